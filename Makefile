@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target prepares what it needs; `make setup` alone leaves .venv with Atoll installed.
+PYTHON ?= python3
+VENV := .venv/bin/python
+
+.PHONY: help setup demo test verify soak bench check docs clean
+
+help:
+	@echo "make setup    .venv with PyTorch and Atoll, built and installed (quick when nothing changed)"
+	@echo "make demo     trains a small network over two islands and shows where the time goes"
+	@echo "make test     C++ and Python tests"
+	@echo "make verify   longer tests: PyTorch's own suite, the wheel, sanitizers, fuzzing"
+	@echo "make soak     hours of load and faults"
+	@echo "make bench    the measurements behind the README's figures"
+	@echo "make check    formatting, lint, types, structure (scripts/check.py --fix repairs formatting)"
+	@echo "make docs     the documentation site, in site/"
+	@echo "make clean    removes build/, dist/ and site/; .venv stays"
+
+setup:
+	@$(PYTHON) scripts/setup.py
+
+demo: setup
+	@$(VENV) examples/demo.py
+
+test: setup
+	@$(VENV) scripts/run_tests.py test
+
+verify: setup
+	@$(PYTHON) scripts/setup.py --packages verify
+	@$(VENV) scripts/run_tests.py verify
+
+soak: setup
+	@$(VENV) scripts/run_tests.py soak
+
+bench: setup
+	@$(PYTHON) scripts/setup.py --packages bench
+	@$(VENV) bench/run.py
+
+check: setup
+	@$(PYTHON) scripts/setup.py --packages check
+	@$(VENV) scripts/check.py
+
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(VENV) -m mkdocs build --strict --quiet
+	@echo "Atoll: documentation written to site/index.html"
+
+clean:
+	@rm -rf build dist site

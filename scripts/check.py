@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every formatter and checker, in one command; `--fix` lets the formatters repair what they can.
+
+Runs clang-format, clang-tidy on the files without PyTorch, each of their headers alone through the compiler, ruff, mypy
+and the structure tests. Names all findings, then fails if there was one."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from common import BUILD, CPUS, ROOT, VENV_BIN, content_hash, fail, files_under, say, tool_environment
+
+CPP_FOLDERS = ["src", "tests", "bench", "examples"]
+PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
+# These use vector built-ins that g++ has and clang 14 lacks.
+FOR_GXX_ONLY = {"reduce.cpp", "reduce_plain.cpp", "reduce_avx2.cpp", "reduce_avx512.cpp"}
+RELEASE = BUILD / "release"
+CACHE = BUILD / "check"
+
+
+def clang_tool(name: str) -> str:
+    found = shutil.which(f"{name}-14")
+    if found is None:
+        raise fail(f"{name}-14 is missing: python3 scripts/setup.py --packages check")
+    return found
+
+
+def output_of(command: list[str | Path]) -> str:
+    """What `command` prints when it fails; an empty string when it succeeds."""
+    texts = [str(part) for part in command]
+    done = subprocess.run(texts, cwd=ROOT, env=tool_environment(), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    return done.stdout + done.stderr or f"{texts[0]} ended with status {done.returncode}"
+
+
+def cached(kind: str, path: Path, key: str, check: Callable[[], str]) -> str:
+    """Runs `check` for `path` unless it has passed before with the same key."""
+    stamp = CACHE / kind / path.relative_to(ROOT).as_posix().replace("/", "__")
+    if stamp.is_file() and stamp.read_text() == key:
+        return ""
+    result = check()
+    if not result:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(key)
+    return result
+
+
+def in_parallel(check: Callable[[Path], str], files: list[Path]) -> str:
+    with ThreadPoolExecutor(CPUS) as pool:
+        return "".join(pool.map(check, files))
+
+
+def without_pytorch(path: Path) -> bool:
+    return "pytorch" not in path.relative_to(ROOT).parts
+
+
+def cpp_files(suffixes: list[str]) -> list[Path]:
+    return files_under([name for name in CPP_FOLDERS if (ROOT / name).is_dir()], suffixes)
+
+
+def check_clang_format(fix: bool) -> str:
+    files = cpp_files([".cpp", ".h"])
+    mode = ["-i"] if fix else ["--dry-run", "--Werror"]
+    return output_of([clang_tool("clang-format"), *mode, *files]) if files else ""
+
+
+def check_clang_tidy(_fix: bool) -> str:
+    database = RELEASE / "compile_commands.json"
+    if not database.is_file():
+        return "build/release is missing: make setup\n"
+    compiled = {Path(entry["file"]) for entry in json.loads(database.read_text())}
+    candidates = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
+    sources = [path for path in candidates if path.name not in FOR_GXX_ONLY]
+    headers = content_hash([*files_under(["src"], [".h"]), ROOT / ".clang-tidy"])
+    tool = clang_tool("clang-tidy")
+
+    def tidy(path: Path) -> str:
+        command: list[str | Path] = [tool, "--quiet", "-p", RELEASE, "--extra-arg=-Wno-unknown-warning-option", path]
+        return cached("clang-tidy", path, content_hash([path], headers), lambda: output_of(command))
+
+    return in_parallel(tidy, sources)
+
+
+def check_headers(_fix: bool) -> str:
+    headers = [path for path in files_under(["src"], [".h"]) if without_pytorch(path)]
+    key = content_hash(headers)
+
+    def compile_alone(path: Path) -> str:
+        include = path.relative_to(ROOT / "src").as_posix()
+        flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", "src", "-include", include]
+        return cached("headers", path, key, lambda: output_of(["g++", *flags, "-x", "c++", os.devnull]))
+
+    return in_parallel(compile_alone, headers)
+
+
+def python_folders() -> list[str]:
+    return [name for name in PYTHON_FOLDERS if (ROOT / name).is_dir()]
+
+
+def check_ruff(fix: bool) -> str:
+    ruff = VENV_BIN / "ruff"
+    lint = output_of([ruff, "check", "--quiet", *(["--fix"] if fix else []), *python_folders()])
+    return lint + output_of([ruff, "format", "--quiet", *([] if fix else ["--diff"]), *python_folders()])
+
+
+def check_mypy(_fix: bool) -> str:
+    return output_of([VENV_BIN / "python", "-m", "mypy"])
+
+
+def check_structure(_fix: bool) -> str:
+    return output_of([VENV_BIN / "python", "-m", "pytest", "-q", "tests/structure"])
+
+
+CHECKS = {
+    "clang-format": check_clang_format,
+    "ruff": check_ruff,
+    "structure": check_structure,
+    "mypy": check_mypy,
+    "headers": check_headers,
+    "clang-tidy": check_clang_tidy,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fix", action="store_true", help="let clang-format and ruff change the files")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(CHECKS)}")
+    options = parser.parse_args()
+    unknown = [name for name in options.checks if name not in CHECKS]
+    if unknown:
+        parser.error(f"unknown check {unknown[0]}: choose from {', '.join(CHECKS)}")
+    failed = []
+    for name in options.checks or CHECKS:
+        begin = time.monotonic()
+        findings = CHECKS[name](options.fix)
+        say(f"{name}: {'FAILED' if findings else 'good'} ({time.monotonic() - begin:.0f} s)")
+        if findings:
+            failed.append(name)
+            sys.stdout.write(findings if findings.endswith("\n") else findings + "\n")
+    if failed:
+        raise fail(f"checks failed: {', '.join(failed)} (scripts/check.py --fix repairs formatting)")
+    say("all checks passed")
+
+
+if __name__ == "__main__":
+    main()

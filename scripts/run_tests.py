@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the tests of one tier (test, verify, soak) and ends with one line that says how it went.
+
+The runners' own summary lines are also kept in build/test-summary.txt, for logs that show several steps."""
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
+
+SANITIZERS = ("asan", "tsan", "ubsan")
+FUZZ_SECONDS = 60
+
+
+@dataclass
+class Outcome:
+    """One runner's result. `ran` counts tests that passed or failed, not those skipped."""
+
+    name: str
+    ran: int = 0
+    failed: int = 0
+    skipped: int = 0
+    broken: str = ""  # why there is no result at all
+    summary: str = ""
+
+    @property
+    def good(self) -> bool:
+        return not self.broken and self.failed == 0 and self.ran > 0
+
+    def describe(self) -> str:
+        return self.broken or f"{self.failed} of {self.ran} {self.name} tests failed"
+
+
+def read_junit(name: str, path: Path, status: int) -> Outcome:
+    """The counts in a JUnit file; a runner that wrote none, or disagrees with its exit status, is broken."""
+    if not path.is_file():
+        return Outcome(name, broken=f"the {name} runner ended with status {status} and no result")
+    root = ElementTree.parse(path).getroot()
+    suites = [root] if root.tag == "testsuite" else list(root.iter("testsuite"))
+
+    def total(attribute: str) -> int:
+        return sum(int(suite.get(attribute, "0")) for suite in suites)
+
+    failed, skipped = total("failures") + total("errors"), total("skipped") + total("disabled")
+    outcome = Outcome(name, ran=total("tests") - skipped, failed=failed, skipped=skipped)
+    if status != 0 and failed == 0:
+        outcome.broken = f"the {name} runner ended with status {status}"
+    elif outcome.ran == 0:
+        outcome.broken = f"no {name} test ran"
+    return outcome
+
+
+def streamed(command: list[str | Path], keep: str) -> tuple[int, str]:
+    """Runs `command` with its output shown; returns the exit status and the last line that matches `keep`."""
+    kept = ""
+    sys.stdout.flush()
+    process = subprocess.Popen(
+        [str(part) for part in command], cwd=ROOT, text=True, errors="replace", stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.match(r"\s+Start\s+\d+:", line):
+            continue  # ctest names each test again when it ends
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        if re.search(keep, line):
+            kept = line.strip()
+    return process.wait(), kept
+
+
+def run_ctest(preset: str, name: str) -> Outcome:
+    junit = BUILD / preset / "ctest.xml"
+    junit.unlink(missing_ok=True)
+    # Many tests start several busy threads or processes: half the cores keeps their timing honest.
+    jobs = str(max(1, CPUS // 2))
+    command: list[str | Path] = [VENV_BIN / "ctest", "--preset", preset, "--output-junit", junit, "--parallel", jobs]
+    status, summary = streamed(command, r"tests passed")
+    outcome = read_junit(name, junit, status)
+    outcome.summary = summary
+    return outcome
+
+
+def run_pytest(markers: str | None, name: str) -> Outcome:
+    junit = BUILD / "pytest.xml"
+    junit.unlink(missing_ok=True)
+    command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}"]
+    if markers:
+        command += ["-m", markers, "--timeout=3600"]
+    status, summary = streamed(command, r"^=+ .* in [0-9.]+s")
+    if markers and status == 5:
+        return Outcome(name, broken=f"no {name} test is marked '{markers}'")
+    outcome = read_junit(name, junit, status)
+    outcome.summary = summary
+    return outcome
+
+
+def run_sanitizer(preset: str) -> Outcome:
+    name = f"C++ {preset}"
+    say(f"building the C++ tests with the {preset} preset")
+    if run([VENV_BIN / "cmake", "--preset", preset, "--log-level=NOTICE"]) != 0:
+        return Outcome(name, broken=f"the {preset} preset does not configure")
+    if run([VENV_BIN / "cmake", "--build", BUILD / preset, "--parallel", str(CPUS)]) != 0:
+        return Outcome(name, broken=f"the {preset} preset does not build")
+    return run_ctest(preset, name)
+
+
+def run_fuzzers() -> Outcome:
+    """Each fuzz target for a bounded time, from the seeds in tests/fuzz/seeds/TARGET; findings stay in build/fuzz."""
+    say(f"building the fuzz targets, then {FUZZ_SECONDS} s each")
+    if run([VENV_BIN / "cmake", "--preset", "fuzz", "--log-level=NOTICE"]) != 0:
+        return Outcome("fuzz", broken="the fuzz preset does not configure")
+    if run([VENV_BIN / "cmake", "--build", "--preset", "fuzz", "--parallel", str(CPUS)]) != 0:
+        return Outcome("fuzz", broken="the fuzz targets do not build")
+    outcome = Outcome("fuzz")
+    for target in sorted((BUILD / "fuzz/tests/fuzz").glob("*_fuzz")):
+        seeds = ROOT / "tests/fuzz/seeds" / target.name.removesuffix("_fuzz")
+        corpus = BUILD / "fuzz/corpus" / target.name
+        corpus.mkdir(parents=True, exist_ok=True)
+        say(f"fuzzing {target.name}")
+        command: list[str | Path] = [target, f"-max_total_time={FUZZ_SECONDS}", "-timeout=10", "-print_final_stats=0"]
+        command += [f"-artifact_prefix={BUILD}/fuzz/{target.name}-", "-verbosity=1", corpus]
+        status = run([*command, seeds] if seeds.is_dir() else command)
+        outcome.ran += 1
+        outcome.failed += status != 0
+    if outcome.ran == 0:
+        outcome.broken = "there is no fuzz target"
+    return outcome
+
+
+def outcomes_of(tier: str) -> list[Outcome]:
+    if tier == "test":
+        return [run_ctest("release", "C++"), run_pytest(None, "Python")]
+    if tier == "soak":
+        return [run_pytest("soak", "Python")]
+    sanitized = [run_sanitizer(preset) for preset in SANITIZERS]
+    return [*sanitized, run_fuzzers(), run_pytest("verify", "Python")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tier", choices=["test", "verify", "soak"])
+    begin = time.monotonic()
+    outcomes = outcomes_of(parser.parse_args().tier)
+    seconds = time.monotonic() - begin
+    bad = [outcome.describe() for outcome in outcomes if not outcome.good]
+    counts = ", ".join(f"{outcome.ran} {outcome.name}" for outcome in outcomes)
+    skipped = sum(outcome.skipped for outcome in outcomes)
+    note = f", {skipped} skipped" if skipped else ""
+    verdict = "; ".join(bad) if bad else f"all tests passed ({counts}{note}, {seconds:.0f} s)"
+    lines = [f"{outcome.name}: {outcome.summary}" for outcome in outcomes if outcome.summary]
+    BUILD.joinpath("test-summary.txt").write_text("\n".join([*lines, f"Atoll: {verdict}", ""]))
+    if bad:
+        raise fail(f"TESTS FAILED: {verdict}")
+    say(verdict)
+
+
+if __name__ == "__main__":
+    main()

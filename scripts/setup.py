@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a checkout: Debian packages, .venv with pinned Python packages, the C++ build, Atoll installed.
+
+Each step is skipped while what it depends on has not changed, by content. `--packages TIER` only looks after the Debian
+packages of that tier."""
+
+import argparse
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+from common import BUILD, CPUS, ROOT, VENV, VENV_BIN, content_hash, fail, files_under, run, run_logged, say
+
+RELEASE = BUILD / "release"
+PIP_INSTALL: list[str | Path] = [VENV_BIN / "python", "-m", "pip", "install"]
+PIP_INSTALL += ["--disable-pip-version-check", "--no-input"]
+BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "pyproject.toml", "python",
+                "scripts/torch_requirement.py", "README.md", "LICENSE"]  # fmt: skip
+
+
+def packages_of(tier: str) -> list[str]:
+    lines = (ROOT / "scripts/debian-packages.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    packages = [name for name, row_tier in rows if row_tier == tier]
+    if tier == "build" and sys.prefix == sys.base_prefix == "/usr":
+        packages += ["python3-dev", "python3-venv"]
+    return packages
+
+
+def missing(packages: list[str]) -> list[str]:
+    command = ["dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n", *packages]
+    rows = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    installed = {row.split()[0] for row in rows if row.endswith(" installed")}
+    return [package for package in packages if package not in installed]
+
+
+def ensure_packages(tier: str) -> None:
+    if os.environ.get("ATOLL_DEPS_DIR"):
+        return  # CMake looks there, and says what it misses
+    if shutil.which("dpkg-query") is None:
+        say("this is not Debian: its packages are not checked, CMake will name what it misses")
+        return
+    absent = missing(packages_of(tier))
+    if not absent:
+        return
+    install = ["apt-get", "install", "-y", "--no-install-recommends", *absent]
+    if os.geteuid() != 0:
+        raise fail(f"Debian packages are missing. Please run, as root:\n  {' '.join(install)}")
+    say(f"installing Debian packages: {' '.join(absent)}")
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    log = BUILD / "logs/apt.log"
+    if not list(Path("/var/lib/apt/lists").glob("*_Packages*")):
+        run_logged(["apt-get", "update"], log, "apt-get update")
+    run_logged(install, log, " ".join(install))
+
+
+def up_to_date(stamp: Path, key: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == key
+
+
+def check_python() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 - `make` may find any Python
+        raise fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make setup PYTHON=python3.11")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        raise fail(f"{sys.executable} has no C headers (Python.h): install its development package")
+
+
+def ensure_venv() -> None:
+    requirements = ROOT / "requirements.txt"
+    stamp = VENV / "atoll-requirements.stamp"
+    key = content_hash([requirements], sys.version, sys.base_prefix, str(VENV))
+    if up_to_date(stamp, key):
+        return
+    if not stamp.is_file() or not (VENV_BIN / "python").exists():
+        say(f"creating .venv with Python {sys.version.split()[0]}")
+        run_logged([sys.executable, "-m", "venv", "--clear", VENV], BUILD / "logs/venv.log", "creating .venv")
+    say("installing Python packages into .venv (a minute or two the first time)")
+    run_logged([*PIP_INSTALL, "--requirement", requirements], BUILD / "logs/pip.log", "pip install")
+    stamp.write_text(key)
+
+
+def build_key() -> str:
+    compiler = os.environ.get("CXX", "c++")
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    flags = [os.environ.get(name, "") for name in ("CXX", "CXXFLAGS", "LDFLAGS", "ATOLL_DEPS_DIR")]
+    suffixes = [".cpp", ".h", ".hpp", ".txt", ".cmake", ".in", ".map", ".json", ".toml", ".py", ".pyi", ".md", ""]
+    inputs = [path for path in files_under(BUILD_INPUTS, suffixes) if "tests/python" not in path.as_posix()]
+    return content_hash(inputs, version, *flags, (VENV / "atoll-requirements.stamp").read_text())
+
+
+def ensure_build() -> bool:
+    """Builds and installs when a source has changed; returns whether there was anything to do."""
+    stamp = VENV / "atoll-build.stamp"
+    key = build_key()
+    if up_to_date(stamp, key) and (RELEASE / "CTestTestfile.cmake").is_file():
+        return False
+    stamp.unlink(missing_ok=True)
+    say(f"building the library, its tests and the PyTorch glue in build/release on {CPUS} cores")
+    if run([VENV_BIN / "cmake", "--preset", "release", "--log-level=NOTICE"]) != 0:
+        raise fail("the CMake configuration failed (its message is above)")
+    if run([VENV_BIN / "cmake", "--build", RELEASE, "--parallel", str(CPUS)]) != 0:
+        raise fail("the build failed (the compiler's message is above)")
+    say("installing Atoll into .venv")
+    # The wheel takes the files just built: same folder, same settings as the preset.
+    settings = ["build-dir=build/release", "cmake.define.ATOLL_TESTS=ON", "cmake.define.ATOLL_WERROR=ON"]
+    options = ["--no-build-isolation", "--no-deps", "--force-reinstall"]
+    options += [part for setting in settings for part in ("--config-settings", setting)]
+    run_logged([*PIP_INSTALL, *options, "."], BUILD / "logs/install.log", "pip install .")
+    stamp.write_text(key)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packages", metavar="TIER", help="check, verify or bench: only that tier's Debian packages")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "setup.lock").open("w") as lock:  # two `make` at once take turns
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if options.packages:
+            ensure_packages(options.packages)
+            return
+        ensure_packages("build")
+        check_python()
+        ensure_venv()
+        if ensure_build():
+            say(f"ready: .venv holds Atoll ({time.monotonic() - begin:.0f} s)")
+        else:
+            say("nothing has changed, .venv is up to date")
+
+
+if __name__ == "__main__":
+    main()
