@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/core/copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace atl {
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr std::size_t kSmall = 1024;  // below, memcpy's own vector code is as good and needs no alignment
+
+// Copies up to the first aligned line of `to`: an unaligned store that crosses a line costs two.
+std::size_t copy_head(std::byte* to, const std::byte* from) noexcept {
+  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+  std::memcpy(to, from, head);
+  return head;
+}
+
+__attribute__((target("avx512f"))) void copy_avx512(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  std::size_t at = copy_head(to, from);
+  for (; at + 256 <= bytes; at += 256) {
+    const __m512i a = _mm512_loadu_si512(from + at);
+    const __m512i b = _mm512_loadu_si512(from + at + 64);
+    const __m512i c = _mm512_loadu_si512(from + at + 128);
+    const __m512i d = _mm512_loadu_si512(from + at + 192);
+    _mm512_store_si512(to + at, a);
+    _mm512_store_si512(to + at + 64, b);
+    _mm512_store_si512(to + at + 128, c);
+    _mm512_store_si512(to + at + 192, d);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+__attribute__((target("avx2"))) void copy_avx2(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  std::size_t at = copy_head(to, from);
+  for (; at + 128 <= bytes; at += 128) {
+    const auto* in = reinterpret_cast<const __m256i*>(from + at);
+    auto* out = reinterpret_cast<__m256i*>(to + at);
+    const __m256i a = _mm256_loadu_si256(in);
+    const __m256i b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2);
+    const __m256i d = _mm256_loadu_si256(in + 3);
+    _mm256_store_si256(out, a);
+    _mm256_store_si256(out + 1, b);
+    _mm256_store_si256(out + 2, c);
+    _mm256_store_si256(out + 3, d);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+__attribute__((target("avx512f"))) void stream_avx512(std::byte* to, const std::byte* from,
+                                                      std::size_t bytes) noexcept {
+  std::size_t at = copy_head(to, from);
+  for (; at + 256 <= bytes; at += 256) {
+    const __m512i a = _mm512_loadu_si512(from + at);
+    const __m512i b = _mm512_loadu_si512(from + at + 64);
+    const __m512i c = _mm512_loadu_si512(from + at + 128);
+    const __m512i d = _mm512_loadu_si512(from + at + 192);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 64), b);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 128), c);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 192), d);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+  _mm_sfence();
+}
+
+__attribute__((target("avx2"))) void stream_avx2(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  std::size_t at = copy_head(to, from);
+  for (; at + 128 <= bytes; at += 128) {
+    const auto* in = reinterpret_cast<const __m256i*>(from + at);
+    auto* out = reinterpret_cast<__m256i*>(to + at);
+    const __m256i a = _mm256_loadu_si256(in);
+    const __m256i b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2);
+    const __m256i d = _mm256_loadu_si256(in + 3);
+    _mm256_stream_si256(out, a);
+    _mm256_stream_si256(out + 1, b);
+    _mm256_stream_si256(out + 2, c);
+    _mm256_stream_si256(out + 3, d);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+  _mm_sfence();
+}
+
+void copy_plain(std::byte* to, const std::byte* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+
+using CopyFunction = void (*)(std::byte*, const std::byte*, std::size_t) noexcept;
+
+CopyFunction best_copy() noexcept {
+  if (__builtin_cpu_supports("avx512f")) return copy_avx512;
+  if (__builtin_cpu_supports("avx2")) return copy_avx2;
+  return copy_plain;
+}
+
+CopyFunction best_stream() noexcept {
+  if (__builtin_cpu_supports("avx512f")) return stream_avx512;
+  if (__builtin_cpu_supports("avx2")) return stream_avx2;
+  return copy_plain;
+}
+
+}  // namespace
+
+void copy_bytes_streaming(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
+  static const CopyFunction stream = best_stream();
+  if (bytes < kSmall) {
+    if (bytes > 0) std::memcpy(destination, source, bytes);
+  } else {
+    stream(destination, source, bytes);
+  }
+}
+
+void copy_bytes(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
+  static const CopyFunction copy = best_copy();
+  if (bytes < kSmall) {
+    if (bytes > 0) std::memcpy(destination, source, bytes);
+  } else {
+    copy(destination, source, bytes);
+  }
+}
+
+#else
+
+void copy_bytes_streaming(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
+  copy_bytes(destination, source, bytes);
+}
+
+void copy_bytes(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
+  if (bytes > 0) std::memcpy(destination, source, bytes);
+}
+
+#endif
+
+}  // namespace atl

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace atl {
+
+/// What went wrong, by what the caller should do next. The set is closed.
+enum class ErrorKind {
+  kInvalidArgument,  ///< fix the call: a value is outside what the function accepts
+  kMismatch,         ///< fix the program: ranks called different operations, sizes, dtypes or orders
+  kTimeout,          ///< a deadline passed; the message says what was waited for
+  kPeerLost,         ///< a peer process died, was stopped or became unreachable: restart or shrink
+  kAborted,          ///< abort() or shutdown() ended the work on this or another rank
+  kUnavailable,      ///< a resource is missing here (port, interface, descriptor, library): free or configure it
+  kRefused,          ///< a stranger: wrong key, job, attempt or wire version
+  kProtocol,         ///< a peer sent bytes that do not parse
+  kStore,            ///< the rendezvous store failed or is gone
+  kInternal,         ///< a bug in Atoll: please report it
+};
+
+/// Stable lower-case name of `kind`, for logs and dumps ("peer_lost").
+const char* to_string(ErrorKind kind) noexcept;
+
+/// The one exception type of libatoll. Messages name the operation, the peer and the value seen.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const noexcept { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// "message: Connection refused (errno 111)", for errors that come from a system call.
+std::string with_errno(const std::string& message, int error_number);
+
+}  // namespace atl

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/core/fd.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <string>
+
+#include "atoll/core/error.h"
+
+namespace atl {
+namespace {
+
+// A bit per descriptor number: the child of a fork may take no lock and allocate nothing, because another thread of the
+// parent may have held any of them. Untouched parts of the table cost no memory.
+constexpr std::size_t kMaxDescriptors = std::size_t{1} << 20;
+constexpr std::size_t kBits = 64;
+std::array<std::atomic<std::uint64_t>, kMaxDescriptors / kBits> registered{};
+std::atomic<std::size_t> used_words{0};  // no bit is set from here on
+std::atomic<std::uint32_t> forks{0};
+
+std::uint64_t bit_of(int fd) { return std::uint64_t{1} << (static_cast<std::size_t>(fd) % kBits); }
+std::atomic<std::uint64_t>& word_of(int fd) { return registered[static_cast<std::size_t>(fd) / kBits]; }
+
+void close_in_child() {
+  forks.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t words = used_words.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t bits = registered[i].exchange(0, std::memory_order_relaxed);
+    for (; bits != 0; bits &= bits - 1) ::close(static_cast<int>(i * kBits) + std::countr_zero(bits));
+  }
+}
+
+void enroll(int fd) {
+  const std::size_t words = static_cast<std::size_t>(fd) / kBits + 1;
+  std::size_t known = used_words.load(std::memory_order_relaxed);
+  while (known < words && !used_words.compare_exchange_weak(known, words, std::memory_order_relaxed)) {
+  }
+  word_of(fd).fetch_or(bit_of(fd), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::uint32_t fork_depth() noexcept {
+  static const int installed = ::pthread_atfork(nullptr, nullptr, close_in_child);
+  static_cast<void>(installed);
+  return forks.load(std::memory_order_relaxed);
+}
+
+Fd::Fd(int fd) : fd_(fd), process_(fork_depth()) {
+  if (fd < 0) return;
+  if (static_cast<std::size_t>(fd) >= kMaxDescriptors) {
+    ::close(fd);
+    throw Error(ErrorKind::kUnavailable, "descriptor " + std::to_string(fd) + " is above the supported number of " +
+                                             std::to_string(kMaxDescriptors) + " open descriptors");
+  }
+  enroll(fd);
+}
+
+int Fd::release() noexcept {
+  const int fd = std::exchange(fd_, -1);
+  if (fd < 0 || process_ != fork_depth()) return -1;
+  word_of(fd).fetch_and(~bit_of(fd), std::memory_order_relaxed);
+  return fd;
+}
+
+void Fd::reset() noexcept {
+  const int saved = errno;
+  const int fd = release();
+  if (fd >= 0) ::close(fd);
+  errno = saved;
+}
+
+}  // namespace atl

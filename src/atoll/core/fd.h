@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+namespace atl {
+
+/// How many forks lead from the process that first used Atoll to this one. An object that remembers the value it was
+/// made under knows whether it was inherited: then its descriptors, threads and shared mappings are not here. Any
+/// thread.
+std::uint32_t fork_depth() noexcept;
+
+/// Owns one file descriptor. A process forked by this one closes every descriptor held here as it starts, so that it
+/// neither keeps connections alive nor disturbs them; objects it inherited hold nothing afterwards.
+class Fd {
+ public:
+  Fd() = default;
+
+  /// Takes ownership of `fd` (negative: none). Throws Error(kUnavailable), with `fd` closed, above a million
+  /// descriptors.
+  explicit Fd(int fd);
+  ~Fd() { reset(); }
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), process_(other.process_) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+      process_ = other.process_;
+    }
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  void reset() noexcept;
+
+  /// Gives up ownership; the caller closes.
+  int release() noexcept;
+
+ private:
+  int fd_ = -1;
+  std::uint32_t process_ = 0;  // fork_depth() of the process that owns it
+};
+
+}  // namespace atl
