@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/address.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "atoll/core/bytes.h"
+#include "atoll/core/error.h"
+
+namespace atl::transport {
+
+namespace {
+
+constexpr std::uint8_t kAddressFormat = 1;
+constexpr std::size_t kMaxHost = 256;
+constexpr std::size_t kMaxUnixName = 100;
+constexpr std::size_t kMaxName = 256;
+constexpr std::size_t kMaxTcp = 8;
+constexpr std::size_t kMaxTcpText = 80;
+
+sockaddr_in& as_v4(SocketAddress& address) { return reinterpret_cast<sockaddr_in&>(address.storage); }
+sockaddr_in6& as_v6(SocketAddress& address) { return reinterpret_cast<sockaddr_in6&>(address.storage); }
+const sockaddr_in& as_v4(const SocketAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
+const sockaddr_in6& as_v6(const SocketAddress& address) {
+  return reinterpret_cast<const sockaddr_in6&>(address.storage);
+}
+
+/// "eth0" or "2"; 0 when there is no such interface here.
+std::uint32_t scope_of(const std::string& text) {
+  std::uint32_t index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error == std::errc() && end == text.data() + text.size()) return index;
+  return if_nametoindex(text.c_str());
+}
+
+std::optional<std::uint16_t> parse_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port == 0) return std::nullopt;
+  return port;
+}
+
+}  // namespace
+
+std::string to_string(const PeerId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * id.bytes.size());
+  for (const auto byte : id.bytes) {
+    text.push_back(kDigits[byte >> 4]);
+    text.push_back(kDigits[byte & 15]);
+  }
+  return text;
+}
+
+const char* to_string(LinkKind kind) noexcept { return kind == LinkKind::kShm ? "shm" : "tcp"; }
+
+std::uint16_t SocketAddress::port() const noexcept {
+  if (family() == AF_INET) return ntohs(as_v4(*this).sin_port);
+  if (family() == AF_INET6) return ntohs(as_v6(*this).sin6_port);
+  return 0;
+}
+
+void SocketAddress::set_port(std::uint16_t port) noexcept {
+  if (family() == AF_INET) as_v4(*this).sin_port = htons(port);
+  if (family() == AF_INET6) as_v6(*this).sin6_port = htons(port);
+}
+
+std::string to_string(const SocketAddress& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.family() == AF_INET) {
+    inet_ntop(AF_INET, &as_v4(address).sin_addr, text, sizeof text);
+    return std::string(text) + ":" + std::to_string(address.port());
+  }
+  if (address.family() != AF_INET6) return address.family() == AF_UNIX ? "unix" : "unknown";
+  const auto& v6 = as_v6(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof text);
+    return std::string(text) + ":" + std::to_string(address.port());
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+  std::string scope;
+  if (v6.sin6_scope_id != 0) {
+    char name[IF_NAMESIZE] = {};
+    scope = "%";
+    scope += if_indextoname(v6.sin6_scope_id, name) != nullptr ? std::string(name) : std::to_string(v6.sin6_scope_id);
+  }
+  return "[" + std::string(text) + scope + "]:" + std::to_string(address.port());
+}
+
+std::optional<SocketAddress> parse_ip(std::string_view text, std::uint16_t port) {
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') text = text.substr(1, text.size() - 2);
+  if (text.empty() || text.size() > kMaxTcpText || text.find('\0') != std::string_view::npos) return std::nullopt;
+  std::string host(text);
+  SocketAddress address;
+  if (inet_pton(AF_INET, host.c_str(), &as_v4(address).sin_addr) == 1) {
+    address.storage.ss_family = AF_INET;
+    address.length = sizeof(sockaddr_in);
+    address.set_port(port);
+    return address;
+  }
+  const auto percent = host.find('%');
+  if (percent != std::string::npos) {
+    as_v6(address).sin6_scope_id = scope_of(host.substr(percent + 1));
+    if (as_v6(address).sin6_scope_id == 0) return std::nullopt;
+    host.resize(percent);
+  }
+  if (inet_pton(AF_INET6, host.c_str(), &as_v6(address).sin6_addr) != 1) return std::nullopt;
+  address.storage.ss_family = AF_INET6;
+  address.length = sizeof(sockaddr_in6);
+  address.set_port(port);
+  return address;
+}
+
+std::optional<SocketAddress> parse_tcp_address(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  const auto port = parse_port(text.substr(colon + 1));
+  const auto host = text.substr(0, colon);
+  // An IPv6 address without brackets would swallow its last group as the port.
+  const bool bracketed = !host.empty() && host.front() == '[' && host.back() == ']';
+  if (!port || (!bracketed && host.find(':') != std::string_view::npos)) return std::nullopt;
+  return parse_ip(host, *port);
+}
+
+SocketAddress abstract_unix_address(std::string_view name) {
+  SocketAddress address;
+  auto& local = reinterpret_cast<sockaddr_un&>(address.storage);
+  local.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), kMaxUnixName);
+  std::memcpy(local.sun_path + 1, name.data(), length);  // the leading zero makes it abstract
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return address;
+}
+
+SocketAddress remote_address(int fd) noexcept {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (::getpeername(fd, address.get(), &address.length) != 0) address = {};
+  return address;
+}
+
+SocketAddress local_address(int fd) noexcept {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (::getsockname(fd, address.get(), &address.length) != 0) address = {};
+  return address;
+}
+
+std::vector<std::byte> PeerAddress::encode() const {
+  std::vector<std::byte> out;
+  ByteWriter writer(out);
+  writer.integer(kAddressFormat);
+  writer.bytes(std::as_bytes(std::span(id.bytes)));
+  writer.string(host, kMaxHost);
+  writer.string(unix_name, kMaxUnixName);
+  writer.string(name, kMaxName);
+  writer.integer(static_cast<std::uint8_t>(transport));
+  const std::size_t count = std::min(tcp.size(), kMaxTcp);
+  writer.integer(static_cast<std::uint8_t>(count));
+  for (std::size_t i = 0; i < count; ++i) writer.string(tcp[i], kMaxTcpText);
+  return out;
+}
+
+PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
+  const char* what = "a peer's address";
+  if (bytes.size() > kMaxAddressBytes) throw Error(ErrorKind::kProtocol, std::string(what) + " is too long");
+  ByteReader reader(bytes, what);
+  if (const int format = reader.integer<std::uint8_t>(); format != kAddressFormat) {
+    throw Error(ErrorKind::kProtocol, std::string(what) + " has format " + std::to_string(format) + ", not " +
+                                          std::to_string(kAddressFormat));
+  }
+  PeerAddress address;
+  std::memcpy(address.id.bytes.data(), reader.bytes(address.id.bytes.size()).data(), address.id.bytes.size());
+  address.host = reader.string(kMaxHost);
+  address.unix_name = reader.string(kMaxUnixName);
+  address.name = reader.string(kMaxName);
+  const auto transport = reader.integer<std::uint8_t>();
+  if (transport > static_cast<std::uint8_t>(TransportChoice::kTcp)) {
+    throw Error(ErrorKind::kProtocol, std::string(what) + " names the unknown transport " + std::to_string(transport));
+  }
+  address.transport = static_cast<TransportChoice>(transport);
+  const std::size_t count = reader.integer<std::uint8_t>();
+  if (count > kMaxTcp) throw Error(ErrorKind::kProtocol, std::string(what) + " lists too many TCP addresses");
+  for (std::size_t i = 0; i < count; ++i) address.tcp.push_back(reader.string(kMaxTcpText));
+  reader.expect_end();
+  return address;
+}
+
+}  // namespace atl::transport

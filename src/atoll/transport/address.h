@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/transport/endpoint.h"
+
+namespace atl::transport {
+
+/// Most bytes PeerAddress::encode may give and decode accepts.
+inline constexpr std::size_t kMaxAddressBytes = 2048;
+
+/// A socket address of any family, ready for the system calls.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
+  int family() const noexcept { return storage.ss_family; }
+  std::uint16_t port() const noexcept;  ///< 0 for a Unix socket
+  void set_port(std::uint16_t port) noexcept;
+};
+
+/// "10.0.0.1:4711", "[fe80::1%eth0]:4711", "unix" for people and for PeerAddress::tcp. A mapped IPv4 address is shown as IPv4.
+std::string to_string(const SocketAddress& address);
+
+/// The reverse for numeric addresses with a port; nothing is looked up over the network. nullopt when it does not parse.
+std::optional<SocketAddress> parse_tcp_address(std::string_view text);
+
+/// A numeric IPv4 or IPv6 address without a port ("10.0.0.1", "fe80::1%eth0", "[::1]").
+std::optional<SocketAddress> parse_ip(std::string_view text, std::uint16_t port);
+
+/// Linux's abstract Unix name: no file, gone with its last descriptor. `name` has at most 100 characters.
+SocketAddress abstract_unix_address(std::string_view name);
+
+/// The far and near end of a connected socket; length 0 when the socket has none any more.
+SocketAddress remote_address(int fd) noexcept;
+SocketAddress local_address(int fd) noexcept;
+
+}  // namespace atl::transport

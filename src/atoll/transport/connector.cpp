@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/connector.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "atoll/transport/discovery.h"
+#include "atoll/transport/link_base.h"
+
+namespace atl::transport {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kRetryPause{50};
+constexpr milliseconds kNobodyPatience{900};  // with the last try still inside one second
+constexpr milliseconds kMinAttempt{1000};
+
+bool is_nobody(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == EPIPE; }
+
+}  // namespace
+
+Connector::Connector(Loop& loop, Owner& owner, const EndpointOptions& options, PeerAddress peer, LinkKind kind,
+                     MakeHandshake make_handshake)
+    : loop_(loop),
+      owner_(owner),
+      options_(options),
+      peer_(std::move(peer)),
+      kind_(kind),
+      make_handshake_(std::move(make_handshake)) {
+  collect_targets();
+}
+
+Connector::~Connector() {
+  if (retry_) loop_.cancel_timer_on_loop(*retry_);
+}
+
+void Connector::collect_targets() {
+  if (kind_ == LinkKind::kShm) {
+    targets_.push_back({abstract_unix_address(peer_.unix_name), "Unix socket @" + peer_.unix_name});
+    return;
+  }
+  for (const auto& text : peer_.tcp) {
+    if (const auto address = parse_tcp_address(text)) targets_.push_back({*address, text});
+  }
+}
+
+std::string Connector::describe() const {
+  std::string where;
+  for (const auto& target : targets_) where += (where.empty() ? "" : ", ") + target.text;
+  const std::string who = peer_.name.empty() ? "peer " + to_string(peer_.id).substr(0, 8) : peer_.name;
+  return "cannot connect to " + who + " (" + (where.empty() ? "it has no usable address" : where) + ")";
+}
+
+bool Connector::may_be_accepted() const noexcept {
+  return stream_ && stream_->state() == Handshake::State::kAwaitWelcome;
+}
+
+void Connector::try_targets() {
+  while (next_target_ < targets_.size()) {
+    if (try_one(targets_[next_target_++])) return;
+    if (outcome_ == Outcome::kStranger && worst_->kind() == ErrorKind::kUnavailable) return fail(Error(*worst_));
+  }
+  end_round();
+}
+
+bool Connector::try_one(const Target& target) {
+  Fd fd(::socket(target.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    const int error = errno;
+    const bool no_family = error == EAFNOSUPPORT;  // an IPv6 address on a machine without IPv6
+    note(no_family ? Outcome::kNoRoute : Outcome::kStranger, unavailable("no socket for " + target.text, error));
+    return false;
+  }
+  const int result = ::connect(fd.get(), target.address.get(), target.address.length);
+  if (result != 0 && errno != EINPROGRESS) {
+    const int error = errno;
+    // A full backlog of a Unix listener is EAGAIN: it will be served.
+    const auto outcome = error == EAGAIN ? Outcome::kNoAnswer : is_nobody(error) ? Outcome::kNobody : Outcome::kNoRoute;
+    note(outcome, Error(ErrorKind::kPeerLost, with_errno(target.text, error)));
+    return false;
+  }
+  const bool connecting = result != 0;
+  stream_ = std::make_unique<HandshakeStream>(loop_, static_cast<HandshakeStream::Owner&>(*this), std::move(fd),
+                                              target.text, kind_);
+  try {
+    stream_->begin(make_handshake_(peer_.id, kind_), connecting);
+  } catch (const Error& error) {
+    stream_.reset();
+    note(Outcome::kStranger, error);
+    return false;
+  }
+  return true;
+}
+
+void Connector::note(Outcome outcome, const Error& error) {
+  last_reason_ = error.what();
+  if (outcome < outcome_) return;
+  outcome_ = outcome;
+  worst_ = error;
+}
+
+void Connector::on_done(HandshakeStream& stream) {
+  const PeerAddress authenticated = stream.peer();
+  Fd fd = stream.take_fd();
+  owner_.on_connected(peer_.id, std::move(fd), authenticated);
+}
+
+void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
+  const auto finished = std::move(stream_);
+  if (end.refusal == Refusal::kYield) return owner_.on_yielded(peer_.id);
+  if (end.refusal == Refusal::kPeer || end.refusal == Refusal::kGone) {
+    note(Outcome::kNobody, Error(ErrorKind::kPeerLost, end.error.what()));
+  } else if (end.error.kind() == ErrorKind::kRefused || end.error.kind() == ErrorKind::kProtocol) {
+    note(Outcome::kStranger, end.error);
+  } else if (end.end_of_file || is_nobody(end.error_number)) {
+    note(Outcome::kNobody, end.error);
+  } else {
+    note(end.error_number == ETIMEDOUT ? Outcome::kNoAnswer : Outcome::kNoRoute, end.error);
+  }
+  if (owner_.on_attempt_failed(peer_.id)) try_targets();
+}
+
+void Connector::end_round() {
+  const auto now = Clock::now();
+  if (targets_.empty()) return fail(Error(ErrorKind::kPeerLost, describe()));
+  if (outcome_ == Outcome::kStranger) return fail(Error(worst_->kind(), describe() + ": " + worst_->what()));
+  if (outcome_ == Outcome::kNobody) {
+    if (!first_nobody_) first_nobody_ = now;
+    if (kind_ == LinkKind::kShm || now - *first_nobody_ >= kNobodyPatience) {
+      return fail(Error(ErrorKind::kPeerLost, describe() + ": it died or never listened there: " + worst_->what()));
+    }
+  }
+  outcome_ = Outcome::kNothing;
+  next_target_ = 0;
+  retry_ = loop_.add_timer_on_loop(kRetryPause, false, [this] {
+    retry_.reset();
+    try_targets();
+  });
+}
+
+void Connector::tick(Clock::time_point now) {
+  // A little before the link's own limit, because this message knows the reason.
+  const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
+  if (now - begun_ >= limit) {
+    const std::string reason = stream_ ? stream_->remote() + " does not answer" : last_reason_;
+    return fail(Error(ErrorKind::kPeerLost,
+                      describe() + " within " + std::to_string(options_.connect_timeout.count()) + " ms: " + reason));
+  }
+  const auto share = options_.connect_timeout / static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
+  if (stream_ && targets_.size() > 1 && now - stream_->since() >= std::max(kMinAttempt, share)) {
+    const std::string remote = stream_->remote();
+    stream_.reset();
+    note(Outcome::kNoAnswer, Error(ErrorKind::kPeerLost, remote + " does not answer"));
+    if (owner_.on_attempt_failed(peer_.id)) try_targets();
+  }
+}
+
+void Connector::fail(const Error& error) {
+  stream_.reset();
+  owner_.on_connect_failed(peer_.id, error);
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/doorbell.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/core/futex.h"
+#include "atoll/transport/memfd.h"
+
+namespace atl::transport {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds kRoomyBudget{50'000};
+constexpr nanoseconds kCrowdedBudget{20'000};
+constexpr std::int64_t kRoomyPauseNs = 1'000;  // of the roomy budget; all else is yields
+
+static_assert(sizeof(DoorbellPage) <= 4096);
+
+DoorbellPage* map_page(const Fd& memory) {
+  void* const page = ::mmap(nullptr, sizeof(DoorbellPage), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (page == MAP_FAILED) throw Error(ErrorKind::kUnavailable, with_errno("cannot map a doorbell", errno));
+  ::madvise(page, sizeof(DoorbellPage), MADV_DONTFORK);
+  return static_cast<DoorbellPage*>(page);
+}
+
+void unmap_page(DoorbellPage* page, std::uint32_t process) noexcept {
+  if (page != nullptr && process == fork_depth()) ::munmap(page, sizeof(DoorbellPage));
+}
+
+std::int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void pause_core() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Between a store to one word and a load of another, on both sides of a handshake.
+void full_fence() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> anchor{0};  // ThreadSanitizer knows no fences
+  anchor.fetch_add(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+std::size_t usable_cores() noexcept {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));
+  return static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+}  // namespace
+
+void ring(BellWords& bell) noexcept {
+  // Pairs with the fence in Sleeper: either the sleeper sees the work, or this sees the sleeper.
+  full_fence();
+  if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
+  bell.value.fetch_add(1, std::memory_order_release);
+  futex_wake_all(bell.value);
+}
+
+Doorbell::Doorbell()
+    : memory_(make_sealed_memfd("atoll-doorbell", sizeof(DoorbellPage))),
+      page_(new (map_page(memory_)) DoorbellPage),
+      process_(fork_depth()) {}
+
+Doorbell::~Doorbell() { unmap_page(page_, process_); }
+
+void Doorbell::ring_all() noexcept {
+  for (BellWords& bell : page_->bells) ring(bell);
+}
+
+RemoteDoorbell::RemoteDoorbell(const Fd& memory) : process_(fork_depth()) {
+  check_sealed_memfd(memory, sizeof(DoorbellPage));
+  page_ = map_page(memory);
+}
+
+RemoteDoorbell::~RemoteDoorbell() { unmap_page(page_, process_); }
+
+RemoteDoorbell::RemoteDoorbell(RemoteDoorbell&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)), process_(other.process_) {}
+
+RemoteDoorbell& RemoteDoorbell::operator=(RemoteDoorbell&& other) noexcept {
+  std::swap(page_, other.page_);
+  std::swap(process_, other.process_);
+  return *this;
+}
+
+Sleeper::Sleeper(BellWords& bell, nanoseconds spin) noexcept : bell_(bell), spin_(spin) {}
+
+Sleeper::~Sleeper() { reset(); }
+
+void Sleeper::reset() noexcept {
+  spin_since_ns_ = 0;
+  if (!announced_) return;
+  announced_ = false;
+  bell_.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Sleeper::wait_briefly(nanoseconds limit) noexcept {
+  if (announced_) {
+    futex_wait(bell_.value, seen_, limit);
+    seen_ = bell_.value.load(std::memory_order_acquire);
+    return;
+  }
+  if (spin_.count() > 0) {
+    const std::int64_t now = now_ns();
+    if (spin_since_ns_ == 0) spin_since_ns_ = now;
+    const std::int64_t spun = now - spin_since_ns_;
+    if (spun < std::min(spin_, limit).count()) {
+      const bool may_hold_core = spin_ >= kRoomyBudget && spun < kRoomyPauseNs;
+      may_hold_core ? pause_core() : static_cast<void>(::sched_yield());
+      return;
+    }
+  }
+  announced_ = true;
+  bell_.sleepers.fetch_add(1, std::memory_order_relaxed);
+  full_fence();
+  seen_ = bell_.value.load(std::memory_order_acquire);
+}
+
+nanoseconds spin_budget(std::size_t ranks_on_this_host) noexcept {
+  return ranks_on_this_host <= usable_cores() ? kRoomyBudget : kCrowdedBudget;
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "atoll/core/fd.h"
+
+namespace atl::transport {
+
+/// Which waiters a channel wakes. Collectives and point-to-point messages sleep apart, so that a receive posted long
+/// before its message does not cost every collective a system call.
+enum class Bell : std::uint32_t { kCollective = 0, kPointToPoint = 1 };
+inline constexpr std::size_t kBellCount = 2;
+
+/// Words of one bell, in memory shared between processes. A waiter announces itself in `sleepers`, looks again for work
+/// and only then sleeps on `value`; a ringer publishes its work, then rings only if somebody sleeps.
+struct alignas(64) BellWords {
+  std::atomic<std::uint32_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+
+/// Wakes the sleepers of `bell`, if any. Call it after the work is published; costs a fence and a load when nobody
+/// sleeps. Any thread of any process that maps the words. Never throws; words in a vanished process are harmless.
+void ring(BellWords& bell) noexcept;
+
+/// What the page of a Doorbell holds.
+struct DoorbellPage {
+  std::array<BellWords, kBellCount> bells;
+  /// Sign of life: its owner's loop thread counts it up, peers watch it change.
+  alignas(64) std::atomic<std::uint64_t> beat{0};
+};
+
+/// This process's bells: a sealed memfd page that peers map. Owned by the Endpoint.
+class Doorbell {
+ public:
+  Doorbell();  ///< throws Error(kUnavailable) when no memfd can be made
+  ~Doorbell();
+  Doorbell(const Doorbell&) = delete;
+  Doorbell& operator=(const Doorbell&) = delete;
+
+  BellWords& bell(Bell which) noexcept { return page_->bells[static_cast<std::size_t>(which)]; }
+  void ring_all() noexcept;
+  void beat() noexcept { page_->beat.fetch_add(1, std::memory_order_relaxed); }
+
+  /// Passed to peers with SCM_RIGHTS.
+  const Fd& memory() const noexcept { return memory_; }
+
+ private:
+  Fd memory_;
+  DoorbellPage* page_ = nullptr;
+  std::uint32_t process_ = 0;  // fork_depth() of the process that has the mapping
+};
+
+/// A peer's bells, mapped here.
+class RemoteDoorbell {
+ public:
+  RemoteDoorbell() = default;
+
+  /// Throws Error(kProtocol) when `memory` is not a Doorbell's memory, Error(kUnavailable) when it cannot be mapped.
+  explicit RemoteDoorbell(const Fd& memory);
+  ~RemoteDoorbell();
+  RemoteDoorbell(RemoteDoorbell&& other) noexcept;
+  RemoteDoorbell& operator=(RemoteDoorbell&& other) noexcept;
+  RemoteDoorbell(const RemoteDoorbell&) = delete;
+  RemoteDoorbell& operator=(const RemoteDoorbell&) = delete;
+
+  explicit operator bool() const noexcept { return page_ != nullptr; }
+  BellWords& bell(Bell which) const noexcept { return page_->bells[static_cast<std::size_t>(which)]; }
+  std::uint64_t beats() const noexcept { return page_->beat.load(std::memory_order_relaxed); }
+
+ private:
+  DoorbellPage* page_ = nullptr;
+  std::uint32_t process_ = 0;  // fork_depth() of the process that has the mapping
+};
+
+/// One thread's wait on a bell:
+///   Sleeper sleeper(bell, budget); loop { if (work()) { sleeper.reset(); break; } sleeper.wait_briefly(limit); }
+/// spins at first, then sleeps on the futex without ever missing a ring that follows work(). Spinning yields the core
+/// each time, so that whoever shares it, perhaps the very peer, can run; a budget for hosts with a core to spare begins
+/// with pauses.
+class Sleeper {
+ public:
+  Sleeper(BellWords& bell, std::chrono::nanoseconds spin) noexcept;
+  ~Sleeper();
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  /// Returns after a pause or a yield while the spin budget lasts; then announces the sleeper and returns once more, so
+  /// that the caller looks again; only then blocks until a ring or `limit`. The caller re-checks its work after each
+  /// return.
+  void wait_briefly(std::chrono::nanoseconds limit) noexcept;
+
+  /// Work was found: the spin budget starts anew, the announcement is withdrawn.
+  void reset() noexcept;
+
+ private:
+  BellWords& bell_;
+  std::chrono::nanoseconds spin_;
+  std::uint32_t seen_ = 0;
+  bool announced_ = false;
+  std::int64_t spin_since_ns_ = 0;  // 0: not started
+};
+
+/// How long a waiter spins before it sleeps: longer than a wake-up takes while the host has a core for every local
+/// rank, shorter when ranks outnumber cores.
+std::chrono::nanoseconds spin_budget(std::size_t ranks_on_this_host) noexcept;
+
+}  // namespace atl::transport

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/loop.h"
+#include "atoll/transport/link.h"
+
+namespace atl::transport {
+
+enum class TransportChoice { kAuto, kShm, kTcp };
+
+struct EndpointOptions {
+  std::string job;                 ///< peers of another job are refused
+  std::uint32_t attempt = 0;       ///< peers of another attempt are refused
+  std::vector<std::byte> key;      ///< shared secret of the mutual HMAC challenge; may be set later with set_key
+  std::string name;                ///< "rank 3", for messages
+  std::string host;                ///< ATOLL_HOST; empty: derived from the machine's boot id and network namespace
+  std::string interface;           ///< ATOLL_IFACE; empty: the route towards `route_hint`
+  std::string route_hint;          ///< host name or address of the store, to pick the advertised address; may be empty
+  std::string advertised_address;  ///< ATOLL_ADDRESS; empty: the address of the chosen interface
+  std::uint16_t port_first = 0;    ///< ATOLL_PORTS "first-last"; 0: any free port
+  std::uint16_t port_last = 0;
+  TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; kAuto: shm on the same host, else tcp
+  std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
+  std::size_t tcp_window_bytes = std::size_t{4} << 20;
+  std::chrono::milliseconds heartbeat{30000};        ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
+  std::chrono::milliseconds connect_timeout{30000};  ///< from the first use of a link to "up"
+};
+
+/// Where a peer can be reached; exchanged through the store as bytes.
+struct PeerAddress {
+  PeerId id;
+  std::string host;              ///< equal hosts share memory
+  std::string unix_name;         ///< abstract Unix socket
+  std::vector<std::string> tcp;  ///< "10.0.0.1:4711", "[fe80::1%eth0]:4711", best first
+  std::string name;              ///< "rank 3"
+  TransportChoice transport = TransportChoice::kAuto;
+
+  std::vector<std::byte> encode() const;
+  /// Throws Error(kProtocol) on bytes that do not parse; every length is bounded.
+  static PeerAddress decode(std::span<const std::byte> bytes);
+};
+
+/// One rank's end of all its links: listeners, the loop thread, the doorbell, and a registry of links by peer.
+/// Several may live in one process (ranks as threads). All functions are thread-safe.
+class Endpoint {
+ public:
+  /// Opens the listeners. Throws Error(kUnavailable) naming the interface, port range or limit that is the obstacle.
+  Endpoint(EndpointOptions options, LinkObserver& observer);
+
+  /// shutdown with a short linger if it was not called, then frees everything.
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  const PeerAddress& address() const noexcept;
+  const EndpointOptions& options() const noexcept;
+  Doorbell& doorbell() noexcept;
+  Loop& loop() noexcept;
+
+  /// The key arrives through the store after the listeners are open: connections that come earlier wait for it.
+  void set_key(std::vector<std::byte> key);
+
+  /// Finds the link to `peer` or begins to open it; returns at once. Both sides may open at the same time: the connection
+  /// begun by the smaller PeerId wins. Failure shows in the link's channels and in the observer.
+  Link& link(const PeerAddress& peer);
+
+  /// All links made so far.
+  std::vector<Link*> links() const;
+
+  /// Flushes what was accepted for sending, tells peers that this end closes in order, closes. Idempotent.
+  void shutdown(Deadline linger);
+
+  /// Closes everything at once without a word to the peers beyond an end-of-file.
+  void abort() noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl::transport

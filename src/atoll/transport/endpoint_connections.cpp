@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of two connections between one pair of processes becomes their link: the endpoint's answers to its acceptor and
+// connectors. All of it runs on the loop.
+#include "atoll/transport/endpoint_impl.h"
+
+namespace atl::transport {
+
+// When both sides connect at once, each side sees its own connection and the peer's. The one begun by the smaller id wins:
+//  - the side with the larger id accepts the peer's as soon as it is proven, and gives up its own;
+//  - the side with the smaller id must not accept the peer's once its own proof has left, because the peer may have accepted it
+//    already. It holds the peer's until its own has succeeded (then the peer's is refused) or come to nothing (then it is taken).
+void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
+  const PeerAddress& peer = stream.peer();
+  if (ended_) return acceptor_->refuse(stream, Refusal::kGone);
+  if (peer.id == self.id) return acceptor_->refuse(stream, Refusal::kPeer);
+  if (choose_kind(self, peer) != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
+  bool made = false;
+  Entry& entry = find_or_make(peer, &made);
+  if (entry.link->kind() != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
+  const LinkState state = entry.link->state();
+  if (state == LinkState::kFailed || state == LinkState::kClosed) return acceptor_->refuse(stream, Refusal::kGone);
+  if (entry.attached || entry.held != nullptr) return acceptor_->refuse(stream, Refusal::kYield);
+  if (entry.connector && self.id < peer.id && entry.connector->may_be_accepted()) {
+    entry.held = &stream;
+    return;
+  }
+  entry.connector.reset();
+  stream.welcome();
+}
+
+void Endpoint::Impl::on_incoming(LinkKind, Fd stream, const PeerAddress& authenticated) {
+  Entry* entry = find(authenticated.id);
+  if (entry == nullptr || entry->attached)
+    return;  // welcomed twice only if the peer broke the rules: closing is enough
+  attach_on_loop(*entry, std::move(stream), false, authenticated);
+}
+
+void Endpoint::Impl::on_incoming_gone(const HandshakeStream& stream) {
+  for (Entry* entry : entries()) {
+    if (entry->held == &stream) entry->held = nullptr;
+  }
+}
+
+void Endpoint::Impl::on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) {
+  Entry& entry = *find(peer);
+  const auto finished = std::move(entry.connector);
+  if (entry.held != nullptr) acceptor_->refuse(*entry.held, Refusal::kYield);
+  attach_on_loop(entry, std::move(stream), true, authenticated);
+}
+
+void Endpoint::Impl::attach_on_loop(Entry& entry, Fd stream, bool initiator, const PeerAddress& authenticated) {
+  entry.attached = true;
+  if (entry.link->state() != LinkState::kConnecting) return;
+  try {
+    entry.link->attach_on_loop(std::move(stream), initiator, authenticated);
+  } catch (const Error& error) {
+    entry.link->fail_on_loop(error);
+  }
+}
+
+bool Endpoint::Impl::on_attempt_failed(const PeerId& peer) {
+  Entry& entry = *find(peer);
+  if (entry.held == nullptr) return true;
+  const auto finished = std::move(entry.connector);
+  entry.held->welcome();
+  return false;
+}
+
+void Endpoint::Impl::on_connect_failed(const PeerId& peer, const Error& error) {
+  Entry& entry = *find(peer);
+  const auto finished = std::move(entry.connector);
+  entry.link->fail_on_loop(error);
+}
+
+void Endpoint::Impl::on_yielded(const PeerId& peer) {
+  // The peer's connection is on its way; should it never come, the tick connects again.
+  find(peer)->connector.reset();
+}
+
+}  // namespace atl::transport

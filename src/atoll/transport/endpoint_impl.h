@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "atoll/transport/acceptor.h"
+#include "atoll/transport/connector.h"
+#include "atoll/transport/endpoint.h"
+#include "atoll/transport/link_base.h"
+
+namespace atl::transport {
+
+/// Which kind of link two endpoints use; both compute the same. nullopt: one insists on what the other or the distance forbids.
+std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept;
+
+struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner {
+  Impl(EndpointOptions given, LinkObserver& watcher);
+  ~Impl() override;
+
+  void set_key(std::vector<std::byte> key);
+  Link& link(const PeerAddress& peer);
+  std::vector<Link*> links() const;
+  void shutdown(Deadline linger);
+  void abort() noexcept;
+
+  const EndpointOptions options;
+  LinkObserver& observer;
+  PeerAddress self;
+  Doorbell bell;
+  std::unique_ptr<Loop> loop;
+
+ private:
+  /// One peer. Only `link` may be read by other threads, under mutex_; the rest belongs to the loop.
+  struct Entry {
+    PeerAddress address;
+    std::unique_ptr<LinkBase> link;
+    std::unique_ptr<Connector> connector;  // our own connection, while it is being made
+    HandshakeStream* held = nullptr;       // the peer's connection, proven, while ours may still win
+    bool attached = false;
+    Clock::time_point waits_since = Clock::now();  // for the peer's connection, which is to win
+  };
+
+  void on_incoming_proven(HandshakeStream& stream) override;
+  void on_incoming(LinkKind kind, Fd stream, const PeerAddress& authenticated) override;
+  void on_incoming_gone(const HandshakeStream& stream) override;
+  void on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) override;
+  void on_connect_failed(const PeerId& peer, const Error& error) override;
+  void on_yielded(const PeerId& peer) override;
+  bool on_attempt_failed(const PeerId& peer) override;
+
+  Entry& find_or_make(const PeerAddress& peer, bool* made);
+  std::vector<Entry*> entries() const;
+  Entry* find(const PeerId& peer);
+  HandshakeIdentity identity(LinkKind kind) const;
+  void connect_on_loop(Entry& entry);
+  void attach_on_loop(Entry& entry, Fd stream, bool initiator, const PeerAddress& authenticated);
+  void tick_on_loop();
+  void stop_connecting_on_loop();
+  void close_all_on_loop(const std::string& why);
+  bool drained_on_loop() const;
+  void finish(const std::string& why) noexcept;
+
+  LinkOwner owner_;
+  std::unique_ptr<Acceptor> acceptor_;  // the loop's
+  std::vector<std::byte> key_;          // the loop's
+  Loop::TimerId ticker_ = 0;
+  std::optional<Error> ended_;  // the loop's: shutdown or abort has begun
+  const std::uint32_t process_;
+
+  mutable std::mutex mutex_;  // guards the map and Entry::link
+  std::map<PeerId, Entry> entries_;
+};
+
+}  // namespace atl::transport

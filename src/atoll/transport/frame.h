@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace atl::transport {
+
+/// What travels in front of every payload on a channel, in host byte order (little-endian on every supported machine).
+/// The transport reads `payload_bytes` and nothing else; the layer above fills the rest, and the receiver compares it
+/// with what it expects, so that ranks that disagree find out from the first frame.
+struct alignas(64) FrameHeader {
+  std::uint32_t payload_bytes = 0;
+  std::uint8_t kind = 0;       ///< meaning is the upper layer's (collective data, eager message, announce, grant, ...)
+  std::uint8_t operation = 0;  ///< collectives::Operation
+  std::uint8_t dtype = 0;      ///< collectives::DataType
+  std::uint8_t reduce_op = 0;  ///< collectives::ReduceOp
+  std::uint32_t attempt = 0;   ///< restart attempt of the job
+  std::int32_t root = 0;       ///< root rank, or -1
+  std::uint64_t sequence = 0;  ///< number of the operation in its group
+  std::uint64_t count = 0;     ///< elements of the whole operation on the sender
+  std::uint64_t offset = 0;    ///< position of this payload inside the message, bytes
+  std::uint64_t tag = 0;       ///< point-to-point tag or message id
+  std::uint64_t reserved[1] = {0};
+};
+static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
+
+/// A received frame, valid until Channel::pop. The payload is contiguous, 64-byte aligned, and may be read but not written.
+struct Frame {
+  FrameHeader header;  ///< a private copy: the peer cannot change it after it was checked
+  std::span<const std::byte> payload;
+};
+
+}  // namespace atl::transport

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/doorbell.h"
+#include "atoll/transport/frame.h"
+
+namespace atl::transport {
+
+/// Random name of one process's endpoint (one rank), unique over jobs and restarts.
+struct PeerId {
+  std::array<std::uint8_t, 16> bytes{};
+  auto operator<=>(const PeerId&) const = default;
+};
+std::string to_string(const PeerId& id);  ///< 32 hexadecimal digits
+
+/// A channel is one ordered flow between two processes: a group's contributions, its results, or its messages.
+struct ChannelId {
+  std::uint64_t group = 0;        ///< agreed by the group's members
+  std::uint32_t index = 0;        ///< see collectives/group.h
+  Bell bell = Bell::kCollective;  ///< whom its traffic wakes; both ends pass the same
+  auto operator<=>(const ChannelId&) const = default;
+};
+
+/// One ordered, bounded flow of frames in each direction between this process and one peer.
+///
+/// A sender may put at most window_bytes() of frames (header and payload, each padded to 64 bytes) ahead of the receiver's
+/// pop(): that is its credit. Channels have separate windows, so none can block another, and a frame that was accepted
+/// always arrives without further help from the receiving thread.
+///
+/// Nothing here blocks or allocates. One thread at a time may send and one at a time may receive (they may differ).
+/// Both ring the peer's bell when the peer could go on. Before the link is up, try_send returns false and front nullptr.
+/// After the link has failed, front first returns what had arrived, then both throw the link's Error (kPeerLost, ...).
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  /// Accepts the whole frame and returns true (the payload may be reused at once), or false: not enough credit now.
+  /// `header.payload_bytes` must equal `payload.size()` and be at most max_payload().
+  virtual bool try_send(const FrameHeader& header, std::span<const std::byte> payload) = 0;
+
+  /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop().
+  virtual const Frame* front() = 0;
+
+  /// Releases the oldest frame and returns its credit to the sender. Only after front() returned non-null.
+  virtual void pop() = 0;
+
+  /// Most bytes of one payload: a quarter of the window.
+  virtual std::size_t max_payload() const noexcept = 0;
+  virtual std::size_t window_bytes() const noexcept = 0;
+};
+
+enum class LinkKind : std::uint8_t { kShm, kTcp };
+const char* to_string(LinkKind kind) noexcept;
+
+enum class LinkState : std::uint8_t { kConnecting, kUp, kClosed, kFailed };
+
+/// The byte connection of one process pair. Opened lazily by Endpoint::link; owned by the endpoint, lives as long as it.
+/// All functions are thread-safe.
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual const PeerId& peer() const noexcept = 0;
+  virtual LinkKind kind() const noexcept = 0;
+  virtual LinkState state() const noexcept = 0;
+
+  /// Finds or makes the channel. The reference stays valid until the endpoint is destroyed. Allocates; call it once and keep it.
+  virtual Channel& channel(const ChannelId& id) = 0;
+
+  /// Frees the channel's window on this side. Later frames for it are dropped. Call it when the group is gone and no
+  /// thread uses the channel. An id is used once on a link: channel() throws Error(kInvalidArgument) for a closed one.
+  virtual void close_channel(const ChannelId& id) = 0;
+
+  /// Queues a short control message (at most kMaxControlBytes) outside every channel; it arrives in
+  /// LinkObserver::on_control. Returns false when the link is not up or its control queue is full.
+  virtual bool send_control(std::span<const std::byte> message) = 0;
+
+  /// "shm", or "tcp 10.0.0.1:4711 -> 10.0.0.2:4712", for people.
+  virtual std::string describe() const = 0;
+};
+inline constexpr std::size_t kMaxControlBytes = 4096;
+
+/// What an endpoint tells its owner. Called on the endpoint's loop thread; must not block.
+class LinkObserver {
+ public:
+  virtual ~LinkObserver() = default;
+  virtual void on_control(Link& link, std::span<const std::byte> message) = 0;
+
+  /// Exactly once per link that failed: `error` is kPeerLost (death, silence, unreachable), kRefused (key, job, attempt,
+  /// version) or kProtocol. A peer that closed in good order (Endpoint::shutdown) is reported as kPeerLost saying so,
+  /// with `closed_in_order` set; nothing is wrong unless an operation still needs it.
+  virtual void on_link_failed(Link& link, const Error& error, bool closed_in_order) = 0;
+};
+
+}  // namespace atl::transport

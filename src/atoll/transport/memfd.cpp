@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/memfd.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "atoll/core/error.h"
+
+namespace atl::transport {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+}  // namespace
+
+Fd make_sealed_memfd(const char* name, std::size_t bytes) {
+  const int raw = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (raw < 0) {
+    const int error = errno;
+    const char* advice = error == EMFILE ? " (raise the descriptor limit: ulimit -n)" : "";
+    throw Error(ErrorKind::kUnavailable, with_errno("cannot make shared memory", error) + advice);
+  }
+  Fd memory(raw);
+  if (::ftruncate(raw, static_cast<off_t>(bytes)) != 0 || ::fcntl(raw, F_ADD_SEALS, kSizeSeals) != 0) {
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("cannot size shared memory to " + std::to_string(bytes) + " bytes", errno));
+  }
+  return memory;
+}
+
+void check_sealed_memfd(const Fd& memory, std::size_t bytes) {
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+    throw Error(ErrorKind::kProtocol, "the peer's shared memory is not sealed against a change of its size");
+  }
+  struct stat status {};
+  if (::fstat(memory.get(), &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
+    throw Error(ErrorKind::kProtocol, "the peer's shared memory has " + std::to_string(status.st_size) +
+                                          " bytes instead of " + std::to_string(bytes));
+  }
+}
+
+}  // namespace atl::transport

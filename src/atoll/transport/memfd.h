@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "atoll/core/fd.h"
+
+namespace atl::transport {
+
+/// Anonymous memory of `bytes` zeros that can be passed to another process and can neither shrink nor grow. It vanishes
+/// with the last process that holds or maps it. Throws Error(kUnavailable).
+Fd make_sealed_memfd(const char* name, std::size_t bytes);
+
+/// Throws Error(kProtocol) unless `memory` is a memfd of exactly `bytes` whose size is sealed: only then can no peer
+/// make an access to its mapping fault.
+void check_sealed_memfd(const Fd& memory, std::size_t bytes);
+
+}  // namespace atl::transport

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/shm/link.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+namespace atl::transport {
+namespace {
+
+constexpr std::size_t kMaxUnclaimedChannels = 4096;
+constexpr std::size_t kMaxQueuedMessages = 1024;
+constexpr int kReadsPerEvent = 16;  // then other links have their turn
+constexpr std::chrono::milliseconds kRetryInterval{10};
+
+template <typename Body>
+std::span<const std::byte> bytes_of(const Body& body) {
+  return std::as_bytes(std::span(&body, 1));
+}
+
+Fd duplicate(const Fd& memory) {
+  const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw Error(ErrorKind::kUnavailable, with_errno("cannot pass a doorbell to a peer", errno));
+  return Fd(copy);
+}
+
+pid_t process_behind(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
+}
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(time.count()) / 1000.0);
+  return text;
+}
+
+}  // namespace
+
+ShmLink::ShmLink(const LinkOwner& owner, PeerAddress peer) : LinkBase(owner, std::move(peer)) {}
+
+ShmLink::~ShmLink() = default;
+
+ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
+  std::unique_ptr<ShmChannel>& channel = channels_[id];
+  if (channel == nullptr) {
+    channel = std::make_unique<ShmChannel>(*this, options().shm_window_bytes);
+    if (peer_doorbell_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
+    ++unclaimed_;
+  }
+  return *channel;
+}
+
+Channel& ShmLink::channel(const ChannelId& id) {
+  const std::lock_guard lock(mutex_);
+  ShmChannel& channel = find_or_make(id);
+  if (channel.is_closed()) {
+    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
+  }
+  if (!channel.is_claimed()) {
+    if (attached_) {
+      open(id);
+      flush();
+    } else {
+      // A ring holds a descriptor until it is sent, so there are none while links connect.
+      waiting_.push_back(id);
+    }
+    channel.claim();
+    --unclaimed_;
+  }
+  return channel;
+}
+
+void ShmLink::close_channel(const ChannelId& id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(id);
+  if (found == channels_.end() || found->second->is_closed()) return;
+  if (!found->second->is_claimed()) --unclaimed_;
+  found->second->close();
+}
+
+bool ShmLink::send_control(std::span<const std::byte> message) {
+  if (message.size() > kMaxControlBytes) {
+    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+  }
+  const std::lock_guard lock(mutex_);
+  if (state() != LinkState::kUp || said_bye_ || stream_.queued() >= kMaxQueuedMessages) return false;
+  stream_.queue(shm::MessageType::kControl, message);
+  flush();
+  return true;
+}
+
+void ShmLink::open(const ChannelId& id) {
+  Fd memory = channels_.at(id)->open();
+  if (said_bye_) return;
+  const shm::Open open{id.group, id.index, static_cast<std::uint32_t>(id.bell), options().shm_window_bytes};
+  stream_.queue(shm::MessageType::kOpen, bytes_of(open), std::move(memory));
+}
+
+void ShmLink::flush() {
+  stream_.flush();
+  if (stream_.queued() > 0) loop().post([this] { flush_later_on_loop(); });
+}
+
+void ShmLink::attach_on_loop(Fd stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
+  try {
+    peer_process_ = process_behind(stream.get());
+    loop().add_fd_on_loop(stream.get(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
+    const std::lock_guard lock(mutex_);
+    stream_ = shm::Stream(std::move(stream));
+    attached_ = true;
+    const shm::Hello hello{static_cast<std::uint64_t>(options().heartbeat.count())};
+    stream_.queue(shm::MessageType::kHello, bytes_of(hello), duplicate(doorbell().memory()));
+    for (const ChannelId& id : waiting_) {
+      if (!channels_.at(id)->is_closed()) open(id);
+    }
+    waiting_.clear();
+    flush();
+  } catch (const Error& error) {
+    fail_on_loop(error);
+  }
+}
+
+void ShmLink::flush_later_on_loop() {
+  const std::lock_guard lock(mutex_);
+  if (stream_.descriptor() < 0) return;
+  stream_.flush();
+  const bool waits_for_socket = stream_.queued() > 0 && stream_.socket_is_full();
+  if (watches_output_ != waits_for_socket) {
+    watches_output_ = waits_for_socket;
+    loop().modify_fd_on_loop(stream_.descriptor(), watches_output_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+  // The system limits how many descriptors may be on their way at once; nothing tells when that changes.
+  if (stream_.queued() > 0 && !waits_for_socket)
+    loop().add_timer_on_loop(kRetryInterval, false, [this] { flush_later_on_loop(); });
+}
+
+void ShmLink::on_stream_event_on_loop(std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) flush_later_on_loop();
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
+  try {
+    receive_on_loop();
+  } catch (const Error& error) {
+    fail_on_loop(Error(error.kind(), peer_name() + ": " + error.what()));
+  } catch (const std::exception& error) {
+    fail_on_loop(Error(ErrorKind::kInternal, peer_name() + ": " + error.what()));
+  }
+}
+
+void ShmLink::receive_on_loop() {
+  for (int reads = 0; reads < kReadsPerEvent && stream_.descriptor() >= 0; ++reads) {
+    switch (stream_.receive()) {
+      case shm::Stream::Received::kNothing: return;
+      case shm::Stream::Received::kEnd: fail_on_loop(lost("died: end of file on its shared-memory link")); return;
+      case shm::Stream::Received::kBytes: break;
+    }
+    while (stream_.descriptor() >= 0) {
+      const std::optional<shm::Message> message = stream_.next();
+      if (!message) break;
+      handle_on_loop(*message);
+    }
+  }
+}
+
+void ShmLink::handle_on_loop(const shm::Message& message) {
+  const bool is_hello = message.type == shm::MessageType::kHello;
+  if (is_hello != (state() == LinkState::kConnecting)) {
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type " +
+                                          std::to_string(static_cast<int>(message.type)) + " out of order");
+  }
+  switch (message.type) {
+    case shm::MessageType::kHello: handle_hello_on_loop(message); break;
+    case shm::MessageType::kOpen: handle_open_on_loop(message); break;
+    case shm::MessageType::kControl: observer().on_control(*this, message.body); break;
+    case shm::MessageType::kBye: fail_on_loop(lost("closed its endpoint in good order"), true); break;
+  }
+}
+
+void ShmLink::handle_hello_on_loop(const shm::Message& message) {
+  const shm::Hello hello = shm::decode_hello(message);
+  // A peer that beats more slowly than this side expects is not lost; a day bounds the arithmetic.
+  constexpr std::uint64_t kDayMs = 86'400'000;
+  patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(hello.heartbeat_ms, kDayMs)));
+  {
+    const std::lock_guard lock(mutex_);
+    peer_doorbell_ = RemoteDoorbell(stream_.take_memory());
+    for (auto& [id, channel] : channels_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
+  }
+  seen_beats_ = peer_doorbell_.beats();
+  last_tick_ = Clock::now();
+  mark_up_on_loop();
+}
+
+void ShmLink::handle_open_on_loop(const shm::Message& message) {
+  const shm::Open open = shm::decode_open(message);
+  const Fd memory = stream_.take_memory();
+  if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a channel with bell " + std::to_string(open.bell) +
+                                          " and a window of " + std::to_string(open.window_bytes) + " bytes");
+  }
+  auto ring = std::make_unique<RingReader>(memory, open.window_bytes);
+  const ChannelId id{open.group, open.index, static_cast<Bell>(open.bell)};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!find_or_make(id).accept(std::move(ring)))
+      throw Error(ErrorKind::kProtocol, "shared-memory link: a channel was opened twice");
+    if (unclaimed_ > kMaxUnclaimedChannels) throw Error(ErrorKind::kProtocol, "shared-memory link: too many channels");
+  }
+  doorbell().ring_all();
+}
+
+void ShmLink::on_tick_on_loop(Clock::time_point now) {
+  doorbell().beat();
+  // Time in which this very process did not run says nothing about the peer.
+  silence_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
+  last_tick_ = now;
+  const std::uint64_t beats = peer_doorbell_.beats();
+  if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();
+  if (silence_ >= patience_) {
+    fail_on_loop(lost("has been silent for " +
+                      in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
+                      ": stopped, or its machine hangs"));
+  }
+}
+
+Error ShmLink::lost(const std::string& how) const {
+  const std::string process = peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "";
+  return {ErrorKind::kPeerLost, peer_name() + process + " " + how};
+}
+
+void ShmLink::begin_shutdown_on_loop() {
+  const std::lock_guard lock(mutex_);
+  if (!attached_ || said_bye_ || stream_.descriptor() < 0) return;
+  mark_leaving_on_loop();
+  stream_.queue(shm::MessageType::kBye, {});
+  said_bye_ = true;
+  flush();
+}
+
+bool ShmLink::drained_on_loop() const {
+  const std::lock_guard lock(mutex_);
+  return stream_.queued() == 0;
+}
+
+void ShmLink::teardown_on_loop() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
+  stream_.close();
+  waiting_.clear();
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "atoll/transport/link.h"
+
+// What the two ends of a shared-memory link tell each other over their Unix stream. Host byte order: both are on one
+// host.
+namespace atl::transport::shm {
+
+enum class MessageType : std::uint8_t {
+  kHello = 1,    ///< first message; carries the sender's doorbell memory
+  kOpen = 2,     ///< a channel's ring towards the receiver; carries its memory
+  kControl = 3,  ///< Link::send_control
+  kBye = 4,      ///< the sender closes in good order
+};
+
+struct MessageHeader {
+  std::uint32_t magic = kMagic;
+  MessageType type = MessageType::kBye;
+  std::uint8_t zero[3] = {0, 0, 0};
+  std::uint32_t body_bytes = 0;
+
+  static constexpr std::uint32_t kMagic = 0x53'4c'54'41;  // "ATLS"
+};
+static_assert(sizeof(MessageHeader) == 12);
+
+struct Hello {
+  std::uint64_t heartbeat_ms = 0;  ///< silence longer than this may be taken for death by this sender's wish
+};
+
+struct Open {
+  std::uint64_t group = 0;
+  std::uint32_t index = 0;
+  std::uint32_t bell = 0;
+  std::uint64_t window_bytes = 0;
+};
+
+struct Message {
+  MessageType type;
+  std::span<const std::byte> body;  ///< valid until the next MessageParser::space()
+};
+
+/// Whether messages of this type travel with a descriptor.
+constexpr bool carries_memory(MessageType type) { return type == MessageType::kHello || type == MessageType::kOpen; }
+
+/// `body` behind its header, ready to be sent.
+std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body);
+
+/// Reads the body of a message. Throws Error(kProtocol) when its size is another one. Hello's and Open's values are not
+/// checked.
+Hello decode_hello(const Message& message);
+Open decode_open(const Message& message);
+
+/// Cuts received bytes into messages; holds at most one incomplete message. Throws Error(kProtocol) on anything else.
+class MessageParser {
+ public:
+  MessageParser();
+
+  /// Where to receive to; never empty after next() returned nothing.
+  std::span<std::byte> space();
+  void add(std::size_t bytes) { end_ += bytes; }
+
+  std::optional<Message> next();
+
+ private:
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+};
+
+}  // namespace atl::transport::shm

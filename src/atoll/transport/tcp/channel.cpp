@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/tcp/channel.h"
+
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/tcp/link.h"
+#include "atoll/transport/tcp/wire.h"
+
+namespace atl::transport {
+
+bool TcpChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
+  const LinkState state = link_.state();
+  if (state != LinkState::kUp) {
+    if (state == LinkState::kConnecting) return false;
+    link_.throw_error();
+  }
+  if (payload.size() > max_payload() || header.payload_bytes != payload.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "a frame of " + std::to_string(payload.size()) + " bytes, announced as " +
+                                                 std::to_string(header.payload_bytes) + ", on a channel that takes " +
+                                                 std::to_string(max_payload()));
+  }
+  if (is_closed()) throw Error(ErrorKind::kAborted, "the channel to " + link_.peer_name() + " was closed by this side");
+  const std::uint64_t bytes = tcp::footprint(payload.size());
+  const std::uint64_t ahead = sent_.load(std::memory_order_relaxed) - released_.load(std::memory_order_acquire);
+  return ahead + bytes <= window_bytes_ && link_.send_frame(*this, header, payload);
+}
+
+const Frame* TcpChannel::front() {
+  if (has_frame_) return &frame_;
+  if (const Frame* const frame = look()) return frame;
+  if (is_closed())
+    throw Error(ErrorKind::kAborted, "the channel from " + link_.peer_name() + " was closed by this side");
+  const LinkState state = link_.state();
+  if (state == LinkState::kConnecting || state == LinkState::kUp) return nullptr;
+  // The link has ended: all that ever arrived can be seen now.
+  if (const Frame* const frame = look()) return frame;
+  link_.throw_error();
+}
+
+const Frame* TcpChannel::look() {
+  const std::uint64_t popped = popped_.load(std::memory_order_relaxed);
+  if (is_closed() || received_.load(std::memory_order_acquire) == popped) return nullptr;
+  const std::byte* at = ring_.data() + (popped & (receive_window_ - 1));
+  std::memcpy(&frame_.header, at, sizeof frame_.header);
+  frame_.payload = {at + sizeof(FrameHeader), frame_.header.payload_bytes};
+  has_frame_ = true;
+  return &frame_;
+}
+
+void TcpChannel::pop() {
+  has_frame_ = false;
+  const std::uint64_t popped = popped_.load(std::memory_order_relaxed) + tcp::footprint(frame_.payload.size());
+  popped_.store(popped, std::memory_order_release);
+  return_credit(popped);
+}
+
+void TcpChannel::return_credit(std::uint64_t released) {
+  if (released - credited_ < receive_window_ / 4) return;
+  credited_ = released;
+  link_.send_credit(*this, released);
+}
+
+void TcpChannel::note_released_on_loop(std::uint64_t total) {
+  if (total < released_.load(std::memory_order_relaxed) || total > sent_.load(std::memory_order_acquire)) {
+    throw Error(ErrorKind::kProtocol, "credit for " + std::to_string(total) + " bytes, which were never sent");
+  }
+  released_.store(total, std::memory_order_release);
+}
+
+void TcpChannel::open_on_loop(std::uint32_t number, std::uint64_t window_bytes) {
+  if (peer_number_ != 0) throw Error(ErrorKind::kProtocol, "a channel was opened twice");
+  peer_number_ = number;
+  receive_window_ = window_bytes;
+}
+
+std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
+  const std::uint64_t received = received_.load(std::memory_order_relaxed);
+  const std::uint64_t ahead = received - popped_.load(std::memory_order_acquire);
+  if (payload_bytes > receive_window_ / 4 || ahead + tcp::footprint(payload_bytes) > receive_window_) {
+    throw Error(ErrorKind::kProtocol,
+                "a frame of " + std::to_string(payload_bytes) + " bytes exceeds the channel's credit");
+  }
+  receiving_ = true;
+  dropping_ = is_closed();
+  if (dropping_) return nullptr;
+  if (!ring_) {
+    ring_ = MappedRing::create(0, receive_window_);
+    ring_.take_memory();  // nobody else maps it
+  }
+  return ring_.data() + (received & (receive_window_ - 1));
+}
+
+void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
+  receiving_ = false;
+  const std::uint64_t received = received_.load(std::memory_order_relaxed);
+  if (!dropping_) {
+    const auto header =
+        tcp::read_as<FrameHeader>({ring_.data() + (received & (receive_window_ - 1)), sizeof(FrameHeader)});
+    if (header.payload_bytes != payload_bytes) {
+      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(payload_bytes) + " bytes says that it has " +
+                                            std::to_string(header.payload_bytes));
+    }
+  }
+  received_.store(received + tcp::footprint(payload_bytes), std::memory_order_release);
+  if (is_closed()) free_on_loop();
+}
+
+void TcpChannel::free_on_loop() {
+  if (receiving_) return;  // finish_frame_on_loop comes back here
+  ring_ = MappedRing();
+  const std::uint64_t received = received_.load(std::memory_order_relaxed);
+  popped_.store(received, std::memory_order_release);
+  return_credit(received);
+}
+
+}  // namespace atl::transport

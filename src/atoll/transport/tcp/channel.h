@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "atoll/transport/link.h"
+#include "atoll/transport/mapped_ring.h"
+
+namespace atl::transport {
+
+class TcpLink;
+
+/// A channel of a TcpLink. The loop thread writes received frames into a ring of this process, where the receiving thread reads
+/// them in place; a frame counts against the sender's credit until it is popped. Functions that are not Channel's are the link's.
+class TcpChannel final : public Channel {
+ public:
+  TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
+      : link_(link), id_(id), window_bytes_(window_bytes), receive_window_(window_bytes) {}
+
+  bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  const Frame* front() override;
+  void pop() override;
+  std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
+  std::size_t window_bytes() const noexcept override { return window_bytes_; }
+
+  const ChannelId& id() const noexcept { return id_; }
+
+  // Sending half.
+
+  std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
+  void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
+  void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
+  /// The peer has released `total` bytes in all. Throws Error(kProtocol) on a total that cannot be. On the loop.
+  void note_released_on_loop(std::uint64_t total);
+
+  // Receiving half, on the loop.
+
+  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice.
+  void open_on_loop(std::uint32_t number, std::uint64_t window_bytes);
+  std::uint32_t peer_number() const noexcept { return peer_number_; }  ///< 0 before; constant once a frame was received
+  /// Where the next frame goes, nullptr when it is to be dropped. Throws Error(kProtocol) when the peer has no credit for it.
+  std::byte* begin_frame_on_loop(std::uint32_t payload_bytes);
+  void finish_frame_on_loop(std::uint32_t payload_bytes);
+
+  /// Whether this side asked for the channel; link's mutex of channels.
+  bool is_claimed() const noexcept { return is_claimed_; }
+  void claim() noexcept { is_claimed_ = true; }
+
+  // This side's end of the channel.
+
+  void close() noexcept { is_closed_.store(true, std::memory_order_release); }
+  bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
+  /// After close(): frees the window and gives the peer its credit back.
+  void free_on_loop();
+
+ private:
+  const Frame* look();
+  void return_credit(std::uint64_t released);
+
+  TcpLink& link_;
+  const ChannelId id_;
+  const std::size_t window_bytes_;
+  std::atomic<bool> is_closed_{false};
+  bool is_claimed_ = false;
+  std::uint32_t number_ = 0;
+  std::uint32_t peer_number_ = 0;  // written before received_ leaves zero
+  bool receiving_ = false;         // the loop's: inside a frame
+  bool dropping_ = false;          // the loop's: that frame is dropped
+  std::uint64_t receive_window_;   // likewise
+  MappedRing ring_;                // likewise
+
+  alignas(64) std::atomic<std::uint64_t> sent_{0};      // sender
+  alignas(64) std::atomic<std::uint64_t> released_{0};  // loop
+  alignas(64) std::atomic<std::uint64_t> received_{0};  // loop
+  alignas(64) std::atomic<std::uint64_t> popped_{0};    // receiver; the loop once closed
+  std::uint64_t credited_ = 0;                          // as popped_
+  bool has_frame_ = false;                              // receiver, like the rest
+  Frame frame_;
+};
+
+}  // namespace atl::transport

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/tcp/link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "atoll/transport/address.h"
+
+namespace atl::transport {
+
+namespace {
+
+using std::chrono::milliseconds;
+using tcp::Prefix;
+using tcp::Type;
+
+constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
+
+void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
+
+/// Small messages leave at once, and the kernel gives up a path that swallows bytes about when the heartbeat does.
+void tune(int fd, milliseconds heartbeat) {
+  const int seconds = static_cast<int>(std::clamp<std::int64_t>(heartbeat.count() / 1000, 1, 3600));
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 4));
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds + 1000);
+}
+
+}  // namespace
+
+TcpLink::TcpLink(const LinkOwner& owner, PeerAddress peer)
+    : LinkBase(owner, std::move(peer)),
+      parser_(*this, tcp::kMaxWindow / 4),
+      patience_(owner.options.heartbeat),
+      queue_(2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4) {}
+
+TcpLink::~TcpLink() = default;
+
+TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
+  const std::lock_guard lock(channels_mutex_);
+  auto& channel = channels_[id];
+  if (channel == nullptr) {
+    channel = std::make_unique<TcpChannel>(*this, id, options().tcp_window_bytes);
+    ++unclaimed_;
+  }
+  if (claim && !channel->is_claimed()) {
+    channel->claim();
+    --unclaimed_;
+  }
+  if (unclaimed_ > tcp::kMaxChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
+  return *channel;
+}
+
+Channel& TcpLink::channel(const ChannelId& id) {
+  TcpChannel& channel = find_or_make(id, true);
+  if (channel.is_closed()) {
+    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
+  }
+  return channel;
+}
+
+void TcpLink::close_channel(const ChannelId& id) {
+  TcpChannel* channel = nullptr;
+  {
+    const std::lock_guard lock(channels_mutex_);
+    const auto found = channels_.find(id);
+    if (found == channels_.end() || found->second->is_closed()) return;
+    channel = found->second.get();
+    channel->close();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (channel->number() != 0 && can_send()) send_small(Lane::kData, Type::kClose, channel->number(), {});
+  }
+  loop().post([channel] { channel->free_on_loop(); });
+}
+
+bool TcpLink::send_control(std::span<const std::byte> message) {
+  if (message.size() > kMaxControlBytes) {
+    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+  }
+  if (state() != LinkState::kUp) return false;
+  const std::lock_guard lock(mutex_);
+  if (!can_send() || queue_.urgent_bytes() + message.size() > kMaxControlQueue) return false;
+  send_small(Lane::kUrgent, Type::kControl, 0, message);
+  return true;
+}
+
+std::string TcpLink::describe() const {
+  const std::lock_guard lock(mutex_);
+  return path_.empty() ? "tcp (not connected)" : "tcp " + path_;
+}
+
+Error TcpLink::named(const Error& error) const {
+  return {error.kind(), peer_name() + " (" + describe() + "): " + error.what()};
+}
+
+Error TcpLink::lost(const std::string& how) const {
+  return {ErrorKind::kPeerLost, peer_name() + " (" + describe() + ") " + how};
+}
+
+void TcpLink::attach_on_loop(Fd stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
+  const int fd = stream.get();
+  tune(fd, options().heartbeat);
+  {
+    const std::lock_guard lock(mutex_);
+    path_ = to_string(local_address(fd)) + " -> " + to_string(remote_address(fd));
+    fd_ = std::move(stream);
+  }
+  last_tick_ = Clock::now();
+  send_heartbeat_on_loop();  // tells ours to the peer
+  // Edges: the loop learns of room in the socket without a call per frame.
+  loop().add_fd_on_loop(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                        [this](std::uint32_t events) { on_event_on_loop(events); });
+  mark_up_on_loop();
+}
+
+void TcpLink::begin_shutdown_on_loop() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!can_send()) return;
+    send_small(Lane::kData, Type::kBye, 0, {});
+    said_bye_ = true;
+  }
+  flush_on_loop();
+}
+
+bool TcpLink::drained_on_loop() const {
+  const std::lock_guard lock(mutex_);
+  return !fd_ || send_error_ != 0 || (sent_all_ && peer_done_);
+}
+
+void TcpLink::teardown_on_loop() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (fd_) loop().remove_fd_on_loop(fd_.get());
+  fd_.reset();
+}
+
+void TcpLink::on_tick_on_loop(Clock::time_point now) {
+  // Time in which this very process did not run says nothing about the peer.
+  const auto passed = std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
+  last_tick_ = now;
+  std::uint64_t bytes_out = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_out = bytes_out_;
+  }
+  quiet_ = bytes_out == std::exchange(seen_out_, bytes_out) ? quiet_ + passed : Clock::duration::zero();
+  silence_ = bytes_in_ == std::exchange(seen_in_, bytes_in_) ? silence_ + passed : Clock::duration::zero();
+  if (silence_ >= patience_) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.1f", std::chrono::duration<double>(silence_).count());
+    return fail_on_loop(
+        lost("has been silent for " + std::string(seconds) + " s: stopped, or the network between is cut"));
+  }
+  if (quiet_ >= options().heartbeat / 4) send_heartbeat_on_loop();
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/tcp/parser.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "atoll/core/error.h"
+
+namespace atl::transport::tcp {
+
+namespace {
+
+[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+
+/// Checks a prefix as far as that needs no state.
+void check(const Prefix& prefix, std::size_t max_payload) {
+  if (prefix.magic != Prefix::kMagic || prefix.zero != 0) bad("a message begins with wrong bytes");
+  std::size_t least = 0;
+  std::size_t most = 0;
+  switch (prefix.type) {
+    case Type::kData: most = max_payload; break;
+    case Type::kCredit:
+    case Type::kHeartbeat: least = most = sizeof(std::uint64_t); break;
+    case Type::kOpen: least = most = sizeof(OpenBody); break;
+    case Type::kControl: most = kMaxControlBytes; break;
+    case Type::kClose:
+    case Type::kBye: break;
+    default: bad("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
+  }
+  if (prefix.length < least || prefix.length > most) {
+    bad("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " + std::to_string(prefix.length) +
+        " bytes (allowed: " + std::to_string(least) + " to " + std::to_string(most) + ")");
+  }
+}
+
+}  // namespace
+
+/// Appends to small_ until it holds `target` bytes; returns how many were taken.
+std::size_t Parser::collect(std::span<const std::byte> bytes, std::size_t target) {
+  const std::size_t count = std::min(bytes.size(), target - collected_);
+  std::memcpy(small_.data() + collected_, bytes.data(), count);
+  collected_ += count;
+  return count;
+}
+
+void Parser::consume(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (frame_left_ != 0) {
+      const std::size_t count = std::min(bytes.size(), frame_left_);
+      if (frame_to_ != nullptr) {
+        std::memcpy(frame_to_, bytes.data(), count);
+        frame_to_ += count;
+      }
+      frame_left_ -= count;
+      bytes = bytes.subspan(count);
+      if (frame_left_ == 0) finish_frame();
+      continue;
+    }
+    if (collected_ < sizeof(Prefix)) {
+      bytes = bytes.subspan(collect(bytes, sizeof(Prefix)));
+      if (collected_ < sizeof(Prefix)) return;
+      on_prefix();
+    } else {
+      bytes = bytes.subspan(collect(bytes, sizeof(Prefix) + prefix_.length));
+    }
+    if (frame_left_ == 0 && collected_ == sizeof(Prefix) + prefix_.length) on_body();
+  }
+}
+
+void Parser::on_prefix() {
+  prefix_ = read_as<Prefix>(small_);
+  check(prefix_, max_payload_);
+  if (prefix_.type != Type::kData) return;
+  frame_to_ = sink_.on_data(prefix_.channel, prefix_.length);
+  frame_left_ = sizeof(FrameHeader) + prefix_.length;
+}
+
+void Parser::on_body() {
+  const auto body = std::span<const std::byte>(small_).subspan(sizeof(Prefix), prefix_.length);
+  collected_ = 0;
+  switch (prefix_.type) {
+    case Type::kCredit: return sink_.on_credit(prefix_.channel, read_as<std::uint64_t>(body));
+    case Type::kOpen: return sink_.on_open(prefix_.channel, read_as<OpenBody>(body));
+    case Type::kClose: return sink_.on_close(prefix_.channel);
+    case Type::kControl: return sink_.on_control(body);
+    case Type::kHeartbeat: return sink_.on_heartbeat(read_as<std::uint64_t>(body));
+    case Type::kBye: return sink_.on_bye();
+    case Type::kData: return;  // finish_frame's
+  }
+}
+
+void Parser::finish_frame() {
+  frame_to_ = nullptr;
+  collected_ = 0;
+  sink_.on_data_complete(prefix_.channel);
+}
+
+std::span<std::byte> Parser::direct() const noexcept {
+  if (frame_to_ == nullptr) return {};
+  return {frame_to_, frame_left_};
+}
+
+void Parser::advance_direct(std::size_t count) {
+  frame_to_ += count;
+  frame_left_ -= count;
+  if (frame_left_ == 0) finish_frame();
+}
+
+}  // namespace atl::transport::tcp

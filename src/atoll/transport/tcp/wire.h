@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include "atoll/transport/frame.h"
+
+// What travels on the stream of a TCP link after the handshake: messages, each a Prefix and its body, in host byte order
+// (little-endian on every supported machine).
+namespace atl::transport::tcp {
+
+enum class Type : std::uint8_t {
+  kData = 1,  ///< body: FrameHeader and payload; Prefix::length counts the payload alone
+  kCredit,    ///< body: u64, all bytes of channel `channel` that the receiver has released so far
+  kOpen,      ///< body: OpenBody; the sender's channel number `channel` is this channel from now on
+  kClose,     ///< the sender's channel `channel` ends
+  kControl,   ///< body: the message
+  kHeartbeat,  ///< body: u64, the sender's options.heartbeat in milliseconds; at first, then when nothing was said for a while
+  kBye,  ///< the sender closes in good order and says nothing more
+};
+
+struct Prefix {
+  std::uint16_t magic = kMagic;
+  Type type = Type::kHeartbeat;
+  std::uint8_t zero = 0;
+  std::uint32_t channel = 0;  ///< number given by the side that sends the channel's data
+  std::uint32_t length = 0;   ///< bytes of the body, without the FrameHeader
+  static constexpr std::uint16_t kMagic = 0x7ea1;
+};
+static_assert(sizeof(Prefix) == 12 && std::is_trivially_copyable_v<Prefix>);
+
+struct OpenBody {
+  std::uint64_t group = 0;
+  std::uint32_t index = 0;
+  std::uint32_t bell = 0;
+  std::uint64_t window_bytes = 0;
+};
+static_assert(sizeof(OpenBody) == 24 && std::is_trivially_copyable_v<OpenBody>);
+
+inline constexpr std::size_t kMaxChannels = 4096;  ///< that a peer may open before this side asks for them
+inline constexpr std::uint64_t kMinWindow = std::uint64_t{64} << 10;
+inline constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
+
+/// Window that a frame occupies.
+constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
+  return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
+}
+
+/// Bytes on the stream of the message that begins with `prefix`.
+constexpr std::size_t message_bytes(const Prefix& prefix) noexcept {
+  return sizeof(Prefix) + (prefix.type == Type::kData ? sizeof(FrameHeader) : 0) + prefix.length;
+}
+
+/// The bytes of a plain structure.
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) noexcept {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_bytes(std::span(&value, 1));
+}
+
+/// The structure at the start of `bytes`, which are enough.
+template <class T>
+T read_as(std::span<const std::byte> bytes) noexcept {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+}  // namespace atl::transport::tcp
