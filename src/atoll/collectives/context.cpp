@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/context.h"
+
+#include <cstring>
+
+#include "atoll/collectives/context_impl.h"
+#include "atoll/collectives/dump_signal.h"
+
+namespace atl::collectives {
+
+Context::Impl::Impl(transport::EndpointOptions options) : has_key(!options.key.empty()) {
+  endpoint = std::make_unique<transport::Endpoint>(std::move(options), *this);
+  dump_slot = watch_dump_signal(endpoint->loop(), [this] { dump_groups(); });
+}
+
+Context::Impl::~Impl() {
+  unwatch_dump_signal(endpoint->loop(), dump_slot);
+  endpoint->shutdown(Deadline::after(std::chrono::seconds(5)));
+  endpoint.reset();
+}
+
+void Context::Impl::add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group) {
+  const std::lock_guard lock(mutex);
+  groups[group_id] = std::move(group);
+}
+
+void Context::Impl::remove_group(std::uint64_t group_id) {
+  const std::lock_guard lock(mutex);
+  groups.erase(group_id);
+  ended_groups.insert(group_id);
+}
+
+void Context::Impl::set_key_once(const std::vector<std::byte>& key) {
+  const std::lock_guard lock(mutex);
+  if (has_key) return;
+  has_key = true;
+  endpoint->set_key(key);
+}
+
+std::vector<std::shared_ptr<GroupSink>> Context::Impl::live_groups() {
+  const std::lock_guard lock(mutex);
+  std::vector<std::shared_ptr<GroupSink>> live;
+  for (const auto& [id, group] : groups) {
+    if (auto strong = group.lock()) live.push_back(std::move(strong));
+  }
+  return live;
+}
+
+void Context::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
+  if (message.size() < kGroupIdBytes) return;
+  std::uint64_t id = 0;
+  std::memcpy(&id, message.data(), kGroupIdBytes);
+  std::shared_ptr<GroupSink> group;
+  bool ended = false;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = groups.find(id);
+    if (found != groups.end()) group = found->second.lock();
+    ended = ended_groups.count(id) > 0;
+  }
+  const auto body = message.subspan(kGroupIdBytes);
+  if (group) {
+    group->on_control(link, body);
+  } else if (ended && !body.empty() && body[0] == std::byte{kControlInquiry}) {
+    link.send_control(control_report(id, kControlLeft, -1, Error(ErrorKind::kAborted, "left")));
+  }
+}
+
+void Context::Impl::on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) {
+  for (const auto& group : live_groups()) group->on_link_failed(link.peer(), error, closed_in_order);
+}
+
+void Context::Impl::dump_groups() {
+  for (const auto& group : live_groups()) group->on_dump_requested();
+}
+
+std::vector<std::byte> control_report(std::uint64_t group_id, std::uint8_t type, int rank, const Error& error) {
+  const std::string text = std::string(error.what()).substr(0, kLongestReport);
+  std::vector<std::byte> message(kGroupIdBytes + 2 + sizeof(std::int32_t) + text.size());
+  const auto kind = static_cast<std::uint8_t>(error.kind());
+  const std::int32_t origin = rank;
+  std::byte* out = message.data();
+  std::memcpy(out, &group_id, sizeof group_id);
+  std::memcpy(out + kGroupIdBytes, &type, 1);
+  std::memcpy(out + kGroupIdBytes + 1, &kind, 1);
+  std::memcpy(out + kGroupIdBytes + 2, &origin, sizeof origin);
+  std::memcpy(out + kGroupIdBytes + 2 + sizeof origin, text.data(), text.size());
+  return message;
+}
+
+Context::Context(transport::EndpointOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Context::~Context() = default;
+transport::Endpoint& Context::endpoint() noexcept { return *impl_->endpoint; }
+
+}  // namespace atl::collectives

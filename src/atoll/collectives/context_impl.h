@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "atoll/collectives/context.h"
+
+namespace atl::collectives {
+
+/// How a group hears from the context. Called on the endpoint's loop thread; must not block.
+class GroupSink {
+ public:
+  virtual ~GroupSink() = default;
+  virtual void on_control(transport::Link& link, std::span<const std::byte> message) = 0;
+  virtual void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) = 0;
+  virtual void on_dump_requested() = 0;
+};
+
+struct Context::Impl final : transport::LinkObserver {
+  explicit Impl(transport::EndpointOptions options);
+  ~Impl() override;
+
+  void add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group);
+  void remove_group(std::uint64_t group_id);
+
+  /// The first key wins: later groups of the process use the endpoint's.
+  void set_key_once(const std::vector<std::byte>& key);
+
+  void on_control(transport::Link& link, std::span<const std::byte> message) override;
+  void on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) override;
+  void dump_groups();
+
+  std::mutex mutex;
+  std::map<std::uint64_t, std::weak_ptr<GroupSink>> groups;
+  std::set<std::uint64_t> ended_groups;  // peers may still ask for them
+  bool has_key = false;
+  int dump_slot = -1;
+  std::unique_ptr<transport::Endpoint> endpoint;  // last: its thread calls the rest
+
+ private:
+  std::vector<std::shared_ptr<GroupSink>> live_groups();
+};
+
+/// Whether this process's key is the content of ATOLL_KEY_FILE, which all ranks must have or none.
+bool key_comes_from_file();
+
+/// Control messages begin with the group's id; the rest is the group's own.
+inline constexpr std::size_t kGroupIdBytes = sizeof(std::uint64_t);
+
+/// Types of the control messages between the members of a group.
+inline constexpr std::uint8_t kControlError = 1;    ///< a report of the group's first error
+inline constexpr std::uint8_t kControlLeft = 2;     ///< a report that the sender takes no further part
+inline constexpr std::uint8_t kControlInquiry = 3;  ///< from who waits in vain; answered with a report where there is one
+
+/// Longest text of a report.
+inline constexpr std::size_t kLongestReport = 2048;
+
+/// Group id, type, kind, rank, text: what `rank` has to say to a member of its group.
+std::vector<std::byte> control_report(std::uint64_t group_id, std::uint8_t type, int rank, const Error& error);
+
+}  // namespace atl::collectives

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "atoll/collectives/types.h"
+#include "atoll/transport/frame.h"
+
+namespace atl::collectives {
+
+/// What frames of the groups carry; the value of FrameHeader::kind.
+enum class FrameKind : std::uint8_t {
+  kCollective = 1,  ///< a chunk of a collective
+  kMessage,         ///< a whole small message, sent unasked (eager)
+  kAnnounce,        ///< a large message wants to come (rendezvous)
+  kGrant,           ///< the receiver has posted a buffer for it
+  kPayload,         ///< a part of a granted message
+  kConsumed,        ///< eager bytes were taken by a receive: credit returns
+};
+
+/// What an operation looks like on one rank, as frame headers carry it.
+struct Signature {
+  Operation operation = Operation::kAllReduce;
+  DataType dtype = DataType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  std::int32_t root = -1;
+  std::uint64_t sequence = 0;
+  std::uint32_t attempt = 0;
+};
+
+bool has_reduction(Operation operation) noexcept;
+
+/// "all_reduce #5 (sum, float32, 100 elements)", "broadcast #5 (int64, 3 elements, root 1)".
+std::string describe(const Signature& signature, std::uint64_t count);
+std::string describe(const transport::FrameHeader& header);
+
+/// The sentence for ranks that called different things.
+std::string describe_leftover(const std::string& theirs, int their_rank, int my_rank);
+std::string describe_mismatch(const std::string& mine, int my_rank, const std::string& theirs, int their_rank);
+
+}  // namespace atl::collectives

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "atoll/collectives/describe.h"
+
+namespace atl::collectives {
+
+/// The last operations of one rank in one group, for the dump after a failure. Thread-safe; adding allocates nothing.
+class EventRing {
+ public:
+  using Ticket = std::uint64_t;
+
+  Ticket issued(const Signature& signature, std::uint64_t bytes);
+  void started(Ticket ticket);
+  void finished(Ticket ticket, bool succeeded);
+
+  /// A list of objects, oldest first: {operation, sequence, reduce_op, dtype, bytes, root, state, issued_us, started_us, finished_us};
+  /// times are microseconds since the Unix epoch, 0 for "not yet".
+  nlohmann::json to_json() const;
+
+ private:
+  static constexpr std::size_t kSlots = 256;
+  enum class State : std::uint8_t { kIssued, kStarted, kCompleted, kFailed };
+  struct Event {
+    Signature signature;
+    std::uint64_t bytes = 0;
+    State state = State::kIssued;
+    std::int64_t issued_us = 0;
+    std::int64_t started_us = 0;
+    std::int64_t finished_us = 0;
+  };
+
+  mutable std::mutex mutex_;
+  std::array<Event, kSlots> events_;
+  Ticket next_ = 0;
+};
+
+}  // namespace atl::collectives

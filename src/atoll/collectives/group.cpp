@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/group.h"
+
+#include "atoll/collectives/group_impl.h"
+
+namespace atl::collectives {
+namespace {
+
+Meeting meet_members(Context& context, Store& store, const GroupOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(options.rank) + " does not fit a group of " + std::to_string(options.size));
+  }
+  auto& endpoint = context.endpoint();
+  Member mine;
+  mine.wire_version = kWireVersion;
+  mine.size = static_cast<std::uint32_t>(options.size);
+  mine.attempt = endpoint.options().attempt;
+  mine.key_from_file = key_comes_from_file();
+  mine.flat_reduce = options.flat_reduce;
+  mine.island = options.island;
+  mine.uplink = options.uplink;
+  mine.address = endpoint.address();
+  return meet(store, options.name + "/", options.rank, mine, options.timeout);
+}
+
+}  // namespace
+
+Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions& options) {
+  const Meeting meeting = meet_members(*context, store, options);
+  if (!meeting.key.empty()) context->impl().set_key_once(meeting.key);
+  impl_ = std::make_shared<Impl>(std::move(context), options, meeting);
+  impl_->context->impl().add_group(impl_->ports.group_id(), impl_);
+}
+
+Group::~Group() {
+  if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
+  impl_->stop_worker();
+  impl_->context->impl().remove_group(impl_->ports.group_id());
+  // No callback of the loop holds the group after this, so that it ends on this thread and never on the loop's own.
+  auto& loop = impl_->context->endpoint().loop();
+  if (!loop.on_loop_thread()) loop.run_and_wait([] {});
+}
+
+int Group::rank() const noexcept { return impl_->options.rank; }
+int Group::size() const noexcept { return impl_->options.size; }
+const GroupOptions& Group::options() const noexcept { return impl_->options; }
+const Topology& Group::topology() const noexcept { return impl_->topology; }
+void Group::run(const Call& call) { impl_->run(call); }
+void Group::submit(Call call, Completion done) { impl_->submit(std::move(call), std::move(done)); }
+
+void Group::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
+                 std::optional<std::chrono::milliseconds> timeout, Completion done) {
+  if (destination < 0 || destination >= size() || destination == rank()) {
+    throw Error(ErrorKind::kInvalidArgument, "send: rank " + std::to_string(rank()) + " cannot send to rank " +
+                                                 std::to_string(destination) + " in a group of " +
+                                                 std::to_string(size()));
+  }
+  impl_->messages.send(destination, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
+                       std::move(done));
+}
+
+void Group::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
+                    std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done) {
+  if (source != kAnySource && (source < 0 || source >= size() || source == rank())) {
+    throw Error(ErrorKind::kInvalidArgument, "receive: rank " + std::to_string(rank()) + " cannot receive from rank " +
+                                                 std::to_string(source) + " in a group of " + std::to_string(size()));
+  }
+  impl_->messages.receive(source, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
+                          std::move(done));
+}
+
+void Group::barrier(std::optional<std::chrono::milliseconds> timeout) {
+  Call call;
+  call.operation = Operation::kBarrier;
+  call.dtype = DataType::kUInt8;
+  call.reduce_op = ReduceOp::kBor;
+  call.input = call.output = {{&impl_->barrier_byte, 1}};
+  call.timeout = timeout;
+  run(call);
+}
+
+void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  impl_->monitored_barrier(timeout, wait_all_ranks);
+}
+
+std::uint64_t Group::sequence() const noexcept {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->next_sequence;
+}
+
+void Group::set_timeout(std::chrono::milliseconds timeout) { impl_->default_timeout.store(timeout); }
+
+void Group::abort(const std::string& reason) noexcept {
+  impl_->fail(Error(ErrorKind::kAborted, "rank " + std::to_string(rank()) + " aborted: " + reason));
+}
+
+void Group::shutdown() { impl_->shutdown(); }
+std::exception_ptr Group::error() const noexcept { return impl_->failure.get(); }
+TimeSplit Group::time_split() const noexcept { return impl_->executor.time_split(); }
+
+std::vector<std::pair<int, std::string>> Group::links() const {
+  std::vector<std::pair<int, std::string>> list;
+  for (int peer = 0; peer < size(); ++peer) {
+    transport::Link* link = peer == rank() ? nullptr : impl_->ports.link_if_open(peer);
+    if (link) list.emplace_back(peer, link->describe());
+  }
+  return list;
+}
+
+std::shared_ptr<const Schedule> Group::schedule(const Shape& shape) { return impl_->schedules.get(shape); }
+std::string Group::dump_json() const { return impl_->dump_json(); }
+
+}  // namespace atl::collectives

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/collectives/context.h"
+#include "atoll/collectives/schedule.h"
+#include "atoll/collectives/types.h"
+#include "atoll/core/deadline.h"
+#include "atoll/core/error.h"
+#include "atoll/core/store.h"
+
+namespace atl::collectives {
+
+struct GroupOptions {
+  int rank = 0;
+  int size = 1;
+  std::string name;    ///< unique in the job; prefix of the store keys; equal on all members
+  std::string island;  ///< this rank's island label
+  double uplink = 0;   ///< ATOLL_UPLINK: relative rate of this rank's way to other islands; 0: not stated
+  std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< default of every operation
+  bool flat_reduce = false;                           ///< ATOLL_REDUCE=flat; must be equal on all ranks
+};
+
+/// Memory of one segment; `bytes` is a multiple of the dtype's size.
+struct Segment {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// One collective call. The memory must stay valid and untouched until completion. Segments as schedule.h describes.
+struct Call {
+  Operation operation = Operation::kAllReduce;
+  DataType dtype = DataType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double factor = 1.0;  ///< PREMUL_SUM
+  int root = -1;
+  std::vector<Segment> input;
+  std::vector<Segment> output;
+  std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
+};
+
+/// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.
+using Completion = std::function<void(std::exception_ptr error)>;
+
+/// Called exactly once with nullptr or the error, and the rank the message came from.
+using ReceiveCompletion = std::function<void(std::exception_ptr error, int source)>;
+
+inline constexpr int kAnySource = -1;
+
+/// Nanoseconds this rank spent in collectives, by what it was doing; for reports.
+struct TimeSplit {
+  std::uint64_t total_ns = 0;   ///< inside calls
+  std::uint64_t bridge_ns = 0;  ///< of that: blocked with a peer of another island among those waited for
+  std::uint64_t operations = 0;
+  std::uint64_t bytes_inside = 0;  ///< payload sent inside the island
+  std::uint64_t bytes_bridge = 0;  ///< payload sent to other islands
+};
+
+/// One rank's part of a process group. Collectives of a group run one after another in the order in which this rank issues
+/// them, which must be the same on all ranks; messages run beside them. All functions are thread-safe. After the first error the
+/// group is finished: every pending and later operation fails with that error.
+class Group {
+ public:
+  /// Meets the other members through `store` in O(log size) round trips; opens no links. Throws Error(kTimeout) that names the
+  /// missing ranks, Error(kMismatch) when members disagree about size, wire version or options.
+  Group(std::shared_ptr<Context> context, Store& store, const GroupOptions& options);
+
+  /// abort() if the group was not shut down.
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  const GroupOptions& options() const noexcept;
+  const Topology& topology() const noexcept;
+
+  /// Runs the collective on the calling thread when nothing is queued, else queues it and waits. Throws the error.
+  void run(const Call& call);
+
+  /// Queues the collective; `done` is called on the group's worker thread.
+  void submit(Call call, Completion done);
+
+  /// Point-to-point messages; never block in the order of issue. `tag` is matched; messages between a pair with equal tags arrive in
+  /// order. Sizes and dtypes must agree, or the receive is a kMismatch error.
+  void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
+            std::optional<std::chrono::milliseconds> timeout, Completion done);
+  void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
+               std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done);
+
+  void barrier(std::optional<std::chrono::milliseconds> timeout = {});
+
+  /// Rank 0 learns who came and throws Error(kTimeout) naming the first missing rank (all of them when `wait_all_ranks`); the others throw too.
+  void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
+
+  /// Number of the next collective.
+  std::uint64_t sequence() const noexcept;
+  void set_timeout(std::chrono::milliseconds timeout);
+
+  /// Any thread: fails every pending and later operation on this rank with kAborted and tells the other ranks. Needs no peer.
+  void abort(const std::string& reason) noexcept;
+
+  /// Waits (bounded) for queued work, then closes. Peers that still need this rank see an error.
+  void shutdown();
+
+  /// The first error, or nullptr.
+  std::exception_ptr error() const noexcept;
+
+  TimeSplit time_split() const noexcept;
+
+  /// Links of this group: "rank 1: shm", "rank 2: tcp 127.0.0.1:4000 -> 127.0.0.1:4001"; only those opened so far.
+  std::vector<std::pair<int, std::string>> links() const;
+
+  /// The schedule this rank would use.
+  std::shared_ptr<const Schedule> schedule(const Shape& shape);
+
+  /// The last operations of this rank as JSON (see docs/environment.md, ATOLL_DUMP_DIR).
+  std::string dump_json() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace atl::collectives

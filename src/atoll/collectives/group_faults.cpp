@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "atoll/collectives/group_impl.h"
+#include "atoll/core/bytes.h"
+#include "atoll/core/log.h"
+
+namespace atl::collectives {
+namespace {
+
+// Tags with the top bit are the group's own; c10d's are non-negative 32-bit numbers.
+constexpr std::uint64_t kOwnTag = std::uint64_t{1} << 63;
+
+}  // namespace
+
+void Group::Impl::fail(const Error& error) noexcept {
+  try {
+    if (!failure.set(error)) return;
+    context->endpoint().doorbell().ring_all();
+    tell_peers(kControlError, error);
+    messages.fail_pending();
+    if (error.kind() != ErrorKind::kAborted) write_dump("failure");
+    const std::lock_guard lock(mutex);
+    changed.notify_all();
+  } catch (const std::exception& broken) {
+    log(LogLevel::kError, std::string("while reporting an error: ") + broken.what());
+  }
+}
+
+void Group::Impl::throw_failure(const Signature& signature, std::uint64_t count) const {
+  try {
+    std::rethrow_exception(failure.get());
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.find(" #") != std::string::npos) throw;
+    throw Error(error.kind(), describe(signature, count) + " on rank " + std::to_string(options.rank) + ": " + text);
+  }
+}
+
+void Group::Impl::tell_peers(std::uint8_t type, const Error& error) noexcept {
+  const auto message = control_report(ports.group_id(), type, options.rank, error);
+  // Also over links that this group has not used: a peer may have opened one to wait for this rank.
+  for (transport::Link* link : context->endpoint().links()) {
+    if (ports.rank_of(link->peer()) >= 0) link->send_control(message);
+  }
+}
+
+// A report reaches only who has a link by then, and a peer may wait for frames of another operation than this rank does, so that
+// none ever arrives: who waits in vain asks, and tells what is called here.
+void Group::Impl::ask_peer(int peer, bool about_collective) {
+  static_assert(std::is_trivially_copyable_v<Issued>);
+  std::vector<std::byte> message(kGroupIdBytes + 1);
+  const std::uint64_t id = ports.group_id();
+  std::memcpy(message.data(), &id, sizeof id);
+  message[kGroupIdBytes] = std::byte{kControlInquiry};
+  if (about_collective) {
+    message.resize(message.size() + sizeof(Issued));
+    const std::lock_guard lock(mutex);
+    std::memcpy(message.data() + kGroupIdBytes + 1, &issued[current.sequence % issued.size()], sizeof(Issued));
+  }
+  if (transport::Link* link = ports.link_if_open(peer)) link->send_control(message);
+}
+
+void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message) {
+  if (message.size() == sizeof(Issued)) compare_calls(from, message);
+  bool left = false;
+  {
+    const std::lock_guard lock(mutex);
+    left = is_shut_down;
+  }
+  if (!failure.is_set()) return;
+  try {
+    std::rethrow_exception(failure.get());
+  } catch (const Error& error) {
+    link.send_control(control_report(ports.group_id(), left ? kControlLeft : kControlError, options.rank, error));
+  }
+}
+
+void Group::Impl::compare_calls(int from, std::span<const std::byte> message) {
+  Issued theirs;
+  std::memcpy(&theirs, message.data(), sizeof theirs);
+  Issued mine;
+  {
+    const std::lock_guard lock(mutex);
+    const std::uint64_t sequence = theirs.signature.sequence;
+    // Not called here yet, or long ago.
+    if (sequence >= next_sequence || sequence + issued.size() < next_sequence) return;
+    mine = issued[sequence % issued.size()];
+  }
+  const Signature& a = mine.signature;
+  const Signature& b = theirs.signature;
+  const bool equal = a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
+                     a.root == b.root && mine.count == theirs.count;
+  if (!equal)
+    fail(Error(ErrorKind::kMismatch,
+               describe_mismatch(describe(a, mine.count), options.rank, describe(b, theirs.count), from)));
+}
+
+void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
+  constexpr std::size_t kHead = 2 + sizeof(std::int32_t);
+  const int from = ports.rank_of(link.peer());
+  if (from < 0 || message.empty()) return;
+  const auto type = std::to_integer<std::uint8_t>(message[0]);
+  if (type == kControlInquiry) return answer_inquiry(link, from, message.subspan(1));
+  if (message.size() < kHead) return;
+  if (type == kControlLeft) {
+    executor.mark_left(from);
+    messages.mark_left(from);
+    context->endpoint().doorbell().ring_all();
+  } else if (type == kControlError) {
+    const auto kind = std::to_integer<std::uint8_t>(message[1]);
+    if (kind > static_cast<std::uint8_t>(ErrorKind::kInternal)) return;
+    const auto text = message.subspan(kHead);
+    const std::string what(reinterpret_cast<const char*>(text.data()), text.size());
+    const bool relayed = what.rfind("rank ", 0) == 0 && what.find(" reported: ") != std::string::npos;
+    fail(Error(static_cast<ErrorKind>(kind), relayed ? what : "rank " + std::to_string(from) + " reported: " + what));
+  }
+}
+
+void Group::Impl::on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) {
+  const int from = ports.rank_of(peer);
+  if (from < 0) return;
+  if (closed_in_order) {
+    executor.mark_left(from);
+    messages.mark_left(from);
+    context->endpoint().doorbell().ring_all();
+  } else {
+    const char* where = topology.same_island(options.rank, from) ? " (inside the island)" : " (over the bridge)";
+    fail(Error(error.kind(), error.what() + std::string(where)));
+  }
+}
+
+void Group::Impl::on_dump_requested() { write_dump("SIGUSR1"); }
+
+std::string Group::Impl::dump_json() const {
+  nlohmann::json json = {{"group", options.name},
+                         {"rank", options.rank},
+                         {"size", options.size},
+                         {"attempt", attempt},
+                         {"islands", nlohmann::json::array()}};
+  for (std::size_t i = 0; i < topology.islands.size(); ++i) {
+    json["islands"].push_back({{"label", topology.labels[i]}, {"ranks", topology.islands[i]}});
+  }
+  json["links"] = nlohmann::json::array();
+  for (int peer = 0; peer < options.size; ++peer) {
+    transport::Link* link = peer == options.rank ? nullptr : const_cast<PeerPorts&>(ports).link_if_open(peer);
+    if (link) json["links"].push_back({{"rank", peer}, {"link", link->describe()}});
+  }
+  if (const auto error = failure.get()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& first) {
+      json["error"] = {{"kind", atl::to_string(first.kind())}, {"message", first.what()}};
+    }
+  }
+  json["operations"] = events.to_json();
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void Group::Impl::write_dump(const char* why) const noexcept {
+  try {
+    const char* configured = std::getenv("ATOLL_DUMP_DIR");
+    const std::filesystem::path folder =
+        configured && *configured ? configured : std::filesystem::temp_directory_path();
+    std::string group = options.name;
+    for (char& c : group) {
+      if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
+    }
+    const auto path =
+        folder / ("atoll-" + std::to_string(getpid()) + "-rank" + std::to_string(options.rank) + "-" + group + ".json");
+    std::ofstream(path) << dump_json() << '\n';
+    log(LogLevel::kInfo,
+        "rank " + std::to_string(options.rank) + " wrote its last operations (" + why + ") to " + path.string());
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, std::string("could not write the dump: ") + error.what());
+  }
+}
+
+void Group::Impl::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  failure.throw_if_set();
+  std::uint64_t tag = 0;
+  {
+    const std::lock_guard lock(mutex);
+    tag = kOwnTag | next_barrier_tag++;
+  }
+  if (options.rank == 0) return collect_check_ins(tag, timeout, wait_all_ranks);
+  // Rank 0 knows best who is missing, so the others wait a little longer than it does.
+  const auto grace = std::min<std::chrono::milliseconds>(timeout / 2, std::chrono::milliseconds(1000));
+  std::mutex wait_mutex;
+  std::condition_variable arrived;
+  int open = 2;
+  std::exception_ptr error;
+  const auto finish = [&](std::exception_ptr e) {
+    const std::lock_guard lock(wait_mutex);
+    if (e) error = e;
+    --open;
+    arrived.notify_all();
+  };
+  const auto deadline = Deadline::after(timeout + grace);
+  messages.send(0, tag, DataType::kUInt8, {}, deadline, finish);
+  messages.receive(0, tag, DataType::kUInt8, {}, deadline, [&](std::exception_ptr e, int) { finish(e); });
+  std::unique_lock lock(wait_mutex);
+  arrived.wait(lock, [&] { return open == 0; });
+  if (error) std::rethrow_exception(error);
+}
+
+void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  struct Roll {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::vector<bool> here;
+    std::size_t count = 1;
+    bool failed = false;
+  };
+  auto roll = std::make_shared<Roll>();
+  roll->here.resize(static_cast<std::size_t>(options.size));
+  for (int rank = 1; rank < options.size; ++rank) {
+    messages.receive(rank, tag, DataType::kUInt8, {}, Deadline::never(), [roll, rank](std::exception_ptr e, int) {
+      const std::lock_guard lock(roll->mutex);
+      roll->here[static_cast<std::size_t>(rank)] = !e;
+      roll->failed = roll->failed || e;
+      ++roll->count;
+      roll->arrived.notify_all();
+    });
+  }
+  const auto deadline = Deadline::after(timeout);
+  std::string missing;
+  {
+    std::unique_lock lock(roll->mutex);
+    const auto all = [&] { return roll->failed || roll->count == static_cast<std::size_t>(options.size); };
+    while (!all() && !deadline.expired())
+      roll->arrived.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
+    for (int rank = 1; rank < options.size && !roll->failed; ++rank) {
+      if (roll->here[static_cast<std::size_t>(rank)]) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      if (!wait_all_ranks) break;
+    }
+  }
+  if (!missing.empty()) {
+    fail(Error(ErrorKind::kTimeout, "monitored_barrier on rank 0 timed out after " + std::to_string(timeout.count()) +
+                                        " ms: rank " + missing + " did not reach it"));
+  }
+  failure.throw_if_set();
+  for (int rank = 1; rank < options.size; ++rank) {
+    messages.send(rank, tag, DataType::kUInt8, {}, deadline, [](std::exception_ptr) {});
+  }
+}
+
+}  // namespace atl::collectives

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/group_impl.h"
+
+#include <pthread.h>
+
+#include "atoll/core/log.h"
+
+namespace atl::collectives {
+namespace {
+
+constexpr std::chrono::seconds kLongestDrain{10};
+
+std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
+  std::vector<transport::PeerAddress> list;
+  for (const Member& member : meeting.members) list.push_back(member.address);
+  return list;
+}
+
+Topology topology_of(const Meeting& meeting) {
+  std::vector<std::string> labels;
+  std::vector<double> uplinks;
+  for (const Member& member : meeting.members) {
+    labels.push_back(member.island);
+    uplinks.push_back(member.uplink);
+  }
+  return Topology::from_labels(labels, uplinks, meeting.members[0].flat_reduce);
+}
+
+std::size_t ranks_on_this_host(const Meeting& meeting, int rank) {
+  std::size_t count = 0;
+  for (const Member& member : meeting.members) {
+    count += member.address.host == meeting.members[static_cast<std::size_t>(rank)].address.host ? 1 : 0;
+  }
+  return count;
+}
+
+std::uint64_t bytes_of(const Call& call) {
+  std::uint64_t bytes = 0;
+  for (const Segment& segment : call.input.empty() ? call.output : call.input) bytes += segment.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting)
+    : context(std::move(the_context)),
+      options(the_options),
+      attempt(context->endpoint().options().attempt),
+      topology(topology_of(meeting)),
+      default_timeout(options.timeout),
+      schedules([this](const Shape& wanted) {
+        check_schedule(wanted);
+        return build_schedule(topology, wanted, options.rank, limits);
+      }),
+      ports(context->endpoint(), meeting.group_id, addresses(meeting), options.rank),
+      executor(ports, topology, failure, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+               [this](int peer) { ask_peer(peer, /*about_collective=*/true); }),
+      messages(
+          ports, failure, attempt, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+          [this](const Error& error) { fail(error); },
+          [this](int peer) { ask_peer(peer, /*about_collective=*/false); }) {}
+
+Group::Impl::~Impl() {
+  context->impl().remove_group(ports.group_id());
+  stop_worker();
+}
+
+// Under the lock: gives the call its number.
+Signature Group::Impl::begin(const Call& call) {
+  const Signature signature{call.operation, call.dtype, call.reduce_op, call.root, next_sequence++, attempt};
+  const bool known_to_all = call.operation != Operation::kGather && call.operation != Operation::kScatter &&
+                            call.operation != Operation::kAllToAll;
+  std::uint64_t bytes = 0;
+  if (known_to_all) {
+    for (const Segment& segment : call.operation == Operation::kAllGather ? call.output : call.input)
+      bytes += segment.bytes;
+  }
+  issued[signature.sequence % issued.size()] = {signature, bytes / size_of(call.dtype)};
+  return signature;
+}
+
+void Group::Impl::run(const Call& call) {
+  check_call(call, options.rank, options.size);
+  const auto deadline = Deadline::after(timeout_or_default(call.timeout));
+  std::unique_lock lock(mutex);
+  const Signature signature = begin(call);
+  const auto ticket = events.issued(signature, bytes_of(call));
+  if (failure.is_set()) {
+    lock.unlock();
+    events.finished(ticket, false);
+    throw_failure(signature, bytes_of(call) / size_of(call.dtype));
+  }
+  if (!busy && queue.empty()) {
+    busy = true;
+    current = signature;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      execute(call, signature, deadline, ticket);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    busy = false;
+    if (!queue.empty() || stopping) changed.notify_all();
+    lock.unlock();
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+  // Something is queued or running: this call takes its turn on the worker.
+  bool finished = false;
+  std::exception_ptr error;
+  queue.push_back({call, signature, deadline, ticket, [&](std::exception_ptr e) {
+                     const std::lock_guard relock(mutex);
+                     error = e;
+                     finished = true;
+                     changed.notify_all();
+                   }});
+  if (!worker.joinable()) worker = std::thread([this] { work(); });
+  changed.notify_all();
+  changed.wait(lock, [&] { return finished; });
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+void Group::Impl::submit(Call call, Completion done) {
+  check_call(call, options.rank, options.size);
+  const auto deadline = Deadline::after(timeout_or_default(call.timeout));
+  {
+    const std::lock_guard lock(mutex);
+    if (!stopping) {
+      const Signature signature = begin(call);
+      const auto ticket = events.issued(signature, bytes_of(call));
+      queue.push_back({std::move(call), signature, deadline, ticket, std::move(done)});
+      if (!worker.joinable()) worker = std::thread([this] { work(); });
+      changed.notify_all();
+      return;
+    }
+  }
+  done(failure.is_set() ? failure.get()
+                        : std::make_exception_ptr(Error(ErrorKind::kAborted, "the group was shut down")));
+}
+
+void Group::Impl::work() {
+  pthread_setname_np(pthread_self(), "atoll-group");
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return (!queue.empty() && !busy) || (stopping && queue.empty()); });
+    if (queue.empty()) return;
+    Pending next = std::move(queue.front());
+    queue.pop_front();
+    busy = true;
+    current = next.signature;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      execute(next.call, next.signature, next.deadline, next.ticket);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    next.done(error);
+    next.done = nullptr;  // what the completion holds is released before the next one starts
+    next.call = {};
+    lock.lock();
+    busy = false;
+    changed.notify_all();
+  }
+}
+
+void Group::Impl::execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket) {
+  try {
+    failure.throw_if_set();
+    events.started(ticket);
+    executor.run(*schedule_for(call), call, signature, deadline);
+    events.finished(ticket, true);
+  } catch (const Error& error) {
+    events.finished(ticket, false);
+    fail(error);
+    throw_failure(signature, bytes_of(call) / size_of(call.dtype));
+  }
+}
+
+std::shared_ptr<const Schedule> Group::Impl::schedule_for(const Call& call) {
+  shape_of(call, options.rank, options.size, shape);
+  return schedules.get(shape);
+}
+
+// Small worlds are proven before the first use, larger ones on request; shapes that differ by rank cannot be known here.
+void Group::Impl::check_schedule(const Shape& wanted) const {
+  static const bool always = [] {
+    const char* value = std::getenv("ATOLL_CHECK");
+    return value && std::string(value) == "1";
+  }();
+  const bool differs_by_rank = wanted.operation == Operation::kAllToAll || wanted.operation == Operation::kGather ||
+                               wanted.operation == Operation::kScatter;
+  std::uint64_t elements = 0;
+  for (const auto count : wanted.counts) elements += count;
+  const bool small = options.size <= 4 && elements * size_of(wanted.dtype) <= limits.small_bytes;
+  if (differs_by_rank || !(always || small)) return;
+  std::vector<Schedule> all;
+  for (int r = 0; r < options.size; ++r) all.push_back(build_schedule(topology, wanted, r, limits));
+  const auto fault = check_schedules(topology, std::vector<Shape>(all.size(), wanted), all, limits);
+  if (!fault.empty()) {
+    throw Error(ErrorKind::kInternal, "the schedule of " + std::string(to_string(wanted.operation)) +
+                                          " is faulty: " + fault + "; please report this");
+  }
+}
+
+void Group::Impl::stop_worker() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+    changed.notify_all();
+  }
+  if (worker.joinable()) worker.join();
+}
+
+void Group::Impl::shutdown() {
+  {
+    std::unique_lock lock(mutex);
+    if (is_shut_down) return;
+    is_shut_down = true;
+    const auto limit = Deadline::after(std::min<std::chrono::nanoseconds>(default_timeout.load(), kLongestDrain));
+    while ((busy || !queue.empty()) && !failure.is_set() && !limit.expired()) {
+      changed.wait_for(lock, limit.remaining(std::chrono::milliseconds(100)));
+    }
+  }
+  if (!failure.is_set()) {
+    messages.drain(Deadline::after(kLongestDrain));
+    tell_peers(kControlLeft, Error(ErrorKind::kAborted, "left"));
+    // Nobody is told of this: it only makes later use of the group an error.
+    failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));
+  }
+  stop_worker();
+  messages.fail_pending();
+}
+
+}  // namespace atl::collectives

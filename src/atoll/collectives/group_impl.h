@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "atoll/collectives/context_impl.h"
+#include "atoll/collectives/event_ring.h"
+#include "atoll/collectives/executor.h"
+#include "atoll/collectives/failure.h"
+#include "atoll/collectives/group.h"
+#include "atoll/collectives/point_to_point.h"
+#include "atoll/collectives/rendezvous.h"
+#include "atoll/collectives/schedule_cache.h"
+
+namespace atl::collectives {
+
+struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> {
+  Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting);
+  ~Impl() override;
+
+  // What peers must have called as well under the same number.
+  struct Issued {
+    Signature signature;
+    std::uint64_t count = 0;  // over all ranks' parts, where every rank knows it
+  };
+
+  // A collective that has its number and its place in the order.
+  struct Pending {
+    Call call;
+    Signature signature;
+    Deadline deadline;
+    EventRing::Ticket ticket;
+    Completion done;
+  };
+
+  void run(const Call& call);
+  void submit(Call call, Completion done);
+  void execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
+  Signature begin(const Call& call);
+  std::shared_ptr<const Schedule> schedule_for(const Call& call);
+  void check_schedule(const Shape& shape) const;
+  void work();
+  void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
+  void collect_check_ins(std::uint64_t tag, std::chrono::milliseconds timeout, bool wait_all_ranks);
+
+  /// The first error ends the group: it is kept, dumped, told to the peers, and every waiter wakes.
+  void fail(const Error& error) noexcept;
+  void tell_peers(std::uint8_t type, const Error& error) noexcept;
+  /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.
+  void ask_peer(int peer, bool about_collective);
+  void answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message);
+  void compare_calls(int from, std::span<const std::byte> message);
+  /// The group's error as `signature` meets it: names the operation where the error itself does not.
+  [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
+  void shutdown();
+  void stop_worker();
+
+  void on_control(transport::Link& link, std::span<const std::byte> message) override;
+  void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) override;
+  void on_dump_requested() override;
+  std::string dump_json() const;
+  void write_dump(const char* why) const noexcept;
+
+  std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> timeout) const {
+    return timeout.value_or(default_timeout.load());
+  }
+
+  const std::shared_ptr<Context> context;
+  const GroupOptions options;
+  const std::uint32_t attempt;
+  const Topology topology;
+  const ScheduleLimits limits;
+  std::atomic<std::chrono::milliseconds> default_timeout;
+
+  Failure failure;
+  EventRing events;
+  ScheduleCache schedules;
+  PeerPorts ports;
+  Executor executor;
+  PointToPoint messages;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Pending> queue;
+  std::uint64_t next_sequence = 0;
+  std::uint64_t next_barrier_tag = 0;
+  bool busy = false;  // a thread is executing
+  bool stopping = false;
+  bool is_shut_down = false;
+  Signature current;
+  std::array<Issued, 256> issued;  // the last collectives by sequence, to compare with what peers wait for
+  Shape shape;                     // of the executing thread; kept so that building a key allocates nothing
+  std::byte barrier_byte{0};
+  std::thread worker;
+};
+
+/// Throws Error(kInvalidArgument) unless the call's segments, root, dtype and reduction fit the operation in a group of `size` ranks.
+void check_call(const Call& call, int rank, int size);
+
+/// Fills `shape` from the call's segments.
+void shape_of(const Call& call, int rank, int size, Shape& shape);
+
+}  // namespace atl::collectives

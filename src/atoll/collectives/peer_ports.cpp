@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/peer_ports.h"
+
+namespace atl::collectives {
+namespace {
+
+transport::ChannelId channel_id(std::uint64_t group, Port port) {
+  const auto bell = port == Port::kMessages ? transport::Bell::kPointToPoint : transport::Bell::kCollective;
+  return {group, static_cast<std::uint32_t>(port), bell};
+}
+
+}  // namespace
+
+PeerPorts::PeerPorts(transport::Endpoint& endpoint, std::uint64_t group_id, std::vector<transport::PeerAddress> members,
+                     int rank)
+    : endpoint_(endpoint),
+      group_id_(group_id),
+      members_(std::move(members)),
+      rank_(rank),
+      entries_(std::make_unique<Entry[]>(members_.size())) {}
+
+PeerPorts::~PeerPorts() {
+  for (std::size_t peer = 0; peer < members_.size(); ++peer) {
+    transport::Link* link = entries_[peer].link.load();
+    if (!link) continue;
+    for (std::size_t port = 0; port < kPortCount; ++port)
+      link->close_channel(channel_id(group_id_, static_cast<Port>(port)));
+  }
+}
+
+transport::Channel& PeerPorts::open(int peer, Port port) {
+  Entry& entry = entries_[static_cast<std::size_t>(peer)];
+  auto& slot = entry.channels[static_cast<std::size_t>(port)];
+  if (transport::Channel* channel = slot.load(std::memory_order_acquire)) return *channel;
+  // Two threads may both come here: the endpoint gives them the same link and the same channel.
+  transport::Link& link = endpoint_.link(members_[static_cast<std::size_t>(peer)]);
+  entry.link.store(&link, std::memory_order_release);
+  transport::Channel& channel = link.channel(channel_id(group_id_, port));
+  slot.store(&channel, std::memory_order_release);
+  return channel;
+}
+
+transport::Link* PeerPorts::link_if_open(int peer) const noexcept {
+  return entries_[static_cast<std::size_t>(peer)].link.load(std::memory_order_acquire);
+}
+
+int PeerPorts::rank_of(const transport::PeerId& id) const noexcept {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].id == id) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::size_t PeerPorts::members_on_this_host() const noexcept {
+  std::size_t count = 0;
+  for (const auto& member : members_) count += member.host == members_[static_cast<std::size_t>(rank_)].host ? 1 : 0;
+  return count;
+}
+
+}  // namespace atl::collectives

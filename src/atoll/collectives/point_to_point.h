@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "atoll/collectives/describe.h"
+#include "atoll/collectives/failure.h"
+#include "atoll/collectives/group.h"
+#include "atoll/collectives/peer_ports.h"
+#include "atoll/transport/doorbell.h"
+
+namespace atl::collectives {
+
+/// Tagged messages between the ranks of a group, over one channel per pair. Small messages travel at once and wait in a bounded buffer at
+/// the receiver (eager); larger ones are announced and travel when the receive is posted, straight into its buffer (rendezvous). So a message that
+/// nobody receives never stops another one, and memory is bounded on both sides. All functions are thread-safe.
+class PointToPoint {
+ public:
+  /// Without locks held, `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `ask` about once a
+  /// second with each peer that messages have been waiting for without any progress.
+  PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, std::chrono::nanoseconds spin,
+               std::function<void(const Error&)> fail, std::function<void(int peer)> ask);
+  ~PointToPoint();
+  PointToPoint(const PointToPoint&) = delete;
+  PointToPoint& operator=(const PointToPoint&) = delete;
+
+  void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data, Deadline deadline,
+            Completion done);
+  void receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
+               ReceiveCompletion done);
+
+  /// Fails everything pending with the group's error. Any thread.
+  void fail_pending();
+
+  /// `peer` will send nothing more.
+  void mark_left(int peer);
+
+  /// Waits until what this rank sends is out and what has begun to come is here, or `deadline`.
+  void drain(Deadline deadline);
+
+ private:
+  struct Outgoing {
+    std::uint64_t id;
+    std::uint64_t tag;
+    DataType dtype;
+    std::span<const std::byte> data;
+    Deadline deadline;
+    Completion done;
+    bool announced = false;
+    bool granted = false;
+    std::uint64_t sent = 0;
+  };
+  struct Posted {
+    int source;
+    std::uint64_t tag;
+    DataType dtype;
+    std::span<std::byte> data;
+    Deadline deadline;
+    ReceiveCompletion done;
+    // Once matched with an announced message:
+    int from = -1;
+    std::uint64_t message_id = 0;
+    std::uint64_t received = 0;
+  };
+  struct Unexpected {
+    int source;
+    std::uint64_t tag;
+    DataType dtype;
+    std::uint64_t bytes;
+    bool announced;
+    std::uint64_t id;
+    std::vector<std::byte> payload;  // of an eager message
+  };
+  struct Peer {
+    transport::Channel* channel = nullptr;
+    std::deque<Outgoing> outgoing;          // in order of issue; the granted ones stream side by side
+    std::deque<std::uint64_t> grants;       // to be sent
+    std::uint64_t consumed = 0;             // eager bytes to be credited back
+    std::uint64_t eager_in_flight = 0;      // bytes the peer holds for us
+    std::uint64_t announced_in_flight = 0;  // messages announced and not granted
+    std::uint64_t next_id = 1;
+    bool left = false;
+  };
+  using Ready = std::vector<std::function<void()>>;  // completions, to be called without the lock
+
+  Peer& open(int peer);
+  bool progress(Ready& ready);
+  bool push(Peer& peer, Ready& ready);
+  bool push_control(Peer& peer);
+  bool start(Peer& peer, Outgoing& message, bool* finished);
+  bool stream(Peer& peer, Outgoing& message);
+  bool pull(int rank, Peer& peer, Ready& ready);
+  void accept_start(int rank, Peer& peer, const transport::Frame& frame, bool announced, Ready& ready);
+  void accept_payload(int rank, const transport::Frame& frame, Ready& ready);
+  bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
+  void bind(Posted& posted, int source, std::uint64_t id, Peer& peer);
+  void check_size(const Posted& posted, int source, std::uint64_t bytes, DataType dtype) const;
+  void check_deadlines();
+  void check_left();
+  void take_all(const std::exception_ptr& error, Ready& ready);
+  static std::exception_ptr name_operation(const std::exception_ptr& error, const std::string& operation);
+  bool pending() const;
+  std::vector<int> awaited() const;
+  void step_outside_lock(const std::function<void(Ready&)>& action);
+  void work();
+  transport::FrameHeader header(FrameKind kind, std::uint64_t tag) const;
+
+  PeerPorts& ports_;
+  const Failure& failure_;
+  const std::uint32_t attempt_;
+  const std::chrono::nanoseconds spin_;
+  const std::function<void(const Error&)> fail_;
+  const std::function<void(int)> ask_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Peer> peers_;
+  std::list<Posted> posted_;          // in order of posting, not yet matched
+  std::list<Posted> arriving_;        // matched with an announced message
+  std::list<Unexpected> unexpected_;  // in order of arrival
+  std::size_t outgoing_count_ = 0;
+  bool owes_control_ = false;  // grants or credit that found no room
+  bool stopping_ = false;
+  std::thread worker_;
+};
+
+}  // namespace atl::collectives

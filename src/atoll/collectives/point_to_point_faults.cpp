@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/point_to_point.h"
+
+namespace atl::collectives {
+
+// The group's error, with the message that met it in front unless the error is about a message already.
+std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error, const std::string& operation) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& first) {
+    const std::string text = first.what();
+    const bool named = text.find("send of ") != std::string::npos || text.find("receive of ") != std::string::npos;
+    return named ? error : std::make_exception_ptr(Error(first.kind(), operation + ": " + text));
+  }
+}
+
+void PointToPoint::check_deadlines() {
+  const auto now = Clock::now();
+  const auto late = [&](const Deadline& deadline) { return now >= deadline.when(); };
+  const auto me = " on rank " + std::to_string(ports_.rank()) + " timed out: ";
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    for (const Outgoing& message : peers_[rank].outgoing) {
+      if (!late(message.deadline)) continue;
+      throw Error(ErrorKind::kTimeout,
+                  "send of " + std::to_string(message.data.size()) + " bytes (tag " + std::to_string(message.tag) +
+                      ")" + me + "rank " + std::to_string(rank) +
+                      (message.granted ? " does not take the data" : " has not posted the receive"));
+    }
+  }
+  const auto check = [&](const std::list<Posted>& receives, const char* what) {
+    for (const Posted& posted : receives) {
+      if (!late(posted.deadline)) continue;
+      const int from = posted.from >= 0 ? posted.from : posted.source;
+      throw Error(ErrorKind::kTimeout,
+                  "receive of " + std::to_string(posted.data.size()) + " bytes (tag " + std::to_string(posted.tag) +
+                      ")" + me + (from == kAnySource ? std::string("no rank") : "rank " + std::to_string(from)) + what);
+    }
+  };
+  check(posted_, " has not sent it");
+  check(arriving_, " does not go on sending");
+}
+
+// A receive that only ranks could serve which have left the group will never end.
+void PointToPoint::check_left() {
+  // What a peer sent before it left is in the channel by the time the mark is seen.
+  const auto gone = [&](int rank) {
+    const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    return peer.left && (!peer.channel || !peer.channel->front());
+  };
+  const auto all_gone = [&] {
+    for (int rank = 0; rank < ports_.size(); ++rank) {
+      if (rank != ports_.rank() && !gone(rank)) return false;
+    }
+    return true;
+  };
+  const auto left = [](int rank) {
+    return Error(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + " has left the group");
+  };
+  for (const Posted& posted : posted_) {
+    if (posted.source != kAnySource && gone(posted.source)) throw left(posted.source);
+    if (posted.source == kAnySource && all_gone())
+      throw Error(ErrorKind::kPeerLost, "all other ranks have left the group");
+  }
+  for (const Posted& posted : arriving_) {
+    if (gone(posted.from)) throw left(posted.from);
+  }
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (gone(static_cast<int>(rank)) && !peers_[rank].outgoing.empty()) throw left(static_cast<int>(rank));
+  }
+}
+
+// Under the lock: the ranks that pending messages go to or come from.
+std::vector<int> PointToPoint::awaited() const {
+  std::vector<bool> waits(peers_.size());
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) waits[rank] = !peers_[rank].outgoing.empty();
+  for (const auto* receives : {&posted_, &arriving_}) {
+    for (const Posted& posted : *receives) {
+      const int source = posted.from >= 0 ? posted.from : posted.source;
+      if (source == kAnySource) waits.assign(waits.size(), true);
+      if (source != kAnySource) waits[static_cast<std::size_t>(source)] = true;
+    }
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    if (rank != ports_.rank() && waits[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void PointToPoint::mark_left(int rank) {
+  const std::lock_guard lock(mutex_);
+  peers_[static_cast<std::size_t>(rank)].left = true;
+}
+
+void PointToPoint::take_all(const std::exception_ptr& error, Ready& ready) {
+  const std::string me = " on rank " + std::to_string(ports_.rank());
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    for (Outgoing& message : peers_[rank].outgoing) {
+      const auto named = name_operation(error, "send to rank " + std::to_string(rank) + me);
+      ready.push_back([done = std::move(message.done), named] { done(named); });
+    }
+    peers_[rank].outgoing.clear();
+  }
+  outgoing_count_ = 0;
+  for (auto* receives : {&posted_, &arriving_}) {
+    for (Posted& posted : *receives) {
+      const std::string from = posted.source == kAnySource ? "any rank" : "rank " + std::to_string(posted.source);
+      std::string what = "receive from ";
+      what.append(from).append(me);
+      const auto named = name_operation(error, what);
+      ready.push_back([done = std::move(posted.done), named] { done(named, -1); });
+    }
+    receives->clear();
+  }
+}
+
+void PointToPoint::fail_pending() {
+  Ready ready;
+  {
+    const std::lock_guard lock(mutex_);
+    take_all(failure_.get(), ready);
+  }
+  changed_.notify_all();
+  for (const auto& complete : ready) complete();
+}
+
+void PointToPoint::drain(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  // A receive whose message has not begun to come holds nobody up.
+  const auto unfinished = [&] { return outgoing_count_ > 0 || owes_control_ || !arriving_.empty(); };
+  while (unfinished() && !deadline.expired())
+    changed_.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
+}
+
+}  // namespace atl::collectives

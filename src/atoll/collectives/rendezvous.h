@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/store.h"
+#include "atoll/transport/endpoint.h"
+
+namespace atl::collectives {
+
+/// What each rank brings to the meeting. The fields up to `flat_reduce` must be equal on all ranks.
+struct Member {
+  std::uint32_t wire_version = 0;
+  std::uint32_t size = 0;
+  std::uint32_t attempt = 0;
+  bool key_from_file = false;
+  bool flat_reduce = false;
+  std::string island;
+  double uplink = 0;
+  transport::PeerAddress address;
+};
+
+/// What every rank takes home: the same on all of them.
+struct Meeting {
+  std::uint64_t group_id = 0;
+  std::vector<std::byte> key;   ///< random, from rank 0; empty when the key comes from a file
+  std::vector<Member> members;  ///< by rank
+};
+
+inline constexpr std::uint32_t kWireVersion = 1;
+
+/// Collects one Member from each of `size` ranks through the store: entries are gathered up a binomial tree and the whole table is
+/// read back, so a rank makes at most log2(size) + 2 round trips. Keys are "<prefix>up/<rank>" and "<prefix>table".
+/// Throws Error(kTimeout) naming the missing ranks (on every rank that came), Error(kMismatch) naming the ranks that disagree and about what.
+Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mine, std::chrono::nanoseconds timeout);
+
+}  // namespace atl::collectives

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace atl::collectives {
+
+/// Who is where in a group. The same on every rank, because it is computed from what all ranks exchanged.
+struct Topology {
+  int size = 0;
+  /// Members of each island in ascending group rank; islands are ordered by their lowest rank.
+  std::vector<std::vector<int>> islands;
+  std::vector<int> island_of;       ///< by rank: index into islands
+  std::vector<std::string> labels;  ///< by island
+  /// Relative rate of each island's way to the bridge, by island; all equal unless the users stated it (ATOLL_UPLINK).
+  std::vector<double> uplinks;
+  /// ATOLL_REDUCE=flat: raw contributions travel to the owner and are folded in group-rank order, so that the bits do not depend on the layout.
+  bool flat_reduce = false;
+
+  bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
+
+  /// Groups equal labels. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An island's uplink is the sum over its
+  /// ranks of stated values, or 1 for every island when none is stated.
+  static Topology from_labels(const std::vector<std::string>& labels, const std::vector<double>& uplink = {},
+                              bool flat_reduce = false);
+};
+
+}  // namespace atl::collectives

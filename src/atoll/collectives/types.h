@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace atl::collectives {
+
+enum class Operation : std::uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kReceive,
+};
+const char* to_string(Operation operation) noexcept;  ///< "all_reduce"
+
+enum class DataType : std::uint8_t {
+  kFloat64,
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kFloat8E4M3,
+  kFloat8E5M2,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kBool,
+  kComplex64,
+  kComplex128,
+};
+inline constexpr int kDataTypeCount = 14;
+const char* to_string(DataType dtype) noexcept;  ///< "float32"
+std::size_t size_of(DataType dtype) noexcept;    ///< bytes of one element
+
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
+inline constexpr int kReduceOpCount = 9;
+const char* to_string(ReduceOp op) noexcept;  ///< "sum"
+
+/// False for combinations without a meaning: bitwise operations on floating-point or complex types, MIN and MAX of
+/// complex ones, AVG and PREMUL_SUM of bool.
+bool is_supported(ReduceOp op, DataType dtype) noexcept;
+
+}  // namespace atl::collectives
