@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/collectives/group.h"
+#include "atoll/pytorch/python/operands.h"
+#include "atoll/pytorch/python/process.h"
+#include "atoll/pytorch/python/store.h"
+#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/python/work.h"
+
+namespace atl::pytorch {
+
+/// A process group of torch.distributed over collectives::Group. CPU tensors. All functions are thread-safe; collectives must be
+/// issued in the same order on all ranks. With asyncOp == false a collective runs on the calling thread and its Work is complete.
+/// Wrong arguments throw ValueError or TypeError before anything is sent; other errors are DistBackendError,
+/// DistNetworkError or DistStoreError, and the first one ends the group.
+class BackendAtoll final : public c10d::Backend {
+ public:
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds group_timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("atoll", group_timeout) {}
+  };
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// Meets the other ranks of the group through `store`; `options->group_name` must be equal on all of them and unique among
+  /// the groups that share the store. `global_rank` names this process in messages.
+  BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options,
+               int global_rank);
+
+  /// Closes the group when shutdown() was not called: peers that still need this rank see an error.
+  ~BackendAtoll() override;
+
+  const std::string getBackendName() const override { return "atoll"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = {}) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = {}) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts = {}) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts = {}) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts = {}) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts = {}) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts = {}) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  /// Messages never block in the order of issue: batches in any order of sends and receives go through.
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  /// Between the two, this thread's operations are issued at once but asynchronously; endCoalescing returns one Work for all.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return group()->sequence(); }
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  /// The group, for reports. Throws DistBackendError after shutdown() and in a forked child.
+  std::shared_ptr<collectives::Group> group() const;
+
+  /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
+  /// thread of Atoll touches Python.
+  static void shut_down_all() noexcept;
+
+ private:
+  struct Parts {
+    std::shared_ptr<Process> process;
+    std::shared_ptr<collectives::Group> group;  // goes first
+  };
+  struct Operation {
+    c10d::OpType type;
+    const char* title;  ///< for the profiler
+    std::chrono::milliseconds timeout;
+    bool async;
+  };
+
+  collectives::Call call_for(collectives::Operation operation, const Operation& about,
+                             collectives::DataType dtype) const;
+  WorkPtr issue(const Operation& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
+                Tensors outputs);
+  WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
+  c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
+                                         Operands operands, const Tensors& inputs, Tensors outputs);
+  bool coalescing() const;
+  void note_if_coalescing(const c10::intrusive_ptr<WorkAtoll>& work);
+  Parts take();  // nothing when already closed, or in a forked child
+  static void close(Parts parts, bool orderly) noexcept;
+
+  const c10::intrusive_ptr<Options> options_;
+  const int global_rank_;
+  const std::uint32_t made_in_;  // fork_depth() of the maker
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Process> process_;           // null once closed
+  std::shared_ptr<collectives::Group> group_;  // likewise
+  std::map<std::string, c10::weak_intrusive_ptr<BackendAtoll>> splits_;
+  std::byte barrier_byte_{0};
+
+  std::atomic<int> regions_open_{0};  // so that calls outside every region need no lock
+  mutable std::mutex regions_mutex_;
+  std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkAtoll>>> regions_;
+};
+
+}  // namespace atl::pytorch

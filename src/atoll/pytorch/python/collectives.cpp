@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/checks.h"
+#include "atoll/pytorch/python/dtype.h"
+#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/sparse.h"
+
+namespace atl::pytorch {
+
+using collectives::Call;
+using Kind = collectives::Operation;
+
+namespace {
+
+void set_reduction(Call& call, const Reduction& how) {
+  call.reduce_op = how.op;
+  call.factor = how.factor;
+}
+
+}  // namespace
+
+BackendAtoll::WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const at::Tensor& tensor = only("broadcast", "tensor", tensors);
+  check_rank("broadcast", "root", opts.rootRank, size_);
+  TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: root tensor ", opts.rootTensor, " of a list of one");
+  const Operation about{c10d::OpType::BROADCAST, "atoll:broadcast", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kBroadcast, about, wire_type(tensor.scalar_type()));
+  call.root = static_cast<int>(opts.rootRank);
+  const bool is_root = call.root == rank_;
+  call.input = {is_root ? operands.read(tensor) : operands.write(tensor)};
+  call.output = call.input;
+  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (tensors.size() == 1 && tensors[0].is_sparse()) return allreduce_sparse(tensors, opts);
+  const at::Tensor& tensor = only("all_reduce", "tensor", tensors);
+  const Reduction how = reduction(opts.reduceOp);
+  const Operation about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kAllReduce, about, reduced_type("all_reduce", tensor, how));
+  set_reduction(call, how);
+  call.input = call.output = {operands.write(tensor, /*load=*/true)};
+  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  check_tensors("all_reduce_coalesced", tensors);
+  const Reduction how = reduction(opts.reduceOp);
+  const Operation about{c10d::OpType::ALLREDUCE_COALESCED, "atoll:all_reduce", opts.timeout, opts.asyncOp};
+  Operands operands;
+  std::vector<Call> calls;
+  for (const at::Tensor& tensor : tensors) {
+    Call& call =
+        calls.emplace_back(call_for(Kind::kAllReduce, about, reduced_type("all_reduce_coalesced", tensor, how)));
+    set_reduction(call, how);
+    call.input = call.output = {operands.write(tensor, /*load=*/true)};
+  }
+  return issue(about, std::move(calls), std::move(operands), tensors, tensors);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: the tensor list must hold one sparse tensor, it holds ",
+                    tensors.size());
+  TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "all_reduce: sparse tensors can be summed only");
+  const auto group = this->group();
+  auto work = new_work({c10d::OpType::_ALLREDUCE_SPARSE, "atoll:sparse_all_reduce", opts.timeout, false}, group, {},
+                       tensors, tensors);
+  std::exception_ptr error;
+  try {
+    // The sizes of the later exchanges depend on the first, and other operations may follow this one on some ranks before it is done on others: run
+    // here and now, whatever asyncOp says, so that the order is the same everywhere.
+    all_reduce_sparse(*group, tensors[0], opts.timeout);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  work->done_on_caller(error);
+  return work;
+}
+
+BackendAtoll::WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = only("reduce", "tensor", tensors);
+  check_rank("reduce", "root", opts.rootRank, size_);
+  TORCH_CHECK_VALUE(opts.rootTensor == 0, "reduce: root tensor ", opts.rootTensor, " of a list of one");
+  const Reduction how = reduction(opts.reduceOp);
+  const Operation about{c10d::OpType::REDUCE, "atoll:reduce", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kReduce, about, reduced_type("reduce", tensor, how));
+  set_reduction(call, how);
+  call.root = static_cast<int>(opts.rootRank);
+  if (call.root == rank_) {
+    call.input = call.output = {operands.write(tensor, /*load=*/true)};
+  } else {
+    call.input = {operands.read(tensor)};
+  }
+  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                   const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = only("reduce_scatter", "output", outputs);
+  const Tensors& parts = one_per_rank("reduce_scatter", "input", inputs, size_);
+  check_same_dtype("reduce_scatter", output, parts);
+  check_numel("reduce_scatter", "the output", parts[static_cast<std::size_t>(rank_)].numel(), output.numel());
+  const Reduction how = reduction(opts.reduceOp);
+  const Operation about{c10d::OpType::REDUCE_SCATTER, "atoll:reduce_scatter", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kReduceScatter, about, reduced_type("reduce_scatter", output, how));
+  set_reduction(call, how);
+  for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
+  call.output = {operands.write(output)};
+  return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                         const c10d::ReduceScatterOptions& opts) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                    const c10d::ReduceScatterOptions& opts) {
+  constexpr const char* kName = "reduce_scatter_tensor";
+  check_same_length(kName, outputs.size(), inputs.size());
+  const Reduction how = reduction(opts.reduceOp);
+  const auto type = outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
+  const Operation about{type, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
+  Operands operands;
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_tensor(kName, outputs[i]);
+    check_tensor(kName, inputs[i]);
+    check_same_dtype(kName, outputs[i], inputs[i]);
+    check_numel(kName, "the input (as many times the output's as there are ranks)", outputs[i].numel() * size_,
+                inputs[i].numel());
+    Call& call = calls.emplace_back(call_for(Kind::kReduceScatter, about, reduced_type(kName, outputs[i], how)));
+    set_reduction(call, how);
+    call.input = cut_equally(operands.read(inputs[i]), size_);
+    call.output = {operands.write(outputs[i])};
+  }
+  return issue(about, std::move(calls), std::move(operands), inputs, outputs);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::barrier(const c10d::BarrierOptions& opts) {
+  const Operation about{c10d::OpType::BARRIER, "atoll:barrier", opts.timeout, opts.asyncOp};
+  Call call = call_for(Kind::kBarrier, about, collectives::DataType::kUInt8);
+  call.reduce_op = collectives::ReduceOp::kBor;
+  call.input = call.output = {{&barrier_byte_, 1}};
+  return issue(about, {std::move(call)}, {}, {}, {});
+}
+
+void BackendAtoll::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const auto timeout = opts.timeout >= std::chrono::milliseconds(0) ? opts.timeout : options_->timeout;
+  translated([&] { group()->monitored_barrier(timeout, wait_all_ranks); });
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <utility>
+
+#include "atoll/core/error.h"
+
+namespace atl::pytorch {
+
+/// Throws the exception of torch.distributed that stands for `error`, with the same text: ValueError for
+/// kInvalidArgument, DistNetworkError for a lost or strange peer, DistStoreError for the store, else DistBackendError.
+[[noreturn]] void throw_as_torch(const Error& error);
+
+/// The same for a stored exception; anything but atl::Error stays what it is.
+std::exception_ptr as_torch(const std::exception_ptr& error) noexcept;
+
+/// Runs `body` and lets its atl::Error leave as torch's.
+template <typename Body>
+decltype(auto) translated(Body&& body) {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const Error& error) {
+    throw_as_torch(error);
+  }
+}
+
+}  // namespace atl::pytorch

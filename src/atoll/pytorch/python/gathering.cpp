@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives that move data and compute nothing.
+#include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/checks.h"
+#include "atoll/pytorch/python/dtype.h"
+
+namespace atl::pytorch {
+
+using collectives::Call;
+using Kind = collectives::Operation;
+
+BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& opts) {
+  const at::Tensor& input = only("all_gather", "input", inputs);
+  const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
+  check_same_dtype("all_gather", input, parts);
+  check_numel("all_gather", "this rank's output", input.numel(), parts[static_cast<std::size_t>(rank_)].numel());
+  const Operation about{c10d::OpType::ALLGATHER, "atoll:all_gather", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kAllGather, about, wire_type(input.scalar_type()));
+  call.input = {operands.read(input)};
+  for (const at::Tensor& part : parts) call.output.push_back(operands.write(part));
+  return issue(about, {std::move(call)}, std::move(operands), inputs, parts);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                        const c10d::AllgatherOptions& opts) {
+  constexpr const char* kName = "all_gather_coalesced";
+  check_tensors(kName, inputs);
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), kName,
+                    ": expected one output list for each of the ", size_, " ranks, got ", outputs.size());
+  const Operation about{c10d::OpType::ALLGATHER_COALESCED, "atoll:all_gather", opts.timeout, opts.asyncOp};
+  Operands operands;
+  std::vector<Call> calls;
+  Tensors flat;
+  for (const Tensors& list : outputs) {
+    check_same_length(kName, list.size(), inputs.size());
+    check_tensors(kName, list);
+    flat.insert(flat.end(), list.begin(), list.end());
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Call& call = calls.emplace_back(call_for(Kind::kAllGather, about, wire_type(inputs[i].scalar_type())));
+    call.input = {operands.read(inputs[i])};
+    for (const Tensors& list : outputs) {
+      check_same_dtype(kName, inputs[i], list[i]);
+      check_numel(kName, "an output", inputs[i].numel(), list[i].numel());
+      call.output.push_back(operands.write(list[i]));
+    }
+  }
+  return issue(about, std::move(calls), std::move(operands), inputs, std::move(flat));
+}
+
+BackendAtoll::WorkPtr BackendAtoll::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                    const c10d::AllgatherOptions& opts) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                    const c10d::AllgatherOptions& opts) {
+  constexpr const char* kName = "all_gather_into_tensor";
+  check_same_length(kName, outputs.size(), inputs.size());
+  const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::ALLGATHER_COALESCED;
+  const Operation about{type, "atoll:_all_gather_base", opts.timeout, opts.asyncOp};
+  Operands operands;
+  std::vector<Call> calls;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_tensor(kName, outputs[i]);
+    check_tensor(kName, inputs[i]);
+    check_same_dtype(kName, outputs[i], inputs[i]);
+    check_numel(kName, "the output (as many times the input's as there are ranks)", inputs[i].numel() * size_,
+                outputs[i].numel());
+    Call& call = calls.emplace_back(call_for(Kind::kAllGather, about, wire_type(inputs[i].scalar_type())));
+    call.input = {operands.read(inputs[i])};
+    call.output = cut_equally(operands.write(outputs[i]), size_);
+  }
+  return issue(about, std::move(calls), std::move(operands), inputs, outputs);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                           const c10d::GatherOptions& opts) {
+  const at::Tensor& input = only("gather", "input", inputs);
+  check_rank("gather", "root", opts.rootRank, size_);
+  const Operation about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kGather, about, wire_type(input.scalar_type()));
+  call.root = static_cast<int>(opts.rootRank);
+  call.input = {operands.read(input)};
+  Tensors results;
+  if (call.root == rank_) {
+    results = one_per_rank("gather", "output", outputs, size_);
+    check_same_dtype("gather", input, results);
+    check_numel("gather", "the root's own output", input.numel(), results[static_cast<std::size_t>(rank_)].numel());
+    for (const at::Tensor& part : results) call.output.push_back(operands.write(part));
+  } else {
+    TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
+                      call.root);
+  }
+  return issue(about, {std::move(call)}, std::move(operands), inputs, std::move(results));
+}
+
+BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                            const c10d::ScatterOptions& opts) {
+  const at::Tensor& output = only("scatter", "output", outputs);
+  check_rank("scatter", "root", opts.rootRank, size_);
+  const Operation about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kScatter, about, wire_type(output.scalar_type()));
+  call.root = static_cast<int>(opts.rootRank);
+  Tensors parts;
+  if (call.root == rank_) {
+    parts = one_per_rank("scatter", "input", inputs, size_);
+    check_same_dtype("scatter", output, parts);
+    check_numel("scatter", "the root's own input", output.numel(), parts[static_cast<std::size_t>(rank_)].numel());
+    for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
+  } else {
+    TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
+                      call.root);
+  }
+  call.output = {operands.write(output)};
+  return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                  std::vector<std::int64_t>& output_splits,
+                                                  std::vector<std::int64_t>& input_splits,
+                                                  const c10d::AllToAllOptions& opts) {
+  constexpr const char* kName = "all_to_all_single";
+  check_tensor(kName, output);
+  check_tensor(kName, input);
+  check_same_dtype(kName, output, input);
+  const auto sent = split_numels(kName, "input", input, input_splits, size_);
+  const auto received = split_numels(kName, "output", output, output_splits, size_);
+  const auto mine = static_cast<std::size_t>(rank_);
+  check_numel(kName, "this rank's part of the output", sent[mine], received[mine]);
+  const Operation about{c10d::OpType::ALLTOALL_BASE, "atoll:all_to_all", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kAllToAll, about, wire_type(input.scalar_type()));
+  call.input = cut(operands.read(input), sent, input.element_size());
+  call.output = cut(operands.write(output), received, output.element_size());
+  return issue(about, {std::move(call)}, std::move(operands), {input}, {output});
+}
+
+BackendAtoll::WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  check_one_per_rank("all_to_all", "output", outputs, size_);
+  check_one_per_rank("all_to_all", "input", inputs, size_);
+  check_same_dtype("all_to_all", inputs[0], inputs);
+  check_same_dtype("all_to_all", inputs[0], outputs);
+  const auto mine = static_cast<std::size_t>(rank_);
+  check_numel("all_to_all", "this rank's own output", inputs[mine].numel(), outputs[mine].numel());
+  const Operation about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};
+  Operands operands;
+  Call call = call_for(Kind::kAllToAll, about, wire_type(inputs[0].scalar_type()));
+  for (const at::Tensor& part : inputs) call.input.push_back(operands.read(part));
+  for (const at::Tensor& part : outputs) call.output.push_back(operands.write(part));
+  return issue(about, {std::move(call)}, std::move(operands), inputs, outputs);
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "atoll/collectives/schedule.h"
+#include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/dtype.h"
+#include "atoll/pytorch/python/errors.h"
+
+namespace atl::pytorch {
+namespace {
+
+using collectives::Group;
+using Options = BackendAtoll::Options;
+
+py::dict time_split(const BackendAtoll& backend) {
+  const auto split = backend.group()->time_split();
+  py::dict result;
+  result["total_s"] = static_cast<double>(split.total_ns) * 1e-9;
+  result["bridge_s"] = static_cast<double>(split.bridge_ns) * 1e-9;
+  result["inside_s"] = static_cast<double>(split.total_ns - split.bridge_ns) * 1e-9;
+  result["operations"] = split.operations;
+  result["bytes_inside"] = split.bytes_inside;
+  result["bytes_bridge"] = split.bytes_bridge;
+  return result;
+}
+
+std::vector<std::tuple<std::string, std::vector<int>>> islands(const BackendAtoll& backend) {
+  const auto group = backend.group();
+  const auto& topology = group->topology();
+  std::vector<std::tuple<std::string, std::vector<int>>> list;
+  for (std::size_t i = 0; i < topology.islands.size(); ++i) list.emplace_back(topology.labels[i], topology.islands[i]);
+  return list;
+}
+
+// By the counts of elements per segment that schedule.h describes for `operation`.
+std::string schedule(const BackendAtoll& backend, const std::string& operation, at::ScalarType dtype, int root,
+                     const std::vector<std::uint64_t>& counts, const std::vector<std::uint64_t>& receive_counts) {
+  collectives::Shape shape;
+  bool known = false;
+  for (int i = 0; i <= static_cast<int>(collectives::Operation::kBarrier); ++i) {
+    shape.operation = static_cast<collectives::Operation>(i);
+    if ((known = operation == collectives::to_string(shape.operation))) break;
+  }
+  TORCH_CHECK_VALUE(known, "\"", operation, "\" is not a collective operation");
+  shape.dtype = wire_type(dtype);
+  shape.root = root;
+  shape.counts = counts;
+  shape.receive_counts = receive_counts;
+  return translated([&] {
+    const auto built = backend.group()->schedule(shape);
+    return "algorithm: " + built->algorithm + "\n" + collectives::print_schedule(*built);
+  });
+}
+
+void bind_backend(py::module_& module) {
+  py::class_<BackendAtoll, c10::intrusive_ptr<BackendAtoll>, c10d::Backend> backend(
+      module, "Backend", "A process group of torch.distributed over Atoll.");
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(backend, "Options",
+                                                                           "Options of the atoll backend.")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def_readwrite("group_desc", &Options::group_desc)
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def(
+          "__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); },
+          py::arg("memo"));
+
+  backend
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       const c10::intrusive_ptr<Options>& options, int global_rank) {
+             return c10::make_intrusive<BackendAtoll>(store, rank, size, options, global_rank);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::arg("global_rank"),
+           py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("options", &BackendAtoll::getBackendOptions)
+      .def("islands", &islands)
+      .def("time_split", &time_split)
+      .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
+      .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })
+      .def("schedule", &schedule, py::arg("operation"), py::arg("dtype"), py::arg("root"), py::arg("counts"),
+           py::arg("receive_counts"));
+}
+
+}  // namespace
+}  // namespace atl::pytorch
+
+PYBIND11_MODULE(_C, module) {
+  py::module_::import("torch");  // registers the base classes
+  atl::pytorch::bind_backend(module);
+  module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
+}

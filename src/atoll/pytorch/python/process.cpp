@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/process.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+#include "atoll/core/error.h"
+#include "atoll/core/fd.h"
+#include "atoll/pytorch/python/store.h"
+
+namespace atl::pytorch {
+namespace {
+
+constexpr std::size_t kJobBytes = 16;
+constexpr std::size_t kKeyBytes = 32;
+constexpr std::size_t kLongestLabel = 64;
+
+// What the first process of a job writes into the store: the job's name and a key for ranks without a key file.
+using Bytes = std::vector<std::byte>;
+
+Bytes random_bytes(std::size_t count) {
+  Bytes bytes(count);
+  if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
+    throw Error(ErrorKind::kUnavailable, with_errno("the system gave no random bytes for the job's key", errno));
+  }
+  return bytes;
+}
+
+std::string hexadecimal(const std::byte* bytes, std::size_t count) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = std::to_integer<unsigned>(bytes[i]);
+    text += {kDigits[value >> 4], kDigits[value & 15]};
+  }
+  return text;
+}
+
+std::string text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+[[noreturn]] void reject(const char* variable, const std::string& value, const std::string& wanted) {
+  throw Error(ErrorKind::kInvalidArgument, std::string(variable) + "=\"" + value + "\": expected " + wanted);
+}
+
+// Everybody agrees on a key, whether used or not: that some ranks have a key file and others none is found when the group meets,
+// where all can be told.
+void agree_on_job(c10d::Store& root, transport::EndpointOptions& options) {
+  const std::string run = text_of("TORCHELASTIC_RUN_ID");
+  const Bytes agreed =
+      agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt), random_bytes(kJobBytes + kKeyBytes));
+  if (agreed.size() != kJobBytes + kKeyBytes) {
+    throw Error(ErrorKind::kStore,
+                "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
+  }
+  options.job = hexadecimal(agreed.data(), kJobBytes);
+  if (options.key.empty()) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
+}
+
+std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank) {
+  transport::EndpointOptions options = collectives::Context::options_from_environment();
+  const auto root = root_of(store);
+  options.name = "rank " + std::to_string(global_rank);
+  options.attempt = attempt();
+  if (const std::string host = host_of(root); !host.empty()) options.route_hint = host;
+  agree_on_job(*root, options);
+  auto process = std::make_shared<Process>();
+  process->context = std::make_shared<collectives::Context>(std::move(options));
+  return process;
+}
+
+}  // namespace
+
+std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank) {
+  static std::mutex mutex;
+  static std::weak_ptr<Process> live;
+  static std::uint32_t made_in = 0;
+  const std::lock_guard lock(mutex);
+  if (made_in == fork_depth()) {  // a forked child cannot use what its parent's threads serve
+    if (auto process = live.lock()) return process;
+  }
+  auto process = open_process(store, global_rank);
+  live = process;
+  made_in = fork_depth();
+  return process;
+}
+
+std::uint32_t attempt() {
+  const std::string value = text_of("TORCHELASTIC_RESTART_COUNT");
+  if (value.empty()) return 0;
+  std::uint32_t count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error != std::errc{} || end != value.data() + value.size())
+    reject("TORCHELASTIC_RESTART_COUNT", value, "a whole number");
+  return count;
+}
+
+std::string island_label(collectives::Context& context) {
+  const std::string label = text_of("ATOLL_ISLAND");
+  if (label.empty()) return "cpu@" + context.endpoint().address().host;
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) || std::string_view("._:@/-").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (label.size() > kLongestLabel || !std::all_of(label.begin(), label.end(), is_plain)) {
+    reject("ATOLL_ISLAND", label,
+           "at most " + std::to_string(kLongestLabel) + " letters, digits and characters of \"._:@/-\"");
+  }
+  return label;
+}
+
+double uplink() {
+  const std::string value = text_of("ATOLL_UPLINK");
+  if (value.empty()) return 0;
+  double rate = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rate);
+  if (error != std::errc{} || end != value.data() + value.size() || !(rate > 0 && rate < 1e12)) {
+    reject("ATOLL_UPLINK", value, "a positive number: this rank's relative rate to other islands");
+  }
+  return rate;
+}
+
+bool flat_reduce() {
+  const std::string value = text_of("ATOLL_REDUCE");
+  if (!value.empty() && value != "flat") reject("ATOLL_REDUCE", value, "flat, or nothing");
+  return value == "flat";
+}
+
+}  // namespace atl::pytorch

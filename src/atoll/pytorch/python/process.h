@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "atoll/collectives/context.h"
+#include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/torch.h"
+
+namespace atl::pytorch {
+
+/// What all groups of this process share. Made with the first group, gone with the last.
+struct Process {
+  ~Process() { completions->stop(); }
+
+  std::shared_ptr<collectives::Context> context;
+  std::shared_ptr<Completions> completions = std::make_shared<Completions>();
+};
+
+/// The live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees with the rest of
+/// the job, through the store, on the job's name and key. Throws atl::Error.
+std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank);
+
+/// Restart attempt of the job (TORCHELASTIC_RESTART_COUNT).
+std::uint32_t attempt();
+
+/// What the environment says about this rank's place in a group; all throw Error(kInvalidArgument) naming the variable.
+std::string island_label(collectives::Context& context);  ///< ATOLL_ISLAND, else one island per host
+double uplink();                                          ///< ATOLL_UPLINK, else 0
+bool flat_reduce();                                       ///< ATOLL_REDUCE=flat
+
+}  // namespace atl::pytorch

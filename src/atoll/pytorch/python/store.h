@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "atoll/core/store.h"
+#include "atoll/pytorch/python/torch.h"
+
+namespace atl::pytorch {
+
+/// atl::Store over torch's, with `prefix` in front of every key. Uses a clone, so that a wait here never holds up another
+/// user of the same store; where the store cannot be cloned, the store itself.
+class StoreAdaptor final : public Store {
+ public:
+  StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix);
+  void set(const std::string& key, const std::vector<std::byte>& value) override;
+  std::vector<std::byte> get(const std::string& key, Deadline deadline) override;
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  bool is_own_;  // a clone that nobody else uses
+  std::string prefix_;
+};
+
+/// `store` without the prefix that torch adds for the device a backend is made for ("cpu/"): ranks of one group may be made for
+/// different devices, and their keys must meet.
+c10::intrusive_ptr<c10d::Store> without_device_prefix(const c10::intrusive_ptr<c10d::Store>& store);
+
+/// The store below all prefixes: the same for every group of the job.
+c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store);
+
+/// Host name of a TCPStore's server, else "".
+std::string host_of(const c10::intrusive_ptr<c10d::Store>& root);
+
+/// How often a group of `size` ranks has met before under `key`: every rank of one meeting gets the same number, so that a group
+/// made anew in the same store does not read the old one's keys. One round trip; every rank calls it once per meeting.
+std::int64_t count_meetings(c10d::Store& store, const std::string& key, int size);
+
+/// The first value that anybody of the job proposes under `key`. Throws Error(kTimeout) or Error(kStore).
+std::vector<std::byte> agree(c10d::Store& root, const std::string& key, const std::vector<std::byte>& proposal);
+
+}  // namespace atl::pytorch

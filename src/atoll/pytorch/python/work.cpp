@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/work.h"
+
+#include "atoll/pytorch/python/errors.h"
+
+namespace atl::pytorch {
+namespace {
+
+void mark(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error) {
+  if (error) {
+    future.setErrorIfNeeded(error);
+  } else {
+    future.markCompleted(c10::IValue(outputs));
+  }
+}
+
+}  // namespace
+
+WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+                     Operands operands, std::shared_ptr<Completions> completions,
+                     std::weak_ptr<collectives::Group> group)
+    : c10d::Work(facts.rank, facts.type, facts.title, inputs),
+      facts_(facts),
+      outputs_(std::move(outputs)),
+      completions_(std::move(completions)),
+      group_(std::move(group)),
+      operands_(std::move(operands)) {}
+
+c10::intrusive_ptr<WorkAtoll> WorkAtoll::self() {
+  return c10::intrusive_ptr<WorkAtoll>::unsafe_reclaim_from_nonowning(this);
+}
+
+void WorkAtoll::expect_parts(std::size_t count) {
+  const std::lock_guard lock(state_mutex_);
+  parts_left_ = count;
+}
+
+void WorkAtoll::part_done(const std::exception_ptr& error) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (error && !first_error_) first_error_ = as_torch(error);
+    if (--parts_left_ > 0) return;
+  }
+  settle(/*may_block=*/false);
+}
+
+void WorkAtoll::done_on_caller(const std::exception_ptr& error) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    first_error_ = as_torch(error);
+  }
+  settle(/*may_block=*/true);
+  if (const auto failed = exception()) std::rethrow_exception(failed);
+}
+
+void WorkAtoll::settle(bool may_block) {
+  std::exception_ptr error;
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::vector<Listener> listeners;
+  Operands released;
+  {
+    std::unique_lock lock(state_mutex_);
+    if (!may_block && (future_ || operands_.needs_copy_back())) {
+      lock.unlock();
+      completions_->post([self = self()] { self->settle(/*may_block=*/true); });
+      return;
+    }
+    if (!first_error_ && operands_.needs_copy_back()) {
+      lock.unlock();
+      try {
+        operands_.copy_back();
+      } catch (...) {
+        first_error_ = std::current_exception();
+      }
+      lock.lock();
+    }
+    settled_ = true;
+    error = first_error_;
+    future = future_;
+    listeners.swap(listeners_);
+    std::swap(released, operands_);
+  }
+  if (future) mark(*future, outputs_, error);
+  finish(error);
+  for (const Listener& listener : listeners) listener(error);
+}
+
+void WorkAtoll::set_source_rank(int rank) {
+  const std::lock_guard lock(state_mutex_);
+  source_rank_ = rank;
+}
+
+void WorkAtoll::when_done(Listener listener) {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (!settled_) {
+      listeners_.push_back(std::move(listener));
+      return;
+    }
+    error = first_error_;
+  }
+  listener(error);
+}
+
+bool WorkAtoll::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto completed = [this] { return completed_; };
+  if (timeout <= kNoTimeout) {
+    cv_.wait(lock, completed);
+  } else if (!cv_.wait_for(lock, timeout, completed)) {
+    throw_as_torch(Error(ErrorKind::kTimeout, "Timed out waiting " + std::to_string(timeout.count()) + "ms for " +
+                                                  facts_.title + ", sequence " + std::to_string(facts_.sequence) +
+                                                  ", on rank " + std::to_string(facts_.rank) +
+                                                  "; the operation goes on until its own deadline"));
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+std::vector<at::Tensor> WorkAtoll::result() {
+  TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(): call wait() first");
+  return outputs_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkAtoll::getFuture() {
+  const std::lock_guard lock(state_mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (settled_) mark(*future_, outputs_, first_error_);
+  }
+  return future_;
+}
+
+int WorkAtoll::sourceRank() const {
+  const std::lock_guard lock(state_mutex_);
+  TORCH_CHECK(source_rank_ >= 0, "source_rank() is known for a completed receive only");
+  return source_rank_;
+}
+
+void WorkAtoll::abort() {
+  if (const auto group = group_.lock()) group->abort(std::string("Work.abort() was called on ") + facts_.title);
+}
+
+}  // namespace atl::pytorch
