@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes `init_process_group("atoll")` work. PyTorch calls register() at the end of `import torch`, and `import atoll`
+does; it loads nothing else: Atoll's own library is loaded when the first group is made."""
+
+import warnings
+from typing import Any
+
+NAME = "atoll"
+
+
+def _create(settings: Any, options: Any) -> Any:
+    from atoll import backend
+
+    return backend.create(settings, options)
+
+
+def _register() -> None:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    devices = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        devices.append(accelerator.type)
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
+        return
+    # An accelerator's own plug-in may have been loaded since.
+    known = dist.Backend.backend_capability[NAME]
+    known.extend(device for device in devices if device not in known)
+
+
+def register() -> None:
+    """Registers the backend for the CPU and the current accelerator; may be called again. Never raises: an error here
+    would break `import torch` itself, so it becomes a warning."""
+    try:
+        _register()
+    except Exception as error:
+        warnings.warn(f"the atoll backend could not be registered: {error}", stacklevel=2)

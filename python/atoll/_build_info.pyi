@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+VERSION: str
+TORCH_VERSION: str

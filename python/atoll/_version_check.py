@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's C++ interface changes between releases: the glue works with the release that it was compiled against."""
+
+from importlib.metadata import version
+
+from atoll._build_info import TORCH_VERSION
+
+
+def mismatch(built_for: str, found: str) -> str | None:
+    """What is wrong and what to do, or None when releases agree. Local suffixes (+cpu, +cu130) do not matter."""
+    release = found.partition("+")[0]
+    if release == built_for:
+        return None
+    return (
+        f"atoll was built for torch {built_for}, found {found}: pip install torch=={built_for}, "
+        "or rebuild atoll from its source folder with pip install --no-build-isolation ."
+    )
+
+
+def torch_problem() -> str | None:
+    """What is wrong with the installed torch for this build of Atoll, or None. Does not import torch."""
+    return mismatch(TORCH_VERSION, version("torch"))
+
+
+def require_matching_torch() -> None:
+    """Raises ImportError when there is a problem. Called before atoll._C is loaded, which would fail with undefined
+    symbols, or worse."""
+    problem = torch_problem()
+    if problem:
+        raise ImportError(problem)

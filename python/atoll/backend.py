@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group backend "atoll" for torch.distributed, and what can be asked of a group that uses it."""
+
+import atexit
+import copy
+import json
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from atoll._version_check import require_matching_torch
+
+require_matching_torch()
+
+from atoll import _C  # noqa: E402 - only after the check
+
+Options = _C.Backend.Options
+
+# Threads of a group may call back into Python (callbacks of futures), so they end before the interpreter does.
+atexit.register(_C.shut_down_all)
+
+
+def create(settings: Any, options: Any) -> _C.Backend:
+    """A backend for one new process group. Called by torch.distributed on every rank of the group; blocks until all
+    have come, or the group's timeout has passed."""
+    if options is None:
+        options = Options()
+    elif isinstance(options, Options):
+        options = copy.copy(options)
+    else:
+        raise TypeError(f"the atoll backend takes atoll.Options, got {type(options).__name__}")
+    ranks = list(settings.global_ranks_in_group)  # empty for the default group
+    options._timeout = settings.timeout
+    options.group_name = settings.group_id
+    options.global_ranks_in_group = ranks
+    return _C.Backend(
+        store=settings.store,
+        rank=settings.group_rank,
+        size=settings.group_size,
+        options=options,
+        global_rank=ranks[settings.group_rank] if ranks else settings.group_rank,
+    )
+
+
+def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
+    """The Atoll backend of `group` (default: the default group). Raises ValueError when the group uses another one."""
+    group = group or distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device("cpu"))
+    backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it
+    if not isinstance(backend, _C.Backend):
+        raise ValueError(f"the group's backend is {dist.get_backend(group)}, not atoll")
+    return backend
+
+
+def islands(group: dist.ProcessGroup | None = None) -> list[tuple[str, list[int]]]:
+    """Label and ranks of each island of `group`, ordered by lowest rank. Ranks are the group's own."""
+    return backend_of(group).islands()
+
+
+def links(group: dist.ProcessGroup | None = None) -> dict[int, str]:
+    """How this rank reaches each peer it has talked to: "shm", or "tcp" with both addresses. Links open with first
+    use."""
+    return dict(backend_of(group).links())
+
+
+def time_split(group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    """Seconds this rank has spent in collectives of `group` since it was made, as `total_s` and its parts `inside_s`
+    (within the island) and `bridge_s` (waiting for other islands); with the number of `operations` and the payload
+    this rank has sent, `bytes_inside` and `bytes_bridge`. What remains of the wall time is the caller's own."""
+    return backend_of(group).time_split()
+
+
+def dump(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+    """The last operations of this rank with their state, the group's islands and links, and its first error if any:
+    what ATOLL_DUMP_DIR receives on failure."""
+    result: dict[str, Any] = json.loads(backend_of(group).dump_json())
+    return result
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Returns when all ranks have called it. After `timeout` (default: the group's) it raises on every rank that
+    came, and rank 0's error names the first missing rank, or all of them with `wait_all_ranks`."""
+    backend = backend_of(group)
+    backend.monitored_barrier(timeout or backend.options._timeout, wait_all_ranks)
+
+
+def print_schedule(
+    group: dist.ProcessGroup | None, operation: str, numel: int, dtype: torch.dtype = torch.float32, root: int = 0
+) -> None:
+    """Prints the steps by which this rank takes part in `operation` ("all_reduce", "all_gather", ...) on a tensor of
+    `numel` elements: the input, or for scatter the output. The root matters for rooted operations only."""
+    backend = backend_of(group)
+    size = backend.size()
+    counts, receive_counts = [numel], []
+    if operation in ("all_gather", "gather", "scatter"):
+        counts = [numel] * size
+    elif operation in ("reduce_scatter", "all_to_all"):
+        if numel % size:
+            raise ValueError(f"{operation}: {numel} elements cannot be divided equally among {size} ranks")
+        counts = [numel // size] * size
+    if operation == "all_to_all":
+        receive_counts = counts
+    rooted = operation in ("broadcast", "reduce", "gather", "scatter")
+    print(backend.schedule(operation, dtype, root if rooted else -1, counts, receive_counts))

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the measurements ran on, and whether others were using it."""
+
+import os
+import platform
+import time
+from pathlib import Path
+
+BUSY_CORES = 0.25  # others' use of the processors above which times mean nothing
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def describe() -> dict[str, str | int | float]:
+    info = Path("/proc/cpuinfo").read_text()
+    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def place() -> str:
+    """Equal for processes that can share memory: machine and network namespace, or the label in ATOLL_HOST."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return os.environ.get("ATOLL_HOST") or f"{boot} {Path('/proc/self/ns/net').readlink()}"
+
+
+def busy_seconds() -> float:
+    """Processor time used by everybody since the machine started, including what a hypervisor took away."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _idle, _wait, irq, soft_irq, steal = fields
+    return (user + nice + system + irq + soft_irq + steal) / _TICKS_PER_SECOND
+
+
+def own_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+class OthersLoad:
+    """Measures, in cores, what others use from its creation on. Whoever asks says how much time was its own."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._busy = busy_seconds()
+
+    def cores(self, own: float) -> float:
+        elapsed = time.monotonic() - self._begin
+        return max(0.0, (busy_seconds() - self._busy - own) / elapsed) if elapsed > 0 else 0.0
+
+
+def cores_used_by_others(seconds: float = 1.0) -> float:
+    """Sleeps for `seconds` and returns how many cores were in use meanwhile."""
+    load = OthersLoad()
+    own = own_seconds()
+    time.sleep(seconds)
+    return load.cores(own_seconds() - own)

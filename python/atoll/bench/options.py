@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one run measures; travels to the ranks as JSON."""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Options:
+    operation: str
+    sizes: list[int]
+    dtype: str = "float32"
+    reduction: str = "sum"
+    ranks: int = 2
+    layout: str = ""  # one letter per rank: its island
+    backend: str = "atoll"
+    against: str = ""  # another backend, measured in turn with the first
+    iterations: int = 0  # calls in a block; 0: as many as fit in a block's time
+    warmup: int = 5
+    rounds: int = 9  # blocks of each backend
+    json_path: str = ""
+    expect_link: str = ""  # shm or tcp; empty: what fits where the ranks are
+    force_busy: bool = False
+    fault: bool = False  # spoil a result, to prove that the check works
+    backends: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backends = [self.backend, *([self.against] if self.against else [])]
+
+    def to_json(self) -> str:
+        values = asdict(self)
+        del values["backends"]
+        return json.dumps(values)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Options":
+        return cls(**json.loads(text))

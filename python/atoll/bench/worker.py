@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a measurement. All ranks run the same steps; rank 0 decides and prints."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atoll.bench import links, machine, operations, table
+from atoll.bench.block import Block, choose_calls, run_block
+from atoll.bench.options import Options
+
+GOOD, WRONG_RESULTS, UNEXPECTED_LINK, BUSY = 0, 1, 3, 4
+_BLOCK_SECONDS = 0.02
+
+
+@dataclass
+class Session:
+    options: Options
+    groups: dict[str, dist.ProcessGroup]  # by backend
+    control: dist.ProcessGroup  # for what ranks tell each other between blocks
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank()
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def agree(self, value: Any) -> Any:
+        """Rank 0's value, on all ranks."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
+
+    def collect(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+
+def start(options: Options) -> Session:
+    torch.set_num_threads(1)
+    if options.layout:
+        os.environ["ATOLL_ISLAND"] = options.layout[int(os.environ["RANK"])]
+    dist.init_process_group(options.backend)
+    world = dist.group.WORLD
+    assert world is not None
+    control = dist.new_group(backend="gloo")
+    groups = {options.backend: world}
+    if options.against:
+        groups[options.against] = dist.new_group(backend=options.against)
+    return Session(options, groups, control)
+
+
+def measure(session: Session, size: int) -> table.Row:
+    options = session.options
+    problem = operations.Problem(options.operation, size, options.dtype, options.reduction)
+    contenders = {name: operations.make(problem, group) for name, group in session.groups.items()}
+    blocks: dict[str, list[Block]] = {name: [] for name in contenders}
+    calls: dict[str, int] = {}
+    for name, contender in contenders.items():
+        most = contender.most_calls
+        for _ in range(max(1, options.warmup)):
+            block = run_block(contender, 1)
+        wanted = options.iterations or choose_calls(block.seconds, _BLOCK_SECONDS, most)
+        calls[name] = session.agree(min(wanted, most))
+    for turn in range(options.rounds):
+        for name, contender in contenders.items():
+            fault = options.fault and turn == 0 and session.rank == dist.get_world_size() - 1
+            blocks[name].append(run_block(contender, calls[name], fault=fault))
+    everybody = session.collect(blocks)
+    first = contenders[options.backend]
+    timings = [
+        table.Timing.of_blocks(name, [rank[name] for rank in everybody], first.rounds_per_call) for name in contenders
+    ]
+    reduction = options.reduction if first.reduces else "none"
+    return table.Row(first.bytes, first.count, options.dtype, reduction, first.bus_factor(), timings)
+
+
+def check_quiet(session: Session) -> float:
+    """How many cores others use; on a busy machine ends the run with BUSY unless that is forced."""
+    used = session.agree(machine.cores_used_by_others() if session.rank == 0 else 0.0)
+    if used > machine.BUSY_CORES and not session.options.force_busy:
+        session.say(
+            f"atoll bench: others use {used:.2f} cores of this machine: times would mean nothing. "
+            "Try again when it is quiet, or use --force-busy, which marks the output."
+        )
+        raise SystemExit(BUSY if session.rank == 0 else GOOD)
+    return float(used)
+
+
+def print_header(session: Session, views: Sequence[links.RankLinks], used: float) -> dict[str, str | int | float]:
+    facts = machine.describe()
+    islands = links.describe_islands(views)
+    session.say(f"# {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}")
+    session.say(f"# torch {torch.__version__}, Python {facts['python']}, one compute thread per rank")
+    session.say(f"# {len(views)} ranks; {session.options.operation} with {session.options.backend}; islands {islands}")
+    if used > machine.BUSY_CORES:
+        session.say(f"# BUSY MACHINE: others used {used:.2f} cores before the start; times are not to be quoted")
+    for line in table.heading(session.options.against):
+        session.say(line)
+    return facts
+
+
+def measure_all(session: Session) -> int:
+    options = session.options
+    used = check_quiet(session)
+    group = session.groups[options.backend]
+    views = session.collect(links.of_this_rank(options.backend, group))
+    facts = print_header(session, views, used)
+    load, own = machine.OthersLoad(), machine.own_seconds()
+    rows = []
+    for size in [0] if options.operation == "barrier" else options.sizes:
+        rows.append(measure(session, size))
+        session.say(table.line_of(rows[-1]))
+    during = load.cores(sum(session.collect(machine.own_seconds() - own)))
+    views = session.collect(links.of_this_rank(options.backend, group))
+    surprises = links.unexpected(views, options.expect_link)
+    wrong = sum(row.wrong for row in rows)
+    session.say(f"# links: {links.describe(views)}")
+    session.say(f"# others used {during:.2f} cores during the run")
+    for line in surprises:
+        session.say(f"# FAILED: {line}")
+    session.say(f"# FAILED: {wrong} wrong elements" if wrong else "# every element of every result was right")
+    if session.rank == 0 and options.json_path:
+        document = {
+            "machine": facts, "torch": torch.__version__, "operation": options.operation, "ranks": len(views),
+            "islands": [view.island for view in views], "links": links.describe(views), "unexpected_links": surprises,
+            "others_cores_before": used, "others_cores_during": during,
+            "busy": max(used, during) > machine.BUSY_CORES, "wrong": wrong, "rows": [row.as_json() for row in rows],
+        }  # fmt: skip
+        Path(options.json_path).write_text(json.dumps(document, indent=1) + "\n")
+    if wrong:
+        return WRONG_RESULTS
+    return UNEXPECTED_LINK if surprises else GOOD
+
+
+def run(options: Options) -> int:
+    """The exit status of this rank; only rank 0 reports a failed measurement."""
+    session = start(options)
+    try:
+        status = measure_all(session)
+    finally:
+        dist.destroy_process_group()
+    return status if int(os.environ["RANK"]) == 0 else GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(run(Options.from_json(sys.argv[1])))

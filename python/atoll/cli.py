@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `atoll` command."""
+
+import platform
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import atoll
+from atoll._build_info import TORCH_VERSION
+from atoll.bench.command import bench
+
+app = typer.Typer(
+    name="atoll",
+    help="Unlike accelerators as one: collectives for PyTorch over islands of devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"atoll {atoll.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def info() -> None:
+    """What is installed here: versions and where the library lies. Useful in bug reports."""
+    table = Table(show_header=False, box=None)
+    rows = {
+        "atoll": atoll.__version__,
+        "torch": f"{installed_version('torch')} (built for {TORCH_VERSION})",
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "library": str(Path(atoll.__file__).parent / "libatoll.so"),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(soft_wrap=True).print(table)
+
+
+app.command()(bench)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()
