@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank that obeys commands: a JSON object per line on standard input, an answer per line on standard output.
+
+Between commands it sleeps in read(), so that it takes nothing from whoever is measured meanwhile."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atoll.bench import links
+from atoll.bench.block import run_block
+from atoll.bench.operations import Operation, Problem, make
+from ddp_step import DdpSteps
+
+TIMEOUT = timedelta(seconds=180)
+
+
+class Rank:
+    def __init__(self, backends: list[str]) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group(backends[0], timeout=TIMEOUT)
+        world = dist.group.WORLD
+        assert world is not None
+        self.groups = {backends[0]: world}
+        for name in backends[1:]:
+            self.groups[name] = dist.new_group(backend=name, timeout=TIMEOUT)
+        self.operations: dict[tuple[str, Problem], Operation] = {}
+        self.ddp: DdpSteps | None = None
+
+    def do_block(self, backend: str, problem: dict[str, Any], calls: int, each: bool) -> dict[str, Any]:
+        """A timed block; buffers are kept until another problem comes."""
+        key = (backend, Problem(**problem))
+        if any(known != key[1] for _, known in self.operations):
+            self.operations.clear()
+        if key not in self.operations:
+            self.operations[key] = make(key[1], self.groups[backend])
+        operation = self.operations[key]
+        answer = asdict(run_block(operation, calls))
+        if not each:
+            answer["call_ns"] = []
+        return {**answer, "bytes": operation.bytes, "most_calls": operation.most_calls}
+
+    def do_links(self, backend: str) -> dict[str, Any]:
+        view = links.of_this_rank(backend, self.groups[backend])
+        return {"kinds": {str(peer): kind for peer, kind in view.kinds.items()}}
+
+    def do_late_barrier(self, backend: str, late_seconds: float) -> dict[str, Any]:
+        """The last rank comes late; the answer says what waiting for it costs."""
+        group = self.groups[backend]
+        for _ in range(3):
+            dist.barrier(group=group)
+        if dist.get_rank() == dist.get_world_size() - 1:
+            time.sleep(late_seconds)
+        wall, cpu = time.monotonic(), time.process_time()
+        dist.barrier(group=group)
+        return {"wall_s": time.monotonic() - wall, "cpu_s": time.process_time() - cpu}
+
+    def do_ddp_model(self, **settings: Any) -> dict[str, Any]:
+        self.ddp = DdpSteps(self.groups, **settings)
+        return {"parameter_bytes": self.ddp.parameter_bytes}
+
+    def do_ddp_step(self, backend: str, batch: int, communicate: bool) -> dict[str, Any]:
+        assert self.ddp is not None
+        return self.ddp.step(backend, batch, communicate)
+
+    def do_ddp_buckets(self, backend: str) -> dict[str, Any]:
+        assert self.ddp is not None
+        return {"bytes": self.ddp.bucket_bytes(backend)}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not look like an answer
+    rank = Rank(sys.argv[1].split(","))
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = getattr(rank, f"do_{command.pop('do')}")(**command)
+        print(json.dumps(answer), file=answers, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the pages of docs/results from the JSON files there; nothing on them is typed by hand.
+
+bench/report.py [--output FOLDER]"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from results import RESULTS, Scenario
+from scenarios import SCENARIOS
+
+
+def preamble(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    text = (
+        f"Measured {document['measured']} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} "
+        f"GiB, Linux {machine['kernel']}, torch {document['torch']}, at commit {document['commit']}. Others used "
+        f"{document['others_cores_during']:.2f} cores meanwhile. Reproduce with `{document['command']}`; all samples "
+        f"are in [{document['scenario']}.json]({document['scenario']}.json).\n"
+    )
+    if document["busy"]:
+        text += "\n!!! warning\n    The machine was busy: these times are not to be quoted.\n"
+    if document["quick"]:
+        text += "\n!!! warning\n    A quick run at tiny sizes: it shows that everything works, and measures nothing.\n"
+    return text
+
+
+def page(scenario: Scenario, document: dict[str, Any]) -> str:
+    title = scenario.TITLE[0].upper() + scenario.TITLE[1:]
+    return f"# {title}\n\n{preamble(document)}\n{scenario.report(document)}"
+
+
+def generate(folder: Path) -> None:
+    """One page per JSON file, and index.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = (
+        "# Measured\n\nEvery page says on what machine, when, and with which command; `make bench` measures all.\n\n"
+    )
+    for name, scenario in SCENARIOS.items():
+        path = folder / f"{name}.json"
+        if path.exists():
+            (folder / f"{name}.md").write_text(page(scenario, json.loads(path.read_text())))
+            index += f"- [{scenario.TITLE[0].upper() + scenario.TITLE[1:]}]({name}.md)\n"
+        else:
+            index += f"- {scenario.TITLE[0].upper() + scenario.TITLE[1:]}: not measured yet (`bench/run.py {name}`)\n"
+    (folder / "index.md").write_text(index)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON files and pages")
+    generate(parser.parse_args().output)

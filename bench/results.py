@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all scenarios share: settings, the frame of a result file, Markdown tables."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from atoll.bench import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass
+class Settings:
+    quick: bool = False  # tiny sizes and few rounds: shows that everything runs, measures nothing
+    force_busy: bool = False
+    output: Path = RESULTS
+    backends: list[str] = field(default_factory=lambda: ["atoll", "gloo"])  # the first is what is being measured
+
+    def rounds(self, number: int) -> int:
+        return 2 if self.quick else number
+
+
+class Scenario(Protocol):
+    """What each scenario module offers."""
+
+    TITLE: str
+
+    @staticmethod
+    def measure(settings: Settings) -> dict[str, Any]: ...
+
+    @staticmethod
+    def report(document: dict[str, Any]) -> str: ...
+
+
+class BusyError(RuntimeError):
+    """Others use the machine."""
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", flush=True)
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
+    """Measures and writes NAME.json. Raises BusyError when others use the machine and that is not forced."""
+    before = machine.cores_used_by_others()
+    if before > machine.BUSY_CORES and not settings.force_busy:
+        raise BusyError(f"others use {before:.2f} cores of this machine (--force-busy measures and says so)")
+    say(f"{name}: {scenario.TITLE}")
+    load, own = machine.OthersLoad(), machine.own_seconds()
+    found = scenario.measure(settings)
+    during = load.cores(machine.own_seconds() - own)
+    document = {
+        "scenario": name,
+        "command": f"bench/run.py {name}" + (" --quick" if settings.quick else ""),
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "machine": machine.describe(),
+        "torch": torch.__version__,
+        "quick": settings.quick,
+        "others_cores_before": round(before, 3),
+        "others_cores_during": round(during, 3),
+        "busy": max(before, during) > machine.BUSY_CORES,
+        "backends": settings.backends,
+        **found,
+    }
+    settings.output.mkdir(parents=True, exist_ok=True)
+    path = settings.output / f"{name}.json"
+    path.write_text(json.dumps(rounded(document), indent=1) + "\n")
+    return path
+
+
+def rounded(value: Any) -> Any:
+    """Floats with six significant digits: enough for any figure here, and files that can be read."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return value
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---:|" * len(titles)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def ratio_text(ratio: dict[str, float]) -> str:
+    """Median, and the 10th to 90th percentile over rounds: 3.10 (2.90 to 3.30)."""
+    return f"{ratio['median']:.2f} ({ratio['p10']:.2f} to {ratio['p90']:.2f})"
+
+
+def microseconds(value: float) -> str:
+    """With the unit that fits: 12.3 us, 4.56 ms, 2.340 s."""
+    if value < 1000:
+        return f"{value:.1f} us"
+    return f"{value / 1000:.2f} ms" if value < 1e6 else f"{value / 1e6:.3f} s"

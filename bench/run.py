@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what the documentation claims, and writes docs/results: all scenarios, or those that are named.
+
+Ends with 1 if one failed, 4 if others keep the machine busy."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import report
+from results import RESULTS, BusyError, Settings, run_scenario, say
+from scenarios import SCENARIOS
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default all")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--force-busy", action="store_true", help="measure on a busy machine too; marks results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for results (docs/results)")
+    parser.add_argument("--backends", default="atoll,gloo", help="what is measured, and what it is compared with")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"unknown scenario {unknown[0]}: choose from {', '.join(SCENARIOS)}")
+    if arguments.quick and arguments.output == RESULTS:
+        parser.error("--quick measures nothing that belongs into the documentation: name another folder with --output")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    settings = Settings(arguments.quick, arguments.force_busy, arguments.output, arguments.backends.split(","))
+    failed = []
+    status = 0
+    for name in arguments.names or SCENARIOS:
+        try:
+            path = run_scenario(name, SCENARIOS[name], settings)
+            say(f"{name}: written to {path}")
+        except BusyError as error:
+            say(f"{name}: not measured: {error}")
+            status = 4
+        except (RuntimeError, OSError) as error:
+            say(f"{name}: FAILED: {error}")
+            failed.append(name)
+    report.generate(arguments.output)
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left behind")
+        sys.exit(130)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All scenarios by name, in the order in which they run."""
+
+import bridge
+import ddp
+import host
+import idle
+import latency
+import startup
+from results import Scenario
+
+SCENARIOS: dict[str, Scenario] = {
+    "host": host,
+    "latency": latency,
+    "bridge": bridge,
+    "ddp": ddp,
+    "idle": idle,
+    "startup": startup,
+}
