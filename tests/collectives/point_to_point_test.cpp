@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <random>
+
+#include "tests/support/ranks.h"
+
+namespace atl::testing {
+namespace {
+
+using namespace collectives;  // NOLINT
+using std::chrono::milliseconds;
+
+// Counts completions and keeps the first error.
+class Waiter {
+ public:
+  Completion add() {
+    const std::lock_guard lock(mutex_);
+    ++open_;
+    return [this](std::exception_ptr error) { finish(error, -1); };
+  }
+  ReceiveCompletion add_receive() {
+    const std::lock_guard lock(mutex_);
+    ++open_;
+    return [this](std::exception_ptr error, int source) { finish(error, source); };
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return open_ == 0; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  const std::vector<int>& sources() const { return sources_; }
+
+ private:
+  void finish(std::exception_ptr error, int source) {
+    const std::lock_guard lock(mutex_);
+    if (error && !error_) error_ = error;
+    sources_.push_back(source);
+    --open_;
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int open_ = 0;
+  std::exception_ptr error_;
+  std::vector<int> sources_;
+};
+
+std::vector<std::byte> pattern(std::size_t bytes, int seed) {
+  std::vector<std::byte> data(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 17) & 0xff);
+  return data;
+}
+
+constexpr std::size_t kSizes[] = {0, 1, 100, 16383, 16384, 16385, 300000, 3000000};
+
+class PointToPointOver : public ::testing::TestWithParam<transport::TransportChoice> {
+ protected:
+  Ranks make(const std::string& letters) {
+    RankOptions options;
+    options.islands = layout(letters);
+    options.transport = GetParam();
+    return Ranks(options);
+  }
+};
+
+TEST_P(PointToPointOver, SizesArriveIntactInBothDirections) {
+  auto ranks = make("AB");
+  ranks.run_ok([](Group& group) {
+    const int other = 1 - group.rank();
+    for (const std::size_t bytes : kSizes) {
+      Waiter waiter;
+      const auto out = pattern(bytes, group.rank());
+      std::vector<std::byte> in(bytes);
+      group.send(other, 7, DataType::kUInt8, out, {}, waiter.add());
+      group.receive(other, 7, DataType::kUInt8, in, {}, waiter.add_receive());
+      waiter.wait();
+      EXPECT_EQ(in, pattern(bytes, other)) << bytes;
+    }
+  });
+}
+
+TEST_P(PointToPointOver, NeverBlocksInTheOrderOfIssue) {
+  auto ranks = make("AA");
+  ranks.run_ok([](Group& group) {
+    const int other = 1 - group.rank();
+    Waiter waiter;
+    std::vector<std::vector<std::byte>> out;
+    std::vector<std::vector<std::byte>> in(20);
+    for (int i = 0; i < 20; ++i) out.push_back(pattern(i % 2 ? 500000 : 50, i));
+    for (int i = 0; i < 20; ++i)
+      group.send(other, static_cast<std::uint64_t>(i), DataType::kUInt8, out[static_cast<std::size_t>(i)], {},
+                 waiter.add());
+    for (int i = 19; i >= 0; --i) {
+      auto& buffer = in[static_cast<std::size_t>(i)];
+      buffer.resize(out[static_cast<std::size_t>(i)].size());
+      group.receive(other, static_cast<std::uint64_t>(i), DataType::kUInt8, buffer, {}, waiter.add_receive());
+    }
+    waiter.wait();
+    EXPECT_EQ(in, out);
+  });
+}
+
+TEST_P(PointToPointOver, EqualTagsKeepTheirOrder) {
+  auto ranks = make("AB");
+  ranks.run_ok([](Group& group) {
+    std::mt19937 random(42);  // the same sizes on both ranks
+    std::vector<std::vector<std::byte>> messages;
+    for (int i = 0; i < 400; ++i) messages.push_back(pattern(random() % (i % 10 == 0 ? 100000 : 3000), i));
+    Waiter waiter;
+    std::vector<std::vector<std::byte>> in;
+    for (const auto& message : messages) in.emplace_back(message.size());
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (group.rank() == 0) group.send(1, 0, DataType::kUInt8, messages[i], {}, waiter.add());
+      if (group.rank() == 1) group.receive(0, 0, DataType::kUInt8, in[i], {}, waiter.add_receive());
+    }
+    waiter.wait();
+    if (group.rank() == 1) {
+      EXPECT_EQ(in, messages);
+    }
+  });
+}
+
+TEST_P(PointToPointOver, AnySourceTakesFromEverybody) {
+  auto ranks = make("ABCA");
+  ranks.run_ok([](Group& group) {
+    Waiter waiter;
+    if (group.rank() > 0) {
+      const auto small = pattern(10, group.rank());
+      const auto large = pattern(200000, group.rank());
+      group.send(0, 1, DataType::kUInt8, small, {}, waiter.add());
+      group.send(0, 2, DataType::kUInt8, large, {}, waiter.add());
+      return waiter.wait();
+    }
+    for (const std::size_t bytes : {std::size_t{200000}, std::size_t{10}}) {
+      std::vector<int> seen;
+      for (int i = 0; i < 3; ++i) {
+        Waiter one;
+        std::vector<std::byte> in(bytes);
+        group.receive(kAnySource, bytes == 10 ? 1 : 2, DataType::kUInt8, in, {}, one.add_receive());
+        one.wait();
+        ASSERT_EQ(one.sources().size(), 1u);
+        EXPECT_EQ(in, pattern(bytes, one.sources()[0]));
+        seen.push_back(one.sources()[0]);
+      }
+      std::sort(seen.begin(), seen.end());
+      EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
+    }
+  });
+}
+
+TEST_P(PointToPointOver, MessagesNobodyTakesStopNothing) {
+  auto ranks = make("AB");
+  ranks.run_ok([](Group& group) {
+    // 5,000 messages wait at rank 1 or before it, and a later one with another tag still gets through, as do collectives.
+    Waiter stuck;
+    const auto small = pattern(1000, 1);
+    if (group.rank() == 0) {
+      for (int i = 0; i < 5000; ++i) group.send(1, 99, DataType::kUInt8, small, {}, stuck.add());
+    }
+    group.barrier();
+    Waiter waiter;
+    std::vector<std::byte> data(100);
+    if (group.rank() == 1) group.send(0, 5, DataType::kUInt8, data, {}, waiter.add());
+    if (group.rank() == 0) group.receive(1, 5, DataType::kUInt8, data, {}, waiter.add_receive());
+    waiter.wait();
+    group.barrier();
+    std::vector<std::byte> in(1000);
+    for (int i = 0; i < 5000 && group.rank() == 1; ++i) {
+      Waiter one;
+      group.receive(0, 99, DataType::kUInt8, in, {}, one.add_receive());
+      one.wait();
+    }
+    stuck.wait();
+  });
+}
+
+TEST_P(PointToPointOver, SizeAndDtypeMismatchAreNamedOnBothSides) {
+  for (const bool wrong_dtype : {false, true}) {
+    auto ranks = make("AB");
+    const auto errors = ranks.run([&](Group& group) {
+      std::vector<std::byte> data(wrong_dtype ? 400000 : group.rank() == 0 ? 400000 : 400004);
+      Waiter waiter;
+      const auto dtype = wrong_dtype && group.rank() == 1 ? DataType::kInt32 : DataType::kFloat32;
+      if (group.rank() == 0) group.send(1, 3, DataType::kFloat32, data, {}, waiter.add());
+      if (group.rank() == 1) group.receive(0, 3, dtype, data, {}, waiter.add_receive());
+      waiter.wait();
+    });
+    for (const auto& error : errors) EXPECT_NE(error.find("rank 0 (tag 3)"), std::string::npos) << error;
+  }
+}
+
+TEST_P(PointToPointOver, TimeoutsSayWhoIsWaitedFor) {
+  auto ranks = make("AB");
+  const auto errors = ranks.run([](Group& group) {
+    if (group.rank() == 1) return;
+    Waiter waiter;
+    std::vector<std::byte> data(10);
+    group.receive(1, 4, DataType::kUInt8, data, milliseconds(200), waiter.add_receive());
+    waiter.wait();
+  });
+  EXPECT_NE(errors[0].find("rank 1 has not sent it"), std::string::npos) << errors[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, PointToPointOver,
+                         ::testing::Values(transport::TransportChoice::kShm, transport::TransportChoice::kTcp),
+                         [](const auto& param_info) {
+                           return param_info.param == transport::TransportChoice::kShm ? "shm" : "tcp";
+                         });
+
+}  // namespace
+}  // namespace atl::testing

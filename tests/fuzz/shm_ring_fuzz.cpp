@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/shm/ring.h"
+
+// What a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace atl::transport;
+  if (size < 8) return 0;
+  RingWriter writer(kMinWindowBytes);
+  const atl::Fd memory = writer.take_memory();
+  RingReader reader(memory, kMinWindowBytes);
+  const MappedRing view = MappedRing::map(memory, sizeof(RingControl), kMinWindowBytes, MappedRing::Access::kReadWrite);
+  std::uint64_t head = 0;
+  std::memcpy(&head, data, 8);
+  std::memcpy(view.data(), data + 8, std::min(size - 8, kMinWindowBytes));
+  reinterpret_cast<RingControl*>(view.control())->head.store(head);
+  unsigned sum = 0;
+  try {
+    std::size_t frames = 0;
+    while (const Frame* const frame = reader.front()) {
+      for (const std::byte byte : frame->payload) sum += static_cast<unsigned>(byte);
+      reader.pop();
+      if (++frames > kMinWindowBytes / sizeof(FrameHeader)) std::abort();
+    }
+  } catch (const atl::Error& error) {
+    if (error.kind() != atl::ErrorKind::kProtocol) std::abort();
+  }
+  return sum == ~0U ? 1 : 0;
+}

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock DistributedDataParallel trains as one process with all samples does."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from client_ranks import on_layouts
+from training import check_close, check_equal_bits, network, optimizer, share, train_alone, train_together
+
+STEPS = 8
+EXACT = 1e-12
+SMALL_BUCKETS_MB = 0.001
+
+
+def check_training(rank: int, size: int, **options: object) -> None:
+    alone = network()
+    train_alone(alone, size, STEPS)
+    together = DistributedDataParallel(network(), **options)  # type: ignore[arg-type]
+    train_together(together, rank, STEPS)
+    check_equal_bits(together.module)
+    check_close(together.module, alone, EXACT)
+
+
+@on_layouts("AAA", "ABA")
+def test_plain(rank: int, size: int) -> None:
+    check_training(rank, size)
+
+
+@on_layouts("AAA", "ABA", "AABB")
+def test_many_buckets(rank: int, size: int) -> None:
+    check_training(rank, size, bucket_cap_mb=SMALL_BUCKETS_MB)
+
+
+@on_layouts("AAA", "ABA")
+def test_static_graph(rank: int, size: int) -> None:
+    check_training(rank, size, static_graph=True, bucket_cap_mb=SMALL_BUCKETS_MB)
+
+
+@on_layouts("AAA", "ABA")
+def test_gradients_as_bucket_views(rank: int, size: int) -> None:
+    check_training(rank, size, gradient_as_bucket_view=True, bucket_cap_mb=SMALL_BUCKETS_MB)
+
+
+class Branches(nn.Module):
+    """One branch is never used and one only by even ranks, so some gradients are missing on some ranks or on all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = network()
+        self.even = nn.Linear(5, 5).double()
+        self.never = nn.Linear(5, 5).double()
+
+    def forward(self, inputs: torch.Tensor, rank: int) -> torch.Tensor:
+        outputs = self.trunk(inputs)
+        return self.even(outputs) if rank % 2 == 0 else outputs
+
+
+def branch_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, rank: int) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(inputs, rank), targets)
+
+
+@on_layouts("AAA", "ABA")
+def test_unused_parameters(rank: int, size: int) -> None:
+    alone = Branches()
+    train_alone(alone, size, STEPS, branch_loss)
+    together = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL_BUCKETS_MB)
+    train_together(together, rank, STEPS, branch_loss)
+    check_equal_bits(together.module)
+    check_close(together.module, alone, EXACT)
+    assert together.module.never.weight.grad is None
+
+
+@on_layouts("AAA", "ABA")
+def test_accumulation_without_synchronisation(rank: int, size: int) -> None:
+    alone, together = network(), DistributedDataParallel(network())
+    update_alone, update_together = optimizer(alone.parameters()), optimizer(together.parameters())
+    for step in range(STEPS):
+        parts = [2 * step, 2 * step + 1]
+        update_alone.zero_grad()
+        for part in parts:
+            for other in range(size):
+                inputs, targets = share(part, other)
+                (nn.functional.cross_entropy(alone(inputs), targets) / size).backward()
+        update_alone.step()
+        update_together.zero_grad()
+        with together.no_sync():
+            inputs, targets = share(parts[0], rank)
+            nn.functional.cross_entropy(together(inputs), targets).backward()
+        inputs, targets = share(parts[1], rank)
+        nn.functional.cross_entropy(together(inputs), targets).backward()
+        update_together.step()
+    check_equal_bits(together.module)
+    check_close(together.module, alone, EXACT)
+
+
+def bfloat16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    # DDP refuses the hook under its own name where there is no GPU.
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+@on_layouts("AAA", "ABA")
+def test_bfloat16_compression(rank: int, size: int) -> None:
+    alone = network(torch.float32)
+    losses = [
+        nn.functional.cross_entropy(alone(inputs), targets) / size
+        for inputs, targets in (share(0, other, torch.float32) for other in range(size))
+    ]
+    torch.stack(losses).sum().backward()
+    together = DistributedDataParallel(network(torch.float32), bucket_cap_mb=SMALL_BUCKETS_MB)
+    together.register_comm_hook(dist.group.WORLD, bfloat16_hook)
+    inputs, targets = share(0, rank, torch.float32)
+    nn.functional.cross_entropy(together(inputs), targets).backward()
+    for mine, expected in zip(together.parameters(), alone.parameters(), strict=True):
+        # One rounding for each contribution, one for each partial sum.
+        scale = expected.grad.abs().max().item()
+        assert (mine.grad - expected.grad).abs().max().item() <= 2 * size * 2**-9 * scale * size
+        assert torch.equal(mine.grad.bfloat16().float(), mine.grad)
+    optimizer(together.parameters()).step()
+    check_equal_bits(together.module)
+
+
+@on_layouts("AAA", "ABA")
+def test_power_sgd(rank: int, size: int) -> None:
+    trained = []
+    for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(network(torch.float32), process_group=group)
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=3)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        train_together(model, rank, STEPS)
+        trained.append(model.module)
+    check_equal_bits(trained[0])
+    check_close(trained[0], trained[1], 1e-4)
+
+
+@on_layouts("AAA", "ABA")
+def test_uneven_numbers_of_batches(rank: int, size: int) -> None:
+    model = DistributedDataParallel(network())
+    update = optimizer(model.parameters())
+    with model.join():
+        for step in range(2 + rank):
+            update.zero_grad()
+            inputs, targets = share(step, rank)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            update.step()
+    check_equal_bits(model.module)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(inputs)
+
+
+@on_layouts("AAA", "ABA")
+def test_buffers_and_parameters_come_from_the_first_rank(rank: int, size: int) -> None:
+    module = Counter()
+    with torch.no_grad():
+        module.linear.weight.fill_(rank + 1)
+    model = DistributedDataParallel(module)
+    module.count.fill_(10 + rank)
+    model(torch.ones(1, 2))
+    assert module.count.item() == 10
+    assert module.linear.weight.eq(1).all()

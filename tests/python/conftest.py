@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of every Python test: no influence from the caller's environment, reproducible properties; processes that
+serve many tests."""
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from support import Ranks
+
+JOB_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"}
+
+for name in list(os.environ):
+    if name in JOB_VARIABLES or name.startswith(("ATOLL_", "TORCHELASTIC_")):
+        del os.environ[name]
+
+# Ranks outnumber cores in most tests; more threads per rank would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Examples start processes, so time per example says nothing; a failing example is printed as a line to paste.
+hypothesis.settings.register_profile("atoll", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("atoll")
+
+
+def _ranks(size: int, islands: str = "") -> Iterator[Ranks]:
+    ranks = Ranks(size, list(islands) or None)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Ranks]:
+    """Two processes in one island."""
+    yield from _ranks(2)
+
+
+@pytest.fixture(scope="session")
+def three_ranks() -> Iterator[Ranks]:
+    """Three processes in one island."""
+    yield from _ranks(3)
+
+
+@pytest.fixture(scope="session")
+def island_ranks() -> Iterator[Ranks]:
+    """Three processes in islands A, B, A."""
+    yield from _ranks(3, "ABA")
+
+
+@pytest.fixture(params=["two_ranks", "three_ranks", "island_ranks"])
+def any_ranks(request: pytest.FixtureRequest) -> Ranks:
+    """Each layout in turn."""
+    ranks: Ranks = request.getfixturevalue(request.param)
+    return ranks

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that dies, stops or leaves is an exception on every other rank, in time, and everybody's process ends."""
+
+import os
+import re
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fault_jobs import Job, Me, expected, process_ends
+
+DEATH_S = 2.0
+
+
+def reduce_forever(me: Me, count: int) -> None:
+    me.join()
+    me.check_sum(count)
+    me.tell("running")
+    while True:
+        me.check_sum(count)
+
+
+@pytest.mark.parametrize(
+    ("layout", "transport", "count"),
+    [("AAA", "shm", 1), ("AAA", "tcp", 1), ("ABA", "shm", 1 << 20), ("ABA", "tcp", 1 << 20), ("AABB", "auto", 30_011)],
+)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_during_all_reduce(tmp_path: Path, layout: str, transport: str, count: int, victim: int) -> None:
+    with Job(tmp_path, reduce_forever, layout, (count,), {"ATOLL_TRANSPORT": transport}) as job:
+        job.wait_for("running")
+        at = job.signal(victim)
+        survivors = [rank for rank in range(job.size) if rank != victim]
+        for rank, failure in job.failures(survivors, at, DEATH_S).items():
+            assert re.search(rf"\brank {victim}\b", failure.text), failure.text
+            assert re.search(r"all_reduce #\d+ .*on rank \d", failure.text), f"rank {rank}: {failure.text}"
+
+
+def test_two_killed_at_once(tmp_path: Path) -> None:
+    with Job(tmp_path, reduce_forever, "AABB", (1000,)) as job:
+        job.wait_for("running")
+        at = job.signal(1)
+        job.signal(3)
+        job.failures([0, 2], at, DEATH_S)
+
+
+def wait_for_messages(me: Me) -> None:
+    me.join()
+    me.check_sum()
+    if me.rank == 1:
+        me.tell("running")
+        me.listen()
+    tensor = torch.zeros(10)
+    if me.rank == 0:
+        work = dist.irecv(tensor, src=1)
+        me.tell("running")
+        work.wait()
+    else:
+        me.tell("running")
+        dist.barrier()
+
+
+def test_killed_while_others_wait_for_messages(tmp_path: Path) -> None:
+    with Job(tmp_path, wait_for_messages) as job:
+        job.wait_for("running")
+        at = job.signal(1)
+        for failure in job.failures([0, 2], at, DEATH_S).values():
+            assert "rank 1" in failure.text
+
+
+def hold_pending_work(me: Me) -> None:
+    me.join()
+    me.check_sum()
+    if me.rank == 1:
+        me.tell("running")
+        me.listen()
+    tensors = [torch.ones(1000 + index) for index in range(8)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    completed: list[int] = []
+    for index, work in enumerate(works):
+        work.get_future().add_done_callback(lambda future, index=index: completed.append(index))
+    me.tell("running")
+    for work in works:
+        with expected() as texts:
+            work.wait()
+        assert "rank 1" in texts[0]
+        assert work.is_completed()
+        assert not work.is_success()
+    assert sorted(completed) == list(range(8))
+    with expected() as texts:
+        me.check_sum()
+    assert "rank 1" in texts[0]
+    raise dist.DistBackendError("as it should be")
+
+
+@pytest.mark.parametrize("layout", ["AAA", "ABA"])
+def test_every_pending_work_and_future_completes_once(tmp_path: Path, layout: str) -> None:
+    with Job(tmp_path, hold_pending_work, layout) as job:
+        job.wait_for("running")
+        at = job.signal(1)
+        for failure in job.failures([0, 2], at, DEATH_S).values():
+            assert failure.text == "as it should be"
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_stopped(tmp_path: Path, transport: str) -> None:
+    environment = {"ATOLL_HEARTBEAT": "2", "ATOLL_TRANSPORT": transport}
+    with Job(tmp_path, reduce_forever, "ABA", (1000,), environment) as job:
+        job.wait_for("running")
+        at = job.signal(1, signal.SIGSTOP)
+        for failure in job.failures([0, 2], at, 3.0).values():
+            assert "rank 1" in failure.text
+        # Once it runs again, the stopped rank learns that the others gave it up.
+        resumed = job.signal(1, signal.SIGCONT)
+        job.failures([1], resumed, DEATH_S)
+
+
+def host_the_store(me: Me, count: int) -> None:
+    if me.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        me.tell("store", store.port)
+    me.join(port=me.listen())
+    me.check_sum(count)
+    me.tell("running")
+    while True:
+        me.check_sum(count)
+
+
+def test_host_of_the_store_killed(tmp_path: Path) -> None:
+    with Job(tmp_path, host_the_store, "ABA", (1000,)) as job:
+        port = job.wait_for("store", [0])[0].details
+        for rank in range(3):
+            job.send(rank, port)
+        job.wait_for("running")
+        at = job.signal(0)
+        for failure in job.failures([1, 2], at, DEATH_S).values():
+            assert "rank 0" in failure.text
+
+
+def raise_on_one(me: Me, before: int) -> None:
+    me.join()
+    for _ in range(before):
+        me.check_sum()
+    if me.rank == 1:
+        me.tell("leaving")
+        raise RuntimeError("this rank has a bug")
+    me.check_sum()
+
+
+@pytest.mark.parametrize("layout", ["AAA", "ABA"])
+@pytest.mark.parametrize("before", [0, 3])  # before any link is open, and after
+def test_one_rank_raises_and_exits(tmp_path: Path, layout: str, before: int) -> None:
+    with Job(tmp_path, raise_on_one, layout, (before,)) as job:
+        at = job.wait_for("leaving", [1])[1].at
+        for failure in job.failures([0, 2], at, DEATH_S).values():
+            # Who had no link yet may first meet a rank that has already left because of the same error.
+            assert re.search(r"rank 1\b" if before else r"rank [012]\b.*(rank 1\b|closed)", failure.text), failure.text
+        job.check_ends([1], code=1)
+
+
+def keep_to_a_subgroup(me: Me) -> None:
+    me.join()
+    pair = dist.new_group([0, 1])
+    me.check_sum()
+    me.tell("running")
+    if me.rank == 2:
+        me.listen()
+    me.listen()
+    for turn in range(20):
+        me.check_sum(1 + 997 * turn, pair)
+    with expected() as texts:
+        me.check_sum()
+    assert "rank 2" in texts[0]
+    for turn in range(20):
+        me.check_sum(1 + 997 * turn, pair)
+    later = dist.new_group([0, 1], use_local_synchronization=True)
+    me.check_sum(1000, later)
+    dist.destroy_process_group(later)
+    dist.destroy_process_group(pair)
+
+
+def test_group_without_the_dead_rank_goes_on(tmp_path: Path) -> None:
+    with Job(tmp_path, keep_to_a_subgroup, "ABA") as job:
+        job.wait_for("running")
+        job.signal(2)
+        assert process_ends(job.pid(2), 5)
+        for rank in (0, 1):
+            job.send(rank, "go on")
+        job.wait_for("end", [0, 1])
+        job.check_ends([0, 1])
+
+
+def fork_and_wait(me: Me) -> None:
+    me.join()
+    me.check_sum()
+    if me.rank == 1:
+        child = os.fork()
+        if child == 0:
+            os.read(os.pipe()[0], 1)  # for ever: the writing end is its own
+        me.tell("child", child)
+    me.tell("running")
+    while True:
+        me.check_sum()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_killed_while_its_forked_child_lives(tmp_path: Path, transport: str) -> None:
+    with Job(tmp_path, fork_and_wait, "AAA", (), {"ATOLL_TRANSPORT": transport}) as job:
+        child = job.wait_for("child", [1])[1].details
+        try:
+            job.wait_for("running")
+            at = job.signal(1)
+            for failure in job.failures([0, 2], at, DEATH_S).values():
+                assert "rank 1" in failure.text
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def lose_the_store(me: Me) -> None:
+    me.join(port=me.listen())
+    me.check_sum()
+    me.tell("running")
+    me.listen()
+    for _ in range(10):
+        me.check_sum()  # needs no store
+    begin = time.monotonic()
+    with expected() as texts:
+        dist.new_group([0, 1, 2], timeout=timedelta(seconds=5))
+    assert time.monotonic() - begin < 6
+    me.tell("said", texts[0])
+    me.check_sum()
+    dist.destroy_process_group()
+
+
+def serve_store(me: Me) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    me.tell("store", store.port)
+    me.listen()
+
+
+def test_lost_store(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with Job(tmp_path / "store", serve_store, "A") as server, Job(tmp_path, lose_the_store, "ABA") as job:
+        port = server.wait_for("store")[0].details
+        for rank in range(3):
+            job.send(rank, port)
+        job.wait_for("running")
+        server.signal(0)
+        assert process_ends(server.pid(0), 5)
+        for rank in range(3):
+            job.send(rank, "the store is gone")
+        for event in job.wait_for("said").values():
+            assert "store" in event.details.lower()
+        job.wait_for("end")
+        job.check_ends()

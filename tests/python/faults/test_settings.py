@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong settings and missing resources: a clear error in time, on every rank."""
+
+import contextlib
+import os
+import re
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from fault_jobs import Job, Me
+
+JOIN_S = 3.0
+LATE_S = 2.0
+
+
+def join_and_sum(me: Me, seconds: float = JOIN_S) -> None:
+    me.tell("joining")
+    me.join(seconds)
+    me.tell("joined")
+    me.check_sum()
+    dist.destroy_process_group()
+
+
+WRONG = [
+    ("ATOLL_PORTS", "many", "29600-29700"),
+    ("ATOLL_PORTS", "0", "29600-29700"),
+    ("ATOLL_PORTS", "300-200", "29600-29700"),
+    ("ATOLL_PORTS", "1-99999", "29600-29700"),
+    ("ATOLL_TRANSPORT", "pigeons", "auto, shm or tcp"),
+    ("ATOLL_HEARTBEAT", "soon", "seconds"),
+    ("ATOLL_HEARTBEAT", "-1", "seconds"),
+    ("ATOLL_HEARTBEAT", "nan", "seconds"),
+    ("ATOLL_KEY_FILE", "/nowhere/key", "16 bytes"),
+    ("ATOLL_REDUCE", "tree", "flat"),
+    ("ATOLL_UPLINK", "fast", "positive number"),
+    ("ATOLL_UPLINK", "-3", "positive number"),
+    ("ATOLL_ISLAND", "two words", "letters"),
+    ("ATOLL_ISLAND", "x" * 1000, "letters"),
+    ("ATOLL_IFACE", "nosuch0", "lo"),
+    ("ATOLL_ADDRESS", "no.such.host.invalid", "does not resolve"),
+    ("ATOLL_SIMD", "mmx", "plain, avx2 or avx512"),
+    ("ATOLL_CHECK", "perhaps", "1"),
+    ("ATOLL_LOG_LEVEL", "loud", "debug, info, warning, error or off"),
+    ("ATOLL_DUMP_DIR", "/nowhere/dumps", "folder"),
+    ("TORCHELASTIC_RESTART_COUNT", "twice", "whole number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "way_out"), WRONG, ids=[f"{name}={text[:12]}" for name, text, _ in WRONG]
+)
+def test_wrong_value(tmp_path: Path, variable: str, value: str, way_out: str) -> None:
+    with Job(tmp_path, join_and_sum, "A", environment={variable: value}) as job:
+        (event,) = job.wait_for("error").values()
+        kind, text = event.details
+        assert kind in ("ValueError", "DistBackendError"), f"{kind}: {text}"
+        assert variable in text
+        assert value in text
+        assert way_out in text
+        job.check_ends(code=1)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
+    """The others cannot know the reason in advance, but they learn who is missing, or why, in time."""
+    with Job(tmp_path, join_and_sum, "AAA", own={wrong: {"ATOLL_HEARTBEAT": "soon"}}) as job:
+        since = max(event.at for event in job.wait_for("joining").values())
+        failures = job.failures([rank for rank in range(3) if rank != wrong], since, JOIN_S + LATE_S)
+        for failure in failures.values():
+            assert f"rank {wrong}" in failure.text
+        (event,) = job.wait_for("error", [wrong]).values()
+        assert event.at - since <= LATE_S
+        assert "ATOLL_HEARTBEAT" in event.details[1]
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2, 3])
+def test_missing_rank(tmp_path: Path, missing: int) -> None:
+    present = [rank for rank in range(4) if rank != missing]
+    with Job(tmp_path, join_and_sum, "AABB", start=present) as job:
+        since = max(event.at for event in job.wait_for("joining").values())
+        for rank, failure in job.failures(present, since, JOIN_S + LATE_S).items():
+            assert re.search(rf"\branks? {missing}\b", failure.text), f"rank {rank}: {failure.text}"
+
+
+@pytest.mark.parametrize("variable", ["ATOLL_REDUCE", "ATOLL_KEY_FILE"])
+def test_settings_that_must_be_equal(tmp_path: Path, variable: str) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    value = "flat" if variable == "ATOLL_REDUCE" else str(key)
+    with Job(tmp_path, join_and_sum, "AAA", own={1: {variable: value}}) as job:
+        since = max(event.at for event in job.wait_for("joining").values())
+        failures = job.failures(range(3), since, JOIN_S + LATE_S)
+        assert variable in failures[1].text
+        for failure in failures.values():
+            assert "rank 1" in failure.text
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_wrong_key(tmp_path: Path, transport: str, wrong: int) -> None:
+    right, other = tmp_path / "right", tmp_path / "other"
+    right.write_bytes(b"r" * 32)
+    other.write_bytes(b"o" * 32)
+    environment = {"ATOLL_KEY_FILE": str(right), "ATOLL_TRANSPORT": transport}
+    own = {wrong: {"ATOLL_KEY_FILE": str(other)}}
+    with Job(tmp_path, join_and_sum, "AAA", (20.0,), environment, own) as job:
+        since = max(event.at for event in job.wait_for("joined").values())
+        failures = job.failures(range(3), since, LATE_S)
+        assert any("key" in failure.text for failure in failures.values()), failures
+        for rank, failure in failures.items():
+            assert re.search(r"\brank \d\b", failure.text), f"rank {rank}: {failure.text}"
+
+
+def test_common_key(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    with Job(tmp_path, join_and_sum, "ABA", (20.0,), {"ATOLL_KEY_FILE": str(key)}) as job:
+        job.wait_for("end")
+        job.check_ends()
+
+
+@contextlib.contextmanager
+def taken_ports(count: int):  # type: ignore[no-untyped-def]
+    """`count` consecutive ports with a listener on each."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.create_server(("", 0))).getsockname()[1]
+            try:
+                for port in range(first + 1, first + count):
+                    stack.enter_context(socket.create_server(("", port)))
+            except (OSError, OverflowError):
+                continue
+            yield first, first + count - 1
+            return
+
+
+def test_port_range_taken(tmp_path: Path) -> None:
+    with taken_ports(3) as (first, last):
+        environment = {"ATOLL_PORTS": f"{first}-{last}", "ATOLL_TRANSPORT": "tcp", "ATOLL_ADDRESS": "127.0.0.1"}
+        with Job(tmp_path, join_and_sum, "AA", environment=environment) as job:
+            since = max(event.at for event in job.wait_for("joining").values())
+            for failure in job.failures(range(2), since, LATE_S).values():
+                assert "ATOLL_PORTS" in failure.text
+                assert f"{first}-{last}" in failure.text
+
+
+def sum_unreachably(me: Me) -> None:
+    me.join(JOIN_S)
+    me.tell("joined")
+    me.check_sum()
+
+
+def test_unreachable_address(tmp_path: Path) -> None:
+    """192.0.2.1 is kept for documentation: nobody has it."""
+    environment = {"ATOLL_ADDRESS": "192.0.2.1", "ATOLL_TRANSPORT": "tcp"}
+    with Job(tmp_path, sum_unreachably, "AAA", environment=environment) as job:
+        since = max(event.at for event in job.wait_for("joined").values())
+        for rank, failure in job.failures(range(3), since, JOIN_S + LATE_S).items():
+            assert re.search(r"\brank \d\b", failure.text), f"rank {rank}: {failure.text}"
+            assert "192.0.2.1" in failure.text, f"rank {rank}: {failure.text}"
+
+
+def test_address_that_only_some_can_reach(tmp_path: Path) -> None:
+    """One of two peers reaches the other: that is enough for a link."""
+    own = {1: {"ATOLL_ADDRESS": "192.0.2.1"}}
+    with Job(tmp_path, join_and_sum, "AA", (20.0,), {"ATOLL_TRANSPORT": "tcp"}, own) as job:
+        job.wait_for("end")
+        job.check_ends()
+
+
+def run_short_of_descriptors(me: Me, spare: int) -> None:
+    if me.rank == 1:
+        used = len(os.listdir("/proc/self/fd")) - 1
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
+    me.tell("joining")
+    me.join(JOIN_S)
+    for _ in range(2):  # rank 1 may fail in the first after it has done what rank 0 needs
+        me.check_sum()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_descriptor_limit(tmp_path: Path, transport: str) -> None:
+    """However few descriptors are left: all works, or rank 1 says what is missing and rank 0 learns of it in time."""
+    worked = []
+    for spare in (2, 5, 8, 10, 13, 40):
+        folder = tmp_path / str(spare)
+        folder.mkdir()
+        with Job(folder, run_short_of_descriptors, "AA", (spare,), {"ATOLL_TRANSPORT": transport}) as job:
+            since = max(event.at for event in job.wait_for("joining").values())
+            ends = {}
+            for rank in (0, 1):
+                job.processes[rank].join(JOIN_S + LATE_S + 5)
+                assert job.processes[rank].exitcode is not None, f"rank {rank} hangs with {spare} descriptors left"
+                ends[rank] = job.processes[rank].exitcode
+            assert ends in ({0: 0, 1: 0}, {0: 1, 1: 1}), f"{spare} left: exit codes {ends}"
+            worked.append(ends[1] == 0)
+            if not worked[-1]:
+                failures = job.failures([0], since, JOIN_S + LATE_S)
+                assert "rank 1" in failures[0].text
+                (event,) = job.wait_for("error", [1]).values()
+                assert re.search(r"descriptor|open files|EMFILE|errno 24", event.details[1]), event.details
+    assert not worked[0]
+    assert worked[-1]

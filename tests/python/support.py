@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks for tests: processes that live for many tests, because importing torch takes most of a short test's time."""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+ANSWER_TIMEOUT_S = 90
+
+# Processes are forked from a server that has imported PyTorch once and runs no threads.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.pipelining"])
+
+
+class RankError(AssertionError):
+    """A function failed on some ranks; the text holds every traceback."""
+
+
+def _serve(rank: int, size: int, environment: dict[str, str], port: int, connection: Connection) -> None:
+    os.environ.update(environment)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch.distributed as dist
+
+    import atoll  # noqa: F401
+
+    dist.init_process_group("atoll", store=dist.TCPStore("127.0.0.1", port), rank=rank, world_size=size)
+    connection.send((True, None))
+    while (request := connection.recv()) is not None:
+        function, arguments = request
+        try:
+            answer = (True, function(rank, *arguments))
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        connection.send(answer)
+    dist.destroy_process_group()
+
+
+class Ranks:
+    """`size` processes, each a rank of a default group over Atoll. `islands` gives each rank's ATOLL_ISLAND."""
+
+    def __init__(
+        self, size: int, islands: Sequence[str] | None = None, environment: dict[str, str] | None = None
+    ) -> None:
+        self.size = size
+        self._islands = islands
+        self._environment = dict(environment or {})
+        self._processes: list[Any] = []
+        self._connections: list[Connection] = []
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """function(rank, *arguments) on every rank; the results by rank. The function must be importable by name.
+        After a failure the processes are replaced."""
+        if not self._processes:
+            self._start()
+        for connection in self._connections:
+            connection.send((function, arguments))
+        return self._collect()
+
+    def stop(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.send(None)
+        for process in self._processes:
+            process.join(20)
+        self._kill()
+
+    def _start(self) -> None:
+        from torch.distributed import TCPStore
+
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for rank in range(self.size):
+            environment = dict(self._environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.size))
+            if self._islands:
+                environment["ATOLL_ISLAND"] = self._islands[rank]
+            here, there = PROCESSES.Pipe()
+            process = PROCESSES.Process(target=_serve, args=(rank, self.size, environment, self._store.port, there))
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._connections.append(here)
+        self._collect()
+
+    def _collect(self) -> list[Any]:
+        answers: list[Any] = [None] * self.size
+        problems = []
+        waiting = dict(zip(self._connections, range(self.size), strict=True))
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                problems.append(f"no answer from ranks {sorted(waiting.values())} within {ANSWER_TIMEOUT_S} s")
+                break
+            for connection in ready:
+                rank = waiting.pop(connection)
+                try:
+                    succeeded, answers[rank] = connection.recv()
+                except (EOFError, OSError):
+                    self._processes[rank].join(5)
+                    succeeded, answers[rank] = False, f"the process ended with code {self._processes[rank].exitcode}"
+                if not succeeded:
+                    problems.append(f"rank {rank}: {answers[rank]}")
+        if problems:
+            self._kill()
+            raise RankError("\n".join(problems))
+        return answers
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        self._processes, self._connections = [], []
+
+
+@contextlib.contextmanager
+def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
+    """The body must raise `kind` with all `parts` in its text; usable in workers, where pytest is not."""
+    try:
+        yield
+    except kind as error:
+        missing = [part for part in parts if part not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def run_script(source: str, size: int, environment: dict[str, str] | None = None, timeout: float = 60) -> list[Any]:
+    """Runs the Python program `source` in `size` processes that find RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in
+    their environment and a store already there; returns the finished subprocesses with their output."""
+    import subprocess
+
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = []
+    for rank in range(size):
+        settings = dict(
+            os.environ,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+            OMP_NUM_THREADS="1",
+            **(environment or {}),
+        )
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", source], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    deadline = time.monotonic() + timeout
+    finished = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            finished.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    finally:
+        for process in processes:
+            process.kill()
+    return finished

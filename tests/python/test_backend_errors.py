@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong says so: wrong arguments before anything is sent, mismatches, abort, time limits, wrong settings."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support import Ranks, raises, run_script
+
+
+def check_wrong_arguments(rank: int) -> None:
+    """Each is refused on this rank alone; the group is unharmed."""
+    size = dist.get_world_size()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    one = torch.ones(4)
+
+    with raises(TypeError, "uint16", "all_reduce"):
+        dist.all_reduce(torch.ones(4).to(torch.uint16))
+    with raises(ValueError, "band", "float32"):
+        dist.all_reduce(one, dist.ReduceOp.BAND)
+    with raises(ValueError, "one tensor", "2"):
+        backend.allreduce([one, one])
+    with raises(ValueError, "meta", "CPU tensors only"):
+        backend.allreduce([torch.ones(4, device="meta")])
+    with raises(ValueError, "dense"):
+        backend.broadcast([one.to_sparse()], dist.BroadcastOptions())
+    with raises(ValueError, "equal dtypes", "float32", "float64"):
+        backend.allgather([[one.double() for _ in range(size)]], [one])
+    with raises(ValueError, f"each of the {size} ranks", f"holds {size + 1}"):
+        backend.allgather([[one for _ in range(size + 1)]], [one])
+    with raises(ValueError, "4 elements", "has 5"):
+        backend.allgather([[torch.ones(5) for _ in range(size)]], [one])
+    with raises(ValueError, "all_gather_into_tensor", f"{4 * size} elements"):
+        dist.all_gather_into_tensor(torch.ones(4 * size + 1), one)
+    with raises(ValueError, "reduce_scatter_tensor", f"{4 * size} elements"):
+        dist.reduce_scatter_tensor(one, torch.ones(4))
+    options = dist.BroadcastOptions()
+    options.rootRank = size
+    with raises(ValueError, f"root {size}", f"group of {size}"):
+        backend.broadcast([one], options)
+    with raises(ValueError, "split sizes add up to"):
+        dist.all_to_all_single(torch.ones(size), torch.ones(size), [2] * size, [1] * size)
+    with raises(ValueError, "cannot be divided equally"):
+        dist.all_to_all_single(torch.ones(size + 1), torch.ones(size + 1))
+    with raises(ValueError, "negative"):
+        dist.isend(one, (rank + 1) % size, tag=-1)
+    with raises(ValueError, "sparse", "summed only"):
+        dist.all_reduce(one.to_sparse(), dist.ReduceOp.MAX)
+    scatter = dist.ScatterOptions()
+    scatter.rootRank = 0
+    with raises(ValueError, "scatter"):
+        backend.scatter([one], [] if rank == 0 else [[one]], scatter)
+
+    dist.all_reduce(one)
+    assert (one == size).all()
+
+
+def check_mismatch(rank: int) -> None:
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    with raises(dist.DistBackendError, "all_reduce"):
+        dist.all_reduce(torch.ones(4 if rank else 5), group=group)
+    with raises(dist.DistBackendError, "all_reduce"):  # the first error stays
+        dist.barrier(group)
+    dist.barrier()  # other groups are not touched
+
+
+def check_mismatch_in_the_first_operation(rank: int) -> None:
+    """Some links are still being opened when the ranks find out."""
+    for _ in range(5):
+        group = dist.new_group()
+        with raises(dist.DistBackendError, "all_reduce"):
+            dist.all_reduce(torch.ones(4 if rank else 5), group=group)
+        dist.barrier()
+
+
+def check_abort(rank: int) -> None:
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    dist.barrier(group)
+    dist.barrier()  # nobody is in the group's barrier any more
+    if rank == 0:
+        work = dist.irecv(torch.ones(1), 1, group=group)
+        pending = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        future = pending.get_future()
+        backend.abort()
+        for waiting in (work.wait, pending.wait, future.wait):
+            with raises(dist.DistBackendError, "abort"):
+                waiting()
+        assert not pending.is_success()
+    else:
+        with raises(dist.DistBackendError, "abort"):
+            dist.recv(torch.ones(1), 0, group=group)
+    dist.barrier()
+
+
+def check_operation_timeout(rank: int) -> None:
+    group = dist.new_group()
+    if rank == 0:
+        with raises(dist.DistBackendError, "barrier", "rank 0"):
+            dist.barrier(group, timeout=timedelta(milliseconds=300))
+    dist.barrier()
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    backend.set_timeout(timedelta(milliseconds=300))
+    assert backend.options._timeout == timedelta(milliseconds=300)
+    if rank == 0:
+        with raises(dist.DistBackendError, "all_reduce"):
+            dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+
+
+def check_use_after_destroy(rank: int) -> None:
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+    work.wait()
+    dist.destroy_process_group(group)
+    with raises(dist.DistBackendError, "shut down"):
+        backend.allreduce([torch.ones(1)])
+    backend.shutdown()  # again: nothing to do
+    backend.abort()
+    assert work.result()[0].item() == dist.get_world_size()
+
+
+CHECKS: list[Callable[..., None]] = [
+    check_wrong_arguments,
+    check_mismatch,
+    check_mismatch_in_the_first_operation,
+    check_abort,
+    check_operation_timeout,
+    check_use_after_destroy,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_errors(any_ranks: Ranks, check: Callable[..., None]) -> None:
+    any_ranks.run(check)
+
+
+START = "import torch, torch.distributed as dist, atoll; dist.init_process_group('atoll');"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ATOLL_ISLAND", "two words"),
+        ("ATOLL_ISLAND", "x" * 65),
+        ("ATOLL_UPLINK", "-1"),
+        ("ATOLL_REDUCE", "fast"),
+        ("ATOLL_TRANSPORT", "pigeon"),
+        ("TORCHELASTIC_RESTART_COUNT", "many"),
+    ],
+)
+def test_wrong_setting_is_named(variable: str, value: str) -> None:
+    (process,) = run_script(START, 1, {variable: value})
+    assert process.returncode == 1
+    assert "ValueError" in process.stderr
+    assert f'{variable}="{value}"' in process.stderr
+
+
+def test_missing_rank_is_named() -> None:
+    source = """
+import os, datetime, torch.distributed as dist, atoll
+store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]))
+rank, limit = int(os.environ["RANK"]), datetime.timedelta(seconds=3)
+dist.init_process_group("atoll", store=store, rank=rank, world_size=3, timeout=limit)
+"""
+    for process in run_script(source, 2):
+        assert process.returncode == 1
+        assert "DistBackendError" in process.stderr
+        assert "rank 2 did not join the group of 3 ranks" in process.stderr
+
+
+def test_key_file_on_one_rank_only(tmp_path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"0123456789abcdef")
+    source = f"import os\nif os.environ['RANK'] == '1': os.environ['ATOLL_KEY_FILE'] = {str(key)!r}\n" + START.replace(
+        "'atoll')", "'atoll', timeout=__import__('datetime').timedelta(seconds=5))"
+    )
+    processes = run_script(source, 2)
+    assert any("disagree about ATOLL_KEY_FILE" in process.stderr for process in processes)
+    assert all(process.returncode == 1 for process in processes)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as users run them, and the demo's verdict can fail."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def torchrun(ranks: int, *arguments: str) -> str:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run([*launcher, *arguments], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_all_reduce() -> None:
+    assert torchrun(3, str(EXAMPLES / "all_reduce.py")).count("the sum is 6") == 3
+
+
+@pytest.mark.parametrize("backend", ["atoll", "gloo"])
+def test_train_digits(backend: str) -> None:
+    output = torchrun(2, str(EXAMPLES / "train_digits.py"), "--backend", backend, "--epochs", "4")
+    assert output.count("loss") == 4
+    accuracy = re.search(r"accuracy on the held-out fifth: ([0-9.]+)%", output)
+    assert accuracy is not None
+    assert float(accuracy.group(1)) > 80
+
+
+def test_demo_passes() -> None:
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^step 225 of 225: loss", done.stdout, re.MULTILINE)
+    assert len(set(re.findall(r"rank \d: ([0-9a-f]{64})", done.stdout))) == 1
+    assert len(re.findall(r"│ +(?:fast|slow) │", done.stdout)) == 3
+    assert re.search(r"^Atoll: demo passed: 9[789]\.\d% accuracy", done.stdout, re.MULTILINE)
+
+
+def test_demo_fails_without_accuracy() -> None:
+    done = demo("--epochs", "1")
+    assert done.returncode == 1
+    assert re.search(r"^Atoll: DEMO FAILED: the accuracy is .*, below 97%$", done.stdout, re.MULTILINE)
+
+
+def ranks_of_demo() -> list[dict[str, Any]]:
+    ranks = [{"rank": rank, "island": "fast", "sha256": "a", "accuracy": 0.98, "bridge_s": 1.0} for rank in range(3)]
+    ranks[2]["island"] = "slow"
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sha256": "b"}, "different parameters"),
+        ({"accuracy": 0.9}, "the accuracy is 90.0%"),
+        ({"bridge_s": 0.0}, "nothing crossed the bridge"),
+    ],
+)
+def test_demo_judges(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import demo as demo_module
+
+    ranks = ranks_of_demo()
+    assert demo_module.judge(demo_module.Outcome(ranks, []), "atoll", 0.97) == []
+    ranks[2].update(change)
+    (failure,) = demo_module.judge(demo_module.Outcome(ranks, []), "atoll", 0.97)
+    assert message in failure
+    assert demo_module.judge(demo_module.Outcome(ranks[:2], []), "atoll", 0.97) == ["2 of 3 ranks finished"]
+
+
+def test_demo_does_not_wait_for_ranks_that_wait_for_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import demo as demo_module
+
+    monkeypatch.setattr(demo_module, "GRACE_SECONDS", 0.1)
+
+    def start(program: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    processes = [start("import sys; sys.stdin.read()"), start("raise SystemExit(7)")]
+    try:
+        outcome = demo_module.follow(processes)
+        assert outcome.failures == ["rank 1 ended with status 7", "ranks [0] had to be stopped after that"]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_demo_names_a_rank_that_dies() -> None:
+    environment = {**os.environ, "ATOLL_HEARTBEAT": "not a number"}
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    assert done.returncode == 1
+    assert re.search(r"^Atoll: DEMO FAILED: rank \d ended with status 1", done.stdout, re.MULTILINE)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree is the architecture: includes point down, each outside library stays in its layer."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "atoll"
+
+# What each layer may include, besides itself. A new folder must be entered here.
+BELOW: dict[str, set[str]] = {
+    "core": set(),
+    "logging": {"core"},
+    "transport": {"core"},
+    "collectives": {"core", "logging", "transport"},
+    "pytorch": {"core", "logging", "transport", "collectives"},
+}
+
+# The one layer (or the ones) in which headers of an outside library may appear.
+OUTSIDE: dict[str, set[str]] = {
+    "torch": {"pytorch"},
+    "ATen": {"pytorch"},
+    "c10": {"pytorch"},
+    "pybind11": {"pytorch"},
+    "Python.h": {"pytorch"},
+    "spdlog": {"logging"},
+    "fmt": {"logging"},
+    "openssl": {"transport"},
+    "nlohmann": {"collectives", "pytorch"},
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def source_files() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*") if path.suffix in {".h", ".cpp"})
+
+
+def includes_of(text: str) -> list[str]:
+    return [match.group(2) for match in INCLUDE.finditer(text)]
+
+
+def faults_of(layer: str, includes: list[str]) -> list[str]:
+    """What is wrong with a file of `layer` that has these includes."""
+    faults = []
+    for name in includes:
+        first, _, rest = name.partition("/")
+        if first == "atoll":
+            target = rest.partition("/")[0]
+            if target != layer and target not in BELOW[layer]:
+                faults.append(f"{layer} must not include {name}")
+        elif first in OUTSIDE and layer not in OUTSIDE[first]:
+            faults.append(f"{name} belongs to {' or '.join(sorted(OUTSIDE[first]))}, not to {layer}")
+    return faults
+
+
+def test_every_folder_is_a_known_layer() -> None:
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir()} <= set(BELOW)
+
+
+def test_includes_point_down() -> None:
+    files = source_files()
+    assert files
+    faults = {
+        str(path.relative_to(ROOT)): found
+        for path in files
+        if (found := faults_of(path.relative_to(SOURCE).parts[0], includes_of(path.read_text())))
+    }
+    assert not faults
+
+
+def test_own_header_comes_first() -> None:
+    faults = []
+    for path in source_files():
+        header = path.with_suffix(".h")
+        if path.suffix == ".cpp" and header.exists():
+            expected = header.relative_to(ROOT / "src").as_posix()
+            includes = [
+                name for name in includes_of(path.read_text()) if name != "Python.h"
+            ]  # CPython wants to be first
+            if not includes or includes[0] != expected:
+                faults.append(f"{path.relative_to(ROOT)} does not include {expected} first")
+    assert not faults
+
+
+def test_headers_have_a_guard() -> None:
+    faults = [str(path.relative_to(ROOT)) for path in source_files()
+              if path.suffix == ".h" and "#pragma once" not in path.read_text()]  # fmt: skip
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    ("layer", "line", "good"),
+    [
+        ("core", '#include "atoll/core/fd.h"', True),
+        ("core", '#include "atoll/transport/link.h"', False),
+        ("transport", '#include "atoll/core/fd.h"', True),
+        ("transport", "  #  include <atoll/collectives/group.h>", False),
+        ("collectives", "#include <torch/torch.h>", False),
+        ("collectives", "#include <spdlog/spdlog.h>", False),
+        ("pytorch", "#include <torch/torch.h>", True),
+        ("core", "#include <vector>", True),
+    ],
+)
+def test_the_rules_themselves(layer: str, line: str, good: bool) -> None:
+    assert (faults_of(layer, includes_of(line)) == []) is good

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/core/fd.h"
+#include "atoll/transport/endpoint.h"
+
+namespace atl::test {
+
+/// A blocking TCP connection to an endpoint that says what a test wants it to say. Calls throw std::runtime_error after kPatience.
+class RawPeer {
+ public:
+  /// `address` is "127.0.0.1:4711" or "[::1]:4711".
+  explicit RawPeer(const std::string& address);
+
+  /// Authenticates as a peer of that endpoint's job would.
+  void shake_hands(const transport::EndpointOptions& options, const transport::PeerAddress& self,
+                   const transport::PeerId& target);
+
+  void send(std::span<const std::byte> bytes);
+
+  /// A whole message of the link: prefix and body.
+  template <class Prefix>
+  void send(const Prefix& prefix, std::span<const std::byte> body) {
+    send(std::as_bytes(std::span(&prefix, 1)));
+    send(body);
+  }
+
+  /// Everything up to the end of the stream; false when the endpoint does not end it within the patience.
+  bool wait_for_end();
+
+ private:
+  std::size_t receive(std::span<std::byte> into);
+
+  Fd fd_;
+};
+
+/// The address of a peer that listens nowhere.
+transport::PeerAddress silent_peer(const std::string& name);
+
+}  // namespace atl::test

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "atoll/collectives/types.h"
+
+namespace atl::testing {
+
+/// Exact small values in every dtype, independent of the library's own conversions. Complex numbers have a zero imaginary part.
+std::vector<std::byte> encode(collectives::DataType dtype, const std::vector<double>& values);
+std::vector<double> decode(collectives::DataType dtype, const std::byte* data, std::size_t count);
+
+/// What rank `rank` contributes at `index`: small integers such that sums and products of twenty of them stay in range of
+/// every dtype where the operation allows it.
+double value_of(collectives::ReduceOp op, collectives::DataType dtype, int rank, std::size_t index);
+
+/// `accumulated op value` in float64 (bitwise operations and bool as the dtype defines them).
+double combine(collectives::ReduceOp op, collectives::DataType dtype, double accumulated, double value);
+
+/// How far a reduced value of `dtype` may be from float64, for `ranks` contributions of magnitude up to 3.
+double tolerance(collectives::DataType dtype, int ranks);
+
+}  // namespace atl::testing

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/address.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/discovery.h"
+
+namespace atl::transport {
+namespace {
+
+PeerAddress example() {
+  PeerAddress address;
+  for (std::size_t i = 0; i < address.id.bytes.size(); ++i) address.id.bytes[i] = static_cast<std::uint8_t>(16 * i + 1);
+  address.host = "host";
+  address.unix_name = "atoll-0123";
+  address.tcp = {"10.0.0.1:4711", "[::1]:4711"};
+  address.name = "rank 3";
+  address.transport = TransportChoice::kTcp;
+  return address;
+}
+
+TEST(PeerAddress, SurvivesTheStore) {
+  const PeerAddress address = example();
+  const PeerAddress copy = PeerAddress::decode(address.encode());
+  EXPECT_EQ(copy.id, address.id);
+  EXPECT_EQ(copy.host, address.host);
+  EXPECT_EQ(copy.unix_name, address.unix_name);
+  EXPECT_EQ(copy.tcp, address.tcp);
+  EXPECT_EQ(copy.name, address.name);
+  EXPECT_EQ(copy.transport, address.transport);
+}
+
+TEST(PeerAddress, EveryOtherLengthIsAProtocolError) {
+  const auto bytes = example().encode();
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_THROW(PeerAddress::decode(std::span(bytes).first(length)), Error) << length;
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(PeerAddress::decode(longer), Error);
+  longer.resize(kMaxAddressBytes + 1);
+  EXPECT_THROW(PeerAddress::decode(longer), Error);
+}
+
+TEST(PeerAddress, WhatIsTooLongForAPeerIsRefusedHere) {
+  PeerAddress address = example();
+  address.name.assign(300, 'x');
+  EXPECT_THROW(address.encode(), Error);
+  address = example();
+  address.tcp.assign(20, "10.0.0.1:4711");
+  EXPECT_EQ(PeerAddress::decode(address.encode()).tcp.size(), 8U) << "the best ones are kept";
+  EXPECT_LE(address.encode().size(), kMaxAddressBytes);
+}
+
+TEST(SocketAddress, ParsesAndPrintsNumericAddresses) {
+  for (const char* text : {"10.0.0.1:4711", "[::1]:1", "[fe80::1%lo]:65535", "[2001:db8::7]:80"}) {
+    const auto address = parse_tcp_address(text);
+    ASSERT_TRUE(address) << text;
+    EXPECT_EQ(to_string(*address), text);
+  }
+  EXPECT_EQ(to_string(*parse_tcp_address("[::ffff:10.0.0.1]:5")), "10.0.0.1:5") << "as a dual-stack listener sees IPv4";
+  EXPECT_EQ(parse_tcp_address("127.0.0.1:80")->port(), 80);
+}
+
+TEST(SocketAddress, RefusesEverythingElse) {
+  for (const char* text : {"", ":", "10.0.0.1", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:80x",
+                           "10.0.0.1:-1", "::1:80", "[::1]", "[::1]80", "[fe80::1%nosuchinterface]:80", "localhost:80",
+                           "10.0.0:80", "[]:80", "[:80", "10.0.0.1 :80"}) {
+    EXPECT_FALSE(parse_tcp_address(text)) << text;
+  }
+  EXPECT_FALSE(parse_tcp_address(std::string(5000, '1') + ":80"));
+}
+
+TEST(Discovery, AnUnknownInterfaceIsNamedTogetherWithTheKnownOnes) {
+  EndpointOptions options;
+  options.interface = "nosuchinterface0";
+  try {
+    advertised_hosts(options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("nosuchinterface0"), std::string::npos) << message;
+    EXPECT_NE(message.find("lo"), std::string::npos) << message;
+  }
+}
+
+TEST(Discovery, TheOptionComesBeforeTheInterfaceBeforeTheRoute) {
+  EndpointOptions options;
+  options.route_hint = "127.0.0.1";
+  EXPECT_EQ(advertised_hosts(options).front(), "127.0.0.1");
+  options.interface = "lo";
+  EXPECT_EQ(advertised_hosts(options).front(), "127.0.0.1");
+  options.advertised_address = "10.1.2.3";
+  EXPECT_EQ(advertised_hosts(options), std::vector<std::string>{"10.1.2.3"});
+  options.advertised_address = "::1";
+  EXPECT_EQ(advertised_hosts(options), std::vector<std::string>{"[::1]"});
+  options.advertised_address = "name.invalid";
+  EXPECT_THROW(advertised_hosts(options), Error);
+  options = {};
+  EXPECT_FALSE(advertised_hosts(options).empty());
+}
+
+TEST(Discovery, TheHostIsALabelOrTheMachine) {
+  EXPECT_EQ(host_identity("left"), "left");
+  EXPECT_EQ(host_identity(""), host_identity(""));
+  EXPECT_EQ(host_identity("").size(), 32U);
+}
+
+}  // namespace
+}  // namespace atl::transport

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/peers.h"
+
+namespace atl::test {
+
+struct LinkContractParam {
+  transport::TransportChoice transport;
+  PeerMode mode;
+};
+
+/// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
+///   INSTANTIATE_TEST_SUITE_P(Shm, LinkContract, link_contract_params(TransportChoice::kShm), link_contract_name);
+class LinkContract : public testing::TestWithParam<LinkContractParam> {
+ protected:
+  std::vector<transport::EndpointOptions> options() const {
+    return {peer_options(GetParam().transport, 0), peer_options(GetParam().transport, 1)};
+  }
+  bool as_processes() const { return GetParam().mode == PeerMode::kProcesses; }
+
+  /// Runs both roles in the mode of this run.
+  void run(const Role& first, const Role& second) const { run_peers(GetParam().mode, options(), first, second); }
+
+  /// Both peers play `role`.
+  void run(const Role& role) const { run(role, role); }
+};
+
+inline auto link_contract_params(transport::TransportChoice transport) {
+  return testing::Values(LinkContractParam{transport, PeerMode::kThreads},
+                         LinkContractParam{transport, PeerMode::kProcesses});
+}
+
+inline std::string link_contract_name(const testing::TestParamInfo<LinkContractParam>& info) {
+  return info.param.mode == PeerMode::kThreads ? "Threads" : "Processes";
+}
+
+/// `bytes` of a pattern that depends on `seed`.
+std::vector<std::byte> pattern(std::uint64_t seed, std::size_t bytes);
+
+/// A header for `payload_bytes` with every field derived from `seed`.
+transport::FrameHeader numbered_header(std::uint64_t seed, std::size_t payload_bytes);
+
+}  // namespace atl::test

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/transport/link_contract.h"
+
+namespace atl::test {
+
+INSTANTIATE_TEST_SUITE_P(Tcp, LinkContract, link_contract_params(transport::TransportChoice::kTcp), link_contract_name);
+
+}  // namespace atl::test
