@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "tests/support/ranks.h"
 
@@ -176,6 +177,42 @@ TEST_P(PointToPointOver, MessagesNobodyTakesStopNothing) {
     }
     stuck.wait();
   });
+}
+
+TEST_P(PointToPointOver, MessagesOutliveTheirSender) {
+  constexpr int kMessages = 20;
+  auto ranks = make("AB");
+  ranks.run_ok([&](Group& group) {
+    group.barrier();
+    if (group.rank() == 0) {
+      Waiter sent;
+      std::vector<std::vector<std::byte>> messages;
+      for (int i = 0; i < kMessages; ++i) messages.push_back(pattern(1000, i));
+      for (int i = 0; i < kMessages; ++i)
+        group.send(1, static_cast<std::uint64_t>(i), DataType::kUInt8, messages[static_cast<std::size_t>(i)], {}, sent.add());
+      sent.wait();
+      group.shutdown();
+      ranks.context(0)->endpoint().shutdown(Deadline::after(std::chrono::seconds(5)));
+      return;
+    }
+    transport::Link& link = *ranks.context(1)->endpoint().links().at(0);
+    while (link.state() == transport::LinkState::kUp) std::this_thread::yield();
+    for (int i = kMessages; i-- > 0;) {  // so that most of them are set aside first
+      std::vector<std::byte> data(1000);
+      Waiter one;
+      group.receive(0, static_cast<std::uint64_t>(i), DataType::kUInt8, data, {}, one.add_receive());
+      one.wait();
+      EXPECT_EQ(data, pattern(1000, i));
+    }
+  });
+  const auto errors = ranks.run([](Group& group) {
+    if (group.rank() == 0) return;
+    std::byte data{};
+    Waiter one;
+    group.receive(0, 1, DataType::kUInt8, {&data, 1}, {}, one.add_receive());
+    one.wait();
+  });
+  EXPECT_NE(errors[1].find("rank 0 has left the group"), std::string::npos) << errors[1];
 }
 
 TEST_P(PointToPointOver, SizeAndDtypeMismatchAreNamedOnBothSides) {

@@ -236,6 +236,14 @@ void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
   }
 }
 
+// Both, and contributions last: a rank that has contributions of a later operation then has every earlier result too, so that
+// check_leftovers finds one that it did not expect by the end of the next operation.
+void Executor::open_flows(int peer) {
+  const auto slot = static_cast<std::size_t>(peer) * 2;
+  channels_[slot + static_cast<std::size_t>(Flow::kDown)] = &ports_.open(peer, Port::kDown);
+  channels_[slot + static_cast<std::size_t>(Flow::kUp)] = &ports_.open(peer, Port::kUp);
+}
+
 void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   failure_.throw_if_set();
   if (somebody_left_.load(std::memory_order_acquire)) check_left(run);
@@ -275,7 +283,6 @@ void Executor::check_left(Run& run) {
   });
 }
 
-// Contributions from inside the island come from their origin; those over the bridge and results depend on other ranks.
 // A frame of this operation or an older one that no step took: its sender believed in another call, for example another root.
 void Executor::check_leftovers(const Run& run) {
   for (const int peer : run.schedule.peers) {
@@ -288,6 +295,7 @@ void Executor::check_leftovers(const Run& run) {
   }
 }
 
+// Contributions from inside the island come from their origin; those over the bridge and results depend on other ranks.
 std::chrono::milliseconds Executor::patience(const Run& run) const {
   int steps = 2;
   for_each_awaited(run, [&](int peer, Flow flow, bool) {

@@ -50,6 +50,7 @@ class Executor {
   void prepare(Run& run);
   bool advance_lanes(Run& run);
   void wait(Run& run, transport::Sleeper& sleeper);
+  void open_flows(int peer);
   void check_left(Run& run);
   void report_stall(const Run& run) const;
   void check_leftovers(const Run& run);
@@ -61,7 +62,7 @@ class Executor {
 
   transport::Channel& channel(int peer, Flow flow) {
     transport::Channel*& known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
-    if (!known) known = &ports_.open(peer, flow == Flow::kUp ? Port::kUp : Port::kDown);
+    if (!known) open_flows(peer);
     return *known;
   }
 

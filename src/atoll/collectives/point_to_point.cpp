@@ -122,12 +122,34 @@ bool PointToPoint::progress(Ready& ready) {
   owes_control_ = false;
   for (int rank = 0; rank < ports_.size(); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    if (!peer.channel) continue;
-    moved |= pull(rank, peer, ready);
-    moved |= push(peer, ready);
+    if (!peer.channel || peer.ended) continue;
+    moved |= exchange(rank, peer, ready);
     owes_control_ |= peer.consumed > 0 || !peer.grants.empty();
   }
   return moved;
+}
+
+// A peer whose link is gone may have left in good order, which matters to nobody who has all of its messages. The group
+// learns from the endpoint which of the two it was: mark_left or fail_pending follows.
+bool PointToPoint::exchange(int rank, Peer& peer, Ready& ready) {
+  const auto only_if_lost = [](const Error& error) {
+    if (error.kind() != ErrorKind::kPeerLost) throw;
+  };
+  try {
+    const bool moved = pull(rank, peer, ready);
+    return push(peer, ready) || moved;
+  } catch (const Error& error) {
+    only_if_lost(error);
+  }
+  try {
+    pull(rank, peer, ready);  // what arrived before the end
+  } catch (const Error& error) {
+    only_if_lost(error);
+  }
+  peer.ended = true;
+  peer.consumed = 0;
+  peer.grants.clear();
+  return true;
 }
 
 bool PointToPoint::push_control(Peer& peer) {

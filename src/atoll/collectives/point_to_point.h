@@ -87,11 +87,13 @@ class PointToPoint {
     std::uint64_t announced_in_flight = 0;  // messages announced and not granted
     std::uint64_t next_id = 1;
     bool left = false;
+    bool ended = false;  // its link is gone, and what it sent was taken
   };
   using Ready = std::vector<std::function<void()>>;  // completions, to be called without the lock
 
   Peer& open(int peer);
   bool progress(Ready& ready);
+  bool exchange(int rank, Peer& peer, Ready& ready);
   bool push(Peer& peer, Ready& ready);
   bool push_control(Peer& peer);
   bool start(Peer& peer, Outgoing& message, bool* finished);

@@ -42,10 +42,10 @@ void PointToPoint::check_deadlines() {
 
 // A receive that only ranks could serve which have left the group will never end.
 void PointToPoint::check_left() {
-  // What a peer sent before it left is in the channel by the time the mark is seen.
+  // What a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
   const auto gone = [&](int rank) {
     const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    return peer.left && (!peer.channel || !peer.channel->front());
+    return peer.left && (!peer.channel || peer.ended || !peer.channel->front());
   };
   const auto all_gone = [&] {
     for (int rank = 0; rank < ports_.size(); ++rank) {
