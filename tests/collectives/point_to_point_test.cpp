@@ -215,6 +215,39 @@ TEST_P(PointToPointOver, MessagesOutliveTheirSender) {
   EXPECT_NE(errors[1].find("rank 0 has left the group"), std::string::npos) << errors[1];
 }
 
+TEST_P(PointToPointOver, OnlyMessagesOfTheRankThatLeftFail) {
+  auto ranks = make("ABA");
+  ranks.run_ok([](Group& group) { group.barrier(); });
+  ranks.run_ok([&](Group& group) {
+    if (group.rank() == 1) return group.shutdown();
+    std::byte data{};
+    if (group.rank() == 2) {
+      Waiter start;
+      group.receive(0, 1, DataType::kUInt8, {&data, 1}, {}, start.add_receive());
+      start.wait();
+      Waiter sent;
+      group.send(0, 2, DataType::kUInt8, {&data, 1}, {}, sent.add());
+      return sent.wait();
+    }
+    Waiter other;
+    group.receive(2, 2, DataType::kUInt8, {&data, 1}, {}, other.add_receive());
+    Waiter lost;
+    std::byte never{};
+    group.receive(1, 2, DataType::kUInt8, {&never, 1}, {}, lost.add_receive());
+    try {
+      lost.wait();
+      ADD_FAILURE() << "rank 1 has sent nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+      EXPECT_STREQ(error.what(), "receive from rank 1 on rank 0: rank 1 has left the group");
+    }
+    Waiter start;
+    group.send(2, 1, DataType::kUInt8, {&data, 1}, {}, start.add());
+    start.wait();
+    other.wait();
+  });
+}
+
 TEST_P(PointToPointOver, SizeAndDtypeMismatchAreNamedOnBothSides) {
   for (const bool wrong_dtype : {false, true}) {
     auto ranks = make("AB");

@@ -346,7 +346,7 @@ void PointToPoint::work() {
       failure_.throw_if_set();
       moved = progress(ready);
       if (!moved) {
-        check_left();
+        moved = fail_left(ready);
         check_deadlines();
         if (Clock::now() >= ask_at) to_ask = awaited();
       }

@@ -39,7 +39,7 @@ class PointToPoint {
   /// Fails everything pending with the group's error. Any thread.
   void fail_pending();
 
-  /// `peer` will send nothing more.
+  /// `peer` will send nothing more: receives from it whose message has not come fail, and nothing else does.
   void mark_left(int peer);
 
   /// Waits until what this rank sends is out and what has begun to come is here, or `deadline`.
@@ -105,7 +105,9 @@ class PointToPoint {
   void bind(Posted& posted, int source, std::uint64_t id, Peer& peer);
   void check_size(const Posted& posted, int source, std::uint64_t bytes, DataType dtype) const;
   void check_deadlines();
-  void check_left();
+  bool fail_left(Ready& ready);
+  bool gone(int rank);
+  bool all_gone();
   void take_all(const std::exception_ptr& error, Ready& ready);
   static std::exception_ptr name_operation(const std::exception_ptr& error, const std::string& operation);
   bool pending() const;

@@ -2,6 +2,17 @@
 #include "atoll/collectives/point_to_point.h"
 
 namespace atl::collectives {
+namespace {
+
+bool has_frame(transport::Channel& channel) {
+  try {
+    return channel.front() != nullptr;
+  } catch (const Error&) {
+    return false;  // its link has ended, and all that had arrived was taken
+  }
+}
+
+}  // namespace
 
 // The group's error, with the message that met it in front unless the error is about a message already.
 std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error, const std::string& operation) {
@@ -40,33 +51,50 @@ void PointToPoint::check_deadlines() {
   check(arriving_, " does not go on sending");
 }
 
-// A receive that only ranks could serve which have left the group will never end.
-void PointToPoint::check_left() {
-  // What a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
-  const auto gone = [&](int rank) {
-    const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    return peer.left && (!peer.channel || peer.ended || !peer.channel->front());
-  };
-  const auto all_gone = [&] {
-    for (int rank = 0; rank < ports_.size(); ++rank) {
-      if (rank != ports_.rank() && !gone(rank)) return false;
+// A message that only ranks could send or take which have left the group will never end. It fails alone: the group is whole.
+bool PointToPoint::fail_left(Ready& ready) {
+  const std::string me = " on rank " + std::to_string(ports_.rank());
+  const auto name = [](int rank) { return "rank " + std::to_string(rank); };
+  const auto error = [](const std::string& text) { return std::make_exception_ptr(Error(ErrorKind::kPeerLost, text)); };
+  const std::size_t before = ready.size();
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    auto& outgoing = peers_[static_cast<std::size_t>(rank)].outgoing;
+    if (outgoing.empty() || !gone(rank)) continue;
+    for (Outgoing& message : outgoing) {
+      const auto left = error("send to " + name(rank) + me + ": " + name(rank) + " has left the group");
+      ready.push_back([done = std::move(message.done), left] { done(left); });
     }
-    return true;
-  };
-  const auto left = [](int rank) {
-    return Error(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + " has left the group");
-  };
-  for (const Posted& posted : posted_) {
-    if (posted.source != kAnySource && gone(posted.source)) throw left(posted.source);
-    if (posted.source == kAnySource && all_gone())
-      throw Error(ErrorKind::kPeerLost, "all other ranks have left the group");
+    outgoing_count_ -= outgoing.size();
+    outgoing.clear();
   }
-  for (const Posted& posted : arriving_) {
-    if (gone(posted.from)) throw left(posted.from);
+  for (auto* receives : {&posted_, &arriving_}) {
+    for (auto it = receives->begin(); it != receives->end();) {
+      const int source = it->from >= 0 ? it->from : it->source;
+      const bool from_any = source == kAnySource;
+      if (!(from_any ? all_gone() : gone(source))) {
+        ++it;
+        continue;
+      }
+      const auto left = error("receive from " + (from_any ? "any rank" : name(source)) + me + ": " +
+                              (from_any ? "all other ranks have" : name(source) + " has") + " left the group");
+      ready.push_back([done = std::move(it->done), left] { done(left, -1); });
+      it = receives->erase(it);
+    }
   }
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    if (gone(static_cast<int>(rank)) && !peers_[rank].outgoing.empty()) throw left(static_cast<int>(rank));
+  return ready.size() > before;
+}
+
+// What a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
+bool PointToPoint::gone(int rank) {
+  const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  return peer.left && (!peer.channel || peer.ended || !has_frame(*peer.channel));
+}
+
+bool PointToPoint::all_gone() {
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    if (rank != ports_.rank() && !gone(rank)) return false;
   }
+  return true;
 }
 
 // Under the lock: the ranks that pending messages go to or come from.
