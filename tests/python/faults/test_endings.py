@@ -218,17 +218,29 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert [name for name in names if name[1:] in still_there] == []
 
 
+def descriptors_and_threads() -> int:
+    return len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task"))
+
+
 def count_descriptors(me: Me) -> None:
     me.join()
     me.check_sum()
-    counts = []
-    for _ in range(4):
+
+    def use_a_group() -> None:
         group = dist.new_group()
         me.check_sum(group=group)
         dist.destroy_process_group(group)
         me.check_sum()
-        counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
-    assert counts[1:] == counts[:1] * 3, f"descriptors and threads grow: {counts}"
+
+    use_a_group()
+    before = descriptors_and_threads()
+    for _ in range(3):
+        use_a_group()
+    # The system takes a thread that was joined off its list a little later, and a descriptor on its way to a peer counts.
+    deadline = time.monotonic() + 10
+    while (after := descriptors_and_threads()) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert after <= before, f"descriptors and threads grow: {before}, then {after}"
 
 
 def test_groups_leave_no_descriptors_and_threads(tmp_path: Path) -> None:
