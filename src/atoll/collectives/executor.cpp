@@ -19,6 +19,10 @@ std::uint64_t elapsed_ns(Clock::time_point since) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
 }
 
+void copy_result(const Step& step, std::byte* to, const std::byte* from) {
+  step.past_caches ? copy_bytes_streaming(to, from, step.range.bytes) : copy_bytes(to, from, step.range.bytes);
+}
+
 const transport::Frame* leftover(transport::Channel& channel) {
   try {
     return channel.front();
@@ -136,7 +140,7 @@ bool Executor::try_step(Run& run, const Step& step) {
     case StepKind::kCopy: {
       const std::byte* from = run.at(step.from, scratch_.data());
       std::byte* to = run.at(step.range, scratch_.data());
-      if (from != to) copy_bytes(to, from, step.range.bytes);
+      if (from != to) copy_result(step, to, from);
       return true;
     }
   }
@@ -188,7 +192,7 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
 bool Executor::try_receive(Run& run, const Step& step) {
   const transport::Frame* frame = expect(run, step.peer, step);
   if (!frame) return false;
-  copy_bytes(run.at(step.range, scratch_.data()), frame->payload.data(), step.range.bytes);
+  copy_result(step, run.at(step.range, scratch_.data()), frame->payload.data());
   channel(step.peer, step.flow).pop();
   return true;
 }

@@ -25,21 +25,25 @@ class DirectBuilder {
   void receive(int peer, Flow flow, std::uint32_t segment, std::uint64_t count) {
     const int lane = writer_.lane(LaneRole::kCollect, peer);
     for (const Chunk& chunk : cut(count)) {
-      writer_.receive(lane, flow, peer, {Space::kOutput, segment, chunk.offset, chunk.bytes}, {count, chunk.offset});
+      finish_with(count, writer_.receive(lane, flow, peer, {Space::kOutput, segment, chunk.offset, chunk.bytes},
+                                         {count, chunk.offset}));
     }
   }
   void keep(std::uint32_t from, std::uint32_t to, std::uint64_t count) {
     if (count == 0) return;
     const int lane = writer_.lane(LaneRole::kOwn);
     for (const Chunk& chunk : cut(count)) {
-      writer_.copy(lane, {Space::kInput, from, chunk.offset, chunk.bytes},
-                   {Space::kOutput, to, chunk.offset, chunk.bytes});
+      finish_with(count, writer_.copy(lane, {Space::kInput, from, chunk.offset, chunk.bytes},
+                                      {Space::kOutput, to, chunk.offset, chunk.bytes}));
     }
   }
   int rank() const { return rank_; }
   Schedule finish() { return writer_.finish("direct"); }
 
  private:
+  void finish_with(std::uint64_t count, LaneMark step) {
+    if (count * size_of(shape_.dtype) >= kLargerThanCaches) writer_.past_caches(step);
+  }
   // By the size of this one message, which both ends know; the other messages' sizes only one of them may know.
   std::vector<Chunk> cut(std::uint64_t count) const {
     const std::uint64_t element_bytes = size_of(shape_.dtype);

@@ -74,6 +74,7 @@ class TreeBuilder {
   ScheduleWriter writer_;
   std::vector<Ring> rings_;  // by level of up_.path
   std::uint64_t slot_bytes_ = 0;
+  bool larger_than_caches_ = false;
   std::vector<int> children_;  // leads of a node's children for the present chunk, as tree positions
   std::vector<Source> sources_;
 };
@@ -88,7 +89,12 @@ TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank,
               static_cast<std::size_t>(topology.size + std::max(up_.tree.node_count(), down_.tree.node_count())),
               plan.exchange || plan.chunks.size() == 1),
       rings_(up_.path.size()) {
-  for (const Chunk& chunk : plan.chunks) slot_bytes_ = std::max(slot_bytes_, chunk.bytes);
+  std::uint64_t total = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    slot_bytes_ = std::max(slot_bytes_, chunk.bytes);
+    total += chunk.bytes;
+  }
+  larger_than_caches_ = total >= kLargerThanCaches;
 }
 
 Schedule TreeBuilder::build() {
@@ -203,6 +209,7 @@ void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
   const bool owner = down_.top == 0;
   Range value = result(chunk);
   int top_lane = ready.lane;
+  bool sent_on = false;
   if (!owner) {
     const int from = down_.tree.rank_at(down_.leads[down_.top - 1]);
     ready = writer_.receive(writer_.lane(LaneRole::kCollect, from), Flow::kDown, from, value, message(chunk));
@@ -218,10 +225,15 @@ void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
     const int lane = level == 0 ? top_lane : writer_.lane(LaneRole::kSpread, down_.path[level]);
     for (const int child : children_) {
       if (child == down_.position) continue;
+      sent_on = true;
       writer_.send(lane, Flow::kDown, down_.tree.rank_at(child), value, message(chunk), ready);
     }
   }
-  if (owner && shape_.operation == Operation::kAllGather) writer_.copy(top_lane, value, result(chunk));
+  if (!owner && !sent_on && larger_than_caches_) writer_.past_caches(ready);
+  if (owner && shape_.operation == Operation::kAllGather) {
+    const Mark copied = writer_.copy(top_lane, value, result(chunk));
+    if (larger_than_caches_) writer_.past_caches(copied);
+  }
 }
 
 Plan plan_all_reduce(const Topology& topology, const Shape& shape, const ScheduleLimits& limits) {

@@ -8,6 +8,9 @@
 
 namespace atl::collectives {
 
+/// What is written by an operation of at least so many bytes is no longer in a core's caches when the operation ends.
+inline constexpr std::uint64_t kLargerThanCaches = std::uint64_t{8} << 20;
+
 /// A part of one message that travels as one frame.
 struct Chunk {
   int owner = 0;

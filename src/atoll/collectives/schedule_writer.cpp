@@ -75,6 +75,10 @@ ScheduleWriter::Mark ScheduleWriter::reduce(int lane, const std::vector<Source>&
   return end_of(lane);
 }
 
+void ScheduleWriter::past_caches(Mark mark) {
+  drafts_[static_cast<std::size_t>(mark.lane)].steps[mark.steps - 1].past_caches = true;
+}
+
 void ScheduleWriter::wait(int lane, Mark after) {
   if (after.lane < 0 || after.lane == lane) return;
   const auto& waited = drafts_[static_cast<std::size_t>(lane)].waited;

@@ -52,6 +52,9 @@ class ScheduleWriter {
   Mark reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw, bool final, Message message,
               Mark after = {});
 
+  /// Lets the step before `mark`, a receive or copy whose result no other step reads, write past the caches.
+  void past_caches(Mark mark);
+
   /// Makes the next steps of `lane` wait for `after` as well: a copy of nothing carries the condition.
   void wait(int lane, Mark after);
 

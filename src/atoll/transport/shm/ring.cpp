@@ -32,7 +32,7 @@ bool is_valid_window(std::uint64_t bytes) noexcept {
 }
 
 RingWriter::RingWriter(std::size_t window_bytes)
-    : ring_(MappedRing::create(sizeof(RingControl), checked_window(window_bytes))) {
+    : ring_(MappedRing::create(sizeof(RingControl), checked_window(window_bytes))), copy_(window_bytes) {
   new (ring_.control()) RingControl;
 }
 

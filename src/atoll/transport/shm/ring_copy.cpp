@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/ring_copy.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "atoll/core/copy.h"
@@ -9,27 +10,40 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kMeasuredFrom = 4096;  // below, a clock reading would cost more than it could save
-constexpr std::uint32_t kTryOtherEvery = 64;
-constexpr double kSmoothing = 0.25;
-constexpr double kStreamingMustSave = 1.5;  // the reader finds cached bytes sooner, so a tie goes to the cache
+constexpr std::uint64_t kTrialEvery = 1024;  // windows
+constexpr std::uint64_t kTrialLength = 2;    // windows: the first brings the ring's lines to where this kind leaves them
+// A copy during which the thread was preempted says nothing, so a cost falls faster than it rises.
+constexpr double kFall = 0.25;
+constexpr double kRise = 0.05;
+constexpr double kMostRise = 4;  // times the known cost
+constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
 
 }  // namespace
 
-RingCopy::Kind RingCopy::choose() noexcept {
+// A kind is kept for a whole trial at least, and until the other one is due for its own or is known to be cheaper.
+RingCopy::Kind RingCopy::choose() const noexcept {
   const Kind better = cost_[kCached] > kStreamingMustSave * cost_[kStreaming] ? kStreaming : kCached;
-  if (++copies_ % kTryOtherEvery == 0) return better == kCached ? kStreaming : kCached;
+  const Kind other = kind_ == kCached ? kStreaming : kCached;
+  if (bytes_of_kind_ < kTrialLength * window_bytes_) return kind_;
+  if (cost_[other] == 0 || bytes_of_kind_ >= kTrialEvery * window_bytes_) return other;
   return better;
 }
 
 void RingCopy::operator()(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   if (bytes < kMeasuredFrom) return copy_bytes(to, from, bytes);
+  const Kind kind = choose();
+  if (kind != kind_) bytes_of_kind_ = 0;
+  kind_ = kind;
   using Clock = std::chrono::steady_clock;
-  const Kind kind = cost_[kStreaming] == 0 ? kStreaming : choose();
   const auto started = Clock::now();
   kind == kStreaming ? copy_bytes_streaming(to, from, bytes) : copy_bytes(to, from, bytes);
   const double cost =
       std::chrono::duration<double, std::nano>(Clock::now() - started).count() / static_cast<double>(bytes);
-  cost_[kind] = cost_[kind] == 0 ? cost : cost_[kind] + kSmoothing * (cost - cost_[kind]);
+  bytes_of_kind_ += bytes;
+  if (bytes_of_kind_ <= window_bytes_) return;
+  double& known = cost_[kind];
+  if (known == 0) known = cost;
+  known += (cost < known ? kFall : kRise) * (std::min(cost, kMostRise * known) - known);
 }
 
 }  // namespace atl::transport
