@@ -60,6 +60,7 @@ Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& fa
       spin_(spin),
       on_stall_(std::move(on_stall)),
       channels_(static_cast<std::size_t>(ports.size()) * 2, nullptr),
+      results_wait_(static_cast<std::size_t>(ports.size())),
       left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ports.size()))) {}
 
 void Executor::mark_left(int peer) noexcept {
@@ -147,7 +148,11 @@ bool Executor::try_step(Run& run, const Step& step) {
   throw Error(ErrorKind::kInternal, "a schedule holds a step of unknown kind");
 }
 
+// Results go first: they are always taken at the other end, while contributions pile up there when the results that follow
+// from them cannot leave. So both directions of a link stay full where the ranks own unequal shares of what crosses it.
 bool Executor::try_send(Run& run, const Step& step) {
+  const auto peer = static_cast<std::size_t>(step.peer);
+  if (step.flow == Flow::kUp && results_wait_[peer]) return false;
   transport::FrameHeader header;
   header.payload_bytes = static_cast<std::uint32_t>(step.range.bytes);
   header.kind = static_cast<std::uint8_t>(FrameKind::kCollective);
@@ -160,7 +165,9 @@ bool Executor::try_send(Run& run, const Step& step) {
   header.count = step.count;
   header.offset = step.position;
   const std::byte* data = step.range.bytes > 0 ? run.at(step.range, scratch_.data()) : nullptr;
-  return channel(step.peer, step.flow).try_send(header, {data, step.range.bytes});
+  const bool sent = channel(step.peer, step.flow).try_send(header, {data, step.range.bytes});
+  if (step.flow == Flow::kDown) results_wait_[peer] = !sent;
+  return sent;
 }
 
 // The frame at the head of the channel, checked against what this step expects; nullptr when none is there yet.

@@ -72,6 +72,7 @@ class Executor {
   const std::chrono::nanoseconds spin_;
   const StallObserver on_stall_;
   std::vector<transport::Channel*> channels_;
+  std::vector<bool> results_wait_;  // by peer: a result has found no room on the way there
   std::vector<LaneState> lanes_;
   std::vector<std::uint32_t> open_lanes_;
   std::vector<const std::byte*> sources_;

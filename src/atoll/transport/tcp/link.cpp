@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "atoll/transport/address.h"
@@ -20,14 +21,32 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
+constexpr std::uint32_t kNearMicroseconds = 5000;                  // round trip
 constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
+
+/// BBR paces each connection at what it has measured for it, so that where several share a path and wait for each other, what one
+/// leaves is not taken by the rest for a while: a tenth of a near link stays idle. Far paths keep the system's choice, which may be
+/// there for their losses.
+void prefer_loss_based_control(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  char name[16] = {};
+  socklen_t length = sizeof name - 1;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt >= kNearMicroseconds) return;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return;
+  if (std::string_view(name).substr(0, 3) != "bbr") return;
+  for (const std::string_view other : {"cubic", "reno"}) {
+    if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other.data(), static_cast<socklen_t>(other.size())) == 0) return;
+  }
+}
 
 /// Small messages leave at once, and the kernel gives up a path that swallows bytes about when the heartbeat does.
 void tune(int fd, milliseconds heartbeat) {
   const int seconds = static_cast<int>(std::clamp<std::int64_t>(heartbeat.count() / 1000, 1, 3600));
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  prefer_loss_based_control(fd);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 4));
