@@ -189,7 +189,8 @@ TEST_P(PointToPointOver, MessagesOutliveTheirSender) {
       std::vector<std::vector<std::byte>> messages;
       for (int i = 0; i < kMessages; ++i) messages.push_back(pattern(1000, i));
       for (int i = 0; i < kMessages; ++i)
-        group.send(1, static_cast<std::uint64_t>(i), DataType::kUInt8, messages[static_cast<std::size_t>(i)], {}, sent.add());
+        group.send(1, static_cast<std::uint64_t>(i), DataType::kUInt8, messages[static_cast<std::size_t>(i)], {},
+                   sent.add());
       sent.wait();
       group.shutdown();
       ranks.context(0)->endpoint().shutdown(Deadline::after(std::chrono::seconds(5)));

@@ -53,9 +53,10 @@ bool key_comes_from_file();
 inline constexpr std::size_t kGroupIdBytes = sizeof(std::uint64_t);
 
 /// Types of the control messages between the members of a group.
-inline constexpr std::uint8_t kControlError = 1;    ///< a report of the group's first error
-inline constexpr std::uint8_t kControlLeft = 2;     ///< a report that the sender takes no further part
-inline constexpr std::uint8_t kControlInquiry = 3;  ///< from who waits in vain; answered with a report where there is one
+inline constexpr std::uint8_t kControlError = 1;  ///< a report of the group's first error
+inline constexpr std::uint8_t kControlLeft = 2;   ///< a report that the sender takes no further part
+inline constexpr std::uint8_t kControlInquiry =
+    3;  ///< from who waits in vain; answered with a report where there is one
 
 /// Longest text of a report.
 inline constexpr std::size_t kLongestReport = 2048;

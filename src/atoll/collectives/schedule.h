@@ -40,8 +40,8 @@ struct Source {
 struct Step {
   StepKind kind = StepKind::kCopy;
   Flow flow = Flow::kUp;
-  bool raw = false;    ///< kReduce: sources are contributions as the ranks gave them (PREMUL_SUM multiplies here)
-  bool final = false;  ///< kReduce: the result is the owner's (AVG divides here)
+  bool raw = false;          ///< kReduce: sources are contributions as the ranks gave them (PREMUL_SUM multiplies here)
+  bool final = false;        ///< kReduce: the result is the owner's (AVG divides here)
   bool past_caches = false;  ///< kReceive, kCopy: nothing in this operation reads the result again
   int peer = -1;
   Range range;

@@ -236,7 +236,7 @@ def count_descriptors(me: Me) -> None:
     before = descriptors_and_threads()
     for _ in range(3):
         use_a_group()
-    # The system takes a thread that was joined off its list a little later, and a descriptor on its way to a peer counts.
+    # The system takes a joined thread off its list a little later, and a descriptor on its way to a peer counts.
     deadline = time.monotonic() + 10
     while (after := descriptors_and_threads()) > before and time.monotonic() < deadline:
         time.sleep(0.01)

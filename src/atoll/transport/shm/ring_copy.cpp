@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t kMeasuredFrom = 4096;  // below, a clock reading would cost more than it could save
 constexpr std::uint64_t kTrialEvery = 1024;  // windows
-constexpr std::uint64_t kTrialLength = 2;    // windows: the first brings the ring's lines to where this kind leaves them
+constexpr std::uint64_t kTrialLength = 2;  // windows: the first brings the ring's lines to where this kind leaves them
 // A copy during which the thread was preempted says nothing, so a cost falls faster than it rises.
 constexpr double kFall = 0.25;
 constexpr double kRise = 0.05;
-constexpr double kMostRise = 4;  // times the known cost
+constexpr double kMostRise = 4;           // times the known cost
 constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
 
 }  // namespace

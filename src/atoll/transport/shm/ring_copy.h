@@ -22,8 +22,8 @@ class RingCopy {
   Kind choose() const noexcept;
 
   const std::size_t window_bytes_;
-  std::array<double, 2> cost_{};   // nanoseconds per byte, smoothed; 0: not measured yet
-  Kind kind_ = kCached;            // of the last copy
+  std::array<double, 2> cost_{};     // nanoseconds per byte, smoothed; 0: not measured yet
+  Kind kind_ = kCached;              // of the last copy
   std::uint64_t bytes_of_kind_ = 0;  // copied since the kind last changed
 };
 

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint32_t kNearMicroseconds = 5000;                  // round trip
+constexpr std::uint32_t kNearMicroseconds = 5000;                // round trip
 constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
