@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from results import RESULTS, Scenario
+from aims import summary
+from results import RESULTS, ROOT, Scenario
 from scenarios import SCENARIOS
 
 
@@ -45,7 +46,20 @@ def generate(folder: Path) -> None:
             index += f"- [{scenario.TITLE[0].upper() + scenario.TITLE[1:]}]({name}.md)\n"
         else:
             index += f"- {scenario.TITLE[0].upper() + scenario.TITLE[1:]}: not measured yet (`bench/run.py {name}`)\n"
+    notes = folder / "missed.md"
+    index += f"\n## Aims\n\n{summary(folder)}"
+    index += "\nWhat bounds the missed ones: [missed](missed.md).\n" if notes.exists() else ""
     (folder / "index.md").write_text(index)
+    if folder == RESULTS:
+        fill_readme(summary(folder))
+
+
+def fill_readme(text: str) -> None:
+    """Between two marks of the README."""
+    path = ROOT / "README.md"
+    begin, end = "<!-- measured -->\n", "<!-- /measured -->"
+    before, rest = path.read_text().split(begin)
+    path.write_text(f"{before}{begin}{text}{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

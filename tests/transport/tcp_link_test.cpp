@@ -97,14 +97,18 @@ TEST(TcpLink, AStallWhileTheSenderIsBlockedIsNoticedToo) {
 TEST(TcpLink, AShortStallLosesNothing) {
   Pair pair(10s);
   pair.transfer(100000, 1000);
-  pair.relay.stall();
   Channel& out = pair.first_link->channel(pair.id);
-  std::uint64_t sent = 0;
+  Channel& in = pair.second_link->channel(pair.id);
   const auto payload = pattern(1, 1000);
+  // An answer comes behind all credit for what was transferred, so that there is room to send into the stall.
+  ASSERT_TRUE(in.try_send(numbered_header(0, payload.size()), payload));
+  wait_on_bell(pair.first, Bell::kCollective, "the answer", [&] { return out.front() != nullptr; });
+  out.pop();
+  pair.relay.stall();
+  std::uint64_t sent = 0;
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
   EXPECT_GT(sent, 10U);
   pair.relay.resume();
-  Channel& in = pair.second_link->channel(pair.id);
   for (std::uint64_t i = 0; i < sent; ++i) {
     wait_on_bell(pair.second, Bell::kCollective, "a frame", [&] { return in.front() != nullptr; });
     EXPECT_EQ(in.front()->header.sequence, numbered_header(i, payload.size()).sequence);

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures are to be, and what they are: one table from the result files, for docs/results and the README."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results import table
+
+MIB = 1 << 20
+Document = dict[str, Any]
+
+
+@dataclass
+class Found:
+    """The figure that counts: the worst of the cases an aim speaks of, with its spread over rounds."""
+
+    value: float
+    low: float
+    high: float
+    case: str
+
+
+@dataclass
+class Aim:
+    scenario: str
+    name: str
+    limit: float
+    unit: str  # "x", "%", "us"
+    measure: Callable[[Document], list[Found]]
+    at_most: bool = False  # the value must not exceed the limit; otherwise not fall below it
+
+    def judge(self, document: Document) -> tuple[Found, bool] | None:
+        """The worst case and whether it meets the limit; None when the document does not hold it."""
+        cases = [] if document["quick"] or document["busy"] else self.measure(document)
+        if not cases:
+            return None
+        worst = max(cases, key=lambda case: case.value) if self.at_most else min(cases, key=lambda case: case.value)
+        return worst, worst.value <= self.limit if self.at_most else worst.value >= self.limit
+
+    def text(self, value: float) -> str:
+        return (
+            f"{value:.0%}" if self.unit == "%" else f"{value:.2f}x" if self.unit == "x" else f"{value:.1f} {self.unit}"
+        )
+
+
+def size_text(size: int) -> str:
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // 1024} KiB" if size >= 1024 else f"{size} B"
+
+
+def _rows(document: Document, operation: str, ranks: int, first: int = 0, last: int = 1 << 40) -> Iterable[Any]:
+    for part in document["parts"]:
+        if part.get("operation", "all_reduce") == operation and part["ranks"] == ranks:
+            yield from (row for row in part["rows"] if first <= row["bytes"] <= last)
+
+
+def ratios(operation: str, ranks: int, peers: tuple[str, ...], first: int = 0, last: int = 1 << 40) -> Any:
+    """How many times as long the better of `peers` takes, by size."""
+
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in _rows(document, operation, ranks, first, last):
+            ratio = min((row["ratio"][name] for name in peers), key=lambda ratio: ratio["median"])
+            found.append(Found(ratio["median"], ratio["p10"], ratio["p90"], f"at {size_text(row['bytes'])}"))
+        return found
+
+    return measure
+
+
+def bound(ranks: int) -> Any:
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in _rows(document, "all_reduce", ranks):
+            if "bound_fraction" not in row:
+                continue
+            times = row["us"]["atoll"]
+            of = [row["bound_fraction"] * times["median"] / times[name] for name in ("median", "p90", "p10")]
+            found.append(Found(of[0], of[1], of[2], f"at {size_text(row['bytes'])}"))
+        return found
+
+    return measure
+
+
+def call_time(size: int) -> Any:
+    def measure(document: Document) -> list[Found]:
+        times = [row["call_us"]["atoll"] for row in _rows(document, "all_reduce", 2, size, size)]
+        return [Found(time["median"], time["median"], time["p99"], "to the 99th percentile") for time in times]
+
+    return measure
+
+
+def bridge_rows(rates: tuple[int, ...], of_bound: bool) -> Any:
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in document["rows"]:
+            if row["rate"] not in rates:
+                continue
+            case = f"{row['layout']} at {row['rate'] / 1e9:g} Gbit/s"
+            if of_bound:
+                times = row["us"]["atoll"]
+                of = [row["bound_us"] / times[name] for name in ("median", "p90", "p10")]
+                found.append(Found(of[0], of[1], of[2], case))
+            else:
+                ratio = row["ratio"]["gloo"]
+                found.append(Found(ratio["median"], ratio["p10"], ratio["p90"], case))
+        return found
+
+    return measure
+
+
+def exposed(document: Document) -> list[Found]:
+    """Exposed time as a share of what is allowed."""
+    found = []
+    for row in document["rows"]:
+        of_atoll = row["backends"]["atoll"]
+        share = [of_atoll["exposed_s"][name] / of_atoll["allowed_s"] for name in ("median", "p10", "p90")]
+        found.append(Found(share[0], share[1], share[2], f"{row['layout']} at {row['rate'] / 1e9:g} Gbit/s"))
+    return found
+
+
+def idle_share(document: Document) -> list[Found]:
+    rows = [row for row in document["rows"] if row["backend"] == "atoll"]
+    return [Found(row["share"] * 100, row["share"] * 100, row["share"] * 100, f"over {row['link']}") for row in rows]
+
+
+GBIT = 10**9
+MPI = ("ompi4", "ompi5")
+AIMS = [
+    Aim("latency", "2 ranks, 4 B, one call", 10, "us", call_time(4), at_most=True),
+    Aim("latency", "2 ranks, 64 KiB, one call", 25, "us", call_time(1 << 16), at_most=True),
+    Aim("latency", "4 ranks, up to 64 KiB, against Gloo", 5, "x", ratios("all_reduce", 4, ("gloo",))),
+    Aim("host", "2 ranks, 1 to 25 MiB, against Gloo", 3, "x", ratios("all_reduce", 2, ("gloo",), MIB, 25 * MIB)),
+    Aim("host", "2 ranks, 1 to 25 MiB, against Open MPI", 1, "x", ratios("all_reduce", 2, MPI, MIB, 25 * MIB)),
+    Aim("host", "2 ranks, 64 to 256 MiB, against Gloo", 3, "x", ratios("all_reduce", 2, ("gloo",), 64 * MIB)),
+    Aim("host", "2 ranks, 64 to 256 MiB, against Open MPI", 1.5, "x", ratios("all_reduce", 2, MPI, 64 * MIB)),
+    Aim("host", "2 ranks, 64 to 256 MiB, of the memory bound", 0.7, "%", bound(2)),
+    Aim("host", "2 ranks, all_gather, against Gloo", 3, "x", ratios("all_gather", 2, ("gloo",))),
+    Aim("host", "2 ranks, reduce_scatter, against Gloo", 3, "x", ratios("reduce_scatter", 2, ("gloo",))),
+    Aim("host", "4 ranks on 2 cores, against Gloo", 2, "x", ratios("all_reduce", 4, ("gloo",))),
+    Aim("bridge", "200 Mbit/s and 1 Gbit/s, of M/B", 0.95, "%", bridge_rows((GBIT // 5, GBIT), True)),
+    Aim("bridge", "200 Mbit/s and 1 Gbit/s, against Gloo", 1.4, "x", bridge_rows((GBIT // 5, GBIT), False)),
+    Aim("bridge", "5 Gbit/s, against Gloo", 2, "x", bridge_rows((5 * GBIT,), False)),
+    Aim("ddp", "exposed time, of what is allowed", 1, "%", exposed, at_most=True),
+    Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
+]
+
+
+def summary(folder: Path) -> str:
+    """The table, from the files that are there. A figure is the worst case of its line."""
+    rows = []
+    for aim in AIMS:
+        path = folder / f"{aim.scenario}.json"
+        limit = f"at {'most' if aim.at_most else 'least'} {aim.text(aim.limit)}"
+        judged = aim.judge(json.loads(path.read_text())) if path.exists() else None
+        if judged is None:
+            rows.append([aim.name, limit, "not measured", ""])
+            continue
+        worst, met = judged
+        spread = f"{aim.text(worst.value)} ({aim.text(worst.low)} to {aim.text(worst.high)}), {worst.case}"
+        rows.append([aim.name, limit, spread, "met" if met else "**missed**"])
+    return table(["figure", "aim", "worst case, and its spread", ""], rows)
