@@ -165,7 +165,9 @@ class MpiRanks:
         return Result(float(words[0]), int(words[1]), [], most, problem.bytes)
 
     def _end(self) -> None:
-        self._process.terminate()
+        """Ranks whose commands end finish in order and mpirun waits for them, so their time counts as this bench's."""
+        for fifo in self._fifos:
+            fifo.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
