@@ -155,6 +155,32 @@ TEST(ScheduleCost, FlatReductionSendsRawContributions) {
   }
 }
 
+// A range that a step writes past the caches is read by no step; small operations stay in the caches altogether.
+TEST(ScheduleCost, OnlyLargeFinalResultsAreWrittenPastTheCaches) {
+  const Topology topology = Topology::from_labels({"a", "b", "a", "b", "a"});
+  const auto reads = [](const Step& reader, const Range& range) {
+    return reader.kind == StepKind::kSend && reader.range.space == range.space &&
+           reader.range.segment == range.segment && reader.range.offset == range.offset;
+  };
+  std::size_t past = 0;
+  std::size_t sent_on = 0;
+  for (const Schedule& schedule : all_reduce(topology, 8 * kMiB)) {
+    for (const Step& step : schedule.steps) {
+      if (step.kind != StepKind::kReceive) continue;
+      const bool read = std::any_of(schedule.steps.begin(), schedule.steps.end(), [&](const Step& other) {
+        return other.flow == Flow::kDown && reads(other, step.range);
+      });
+      EXPECT_NE(step.past_caches, read);
+      ++(read ? sent_on : past);
+    }
+  }
+  EXPECT_GT(past, 0U);
+  EXPECT_GT(sent_on, 0U);
+  for (const Schedule& schedule : all_reduce(topology, 8 * kMiB - 4)) {
+    for (const Step& step : schedule.steps) EXPECT_FALSE(step.past_caches);
+  }
+}
+
 TEST(ScheduleCost, IsDescribed) {
   const Topology topology = Topology::from_labels({"a", "b", "a"});
   const std::string text = describe_cost(build_schedule(topology, float_shape(Operation::kAllReduce, kMiB), 0));

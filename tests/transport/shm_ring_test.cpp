@@ -15,6 +15,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/memfd.h"
+#include "atoll/transport/shm/ring_copy.h"
 
 namespace atl::transport {
 namespace {
@@ -239,6 +240,19 @@ TEST(ShmRing, RandomBytesInTheControlAreaNeverReachOutside) {
     ASSERT_LT(sum, 256 * kWindow);
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST(RingCopy, CopiesAreWholeThroughTrialsOfBothKinds) {
+  RingCopy copy(kWindow);
+  const auto from = filled(kWindow, 7);
+  for (std::size_t i = 0; i < 9000; ++i) {  // more bytes than lie between two trials
+    const std::size_t bytes = i % 3 == 0 ? i % 5000 : kWindow / 4 - i % 129;
+    const std::size_t at = i % 64;
+    std::vector<std::byte> to(bytes + 128, std::byte{0xa5});
+    copy(to.data() + at, from.data() + i % 100, bytes);
+    ASSERT_EQ(std::memcmp(to.data() + at, from.data() + i % 100, bytes), 0) << bytes;
+    ASSERT_TRUE(to[at + bytes] == std::byte{0xa5} && (at == 0 || to[at - 1] == std::byte{0xa5})) << bytes;
+  }
 }
 
 }  // namespace
