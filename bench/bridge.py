@@ -66,11 +66,13 @@ def report(document: dict[str, Any]) -> str:
     for name in names:
         titles += [name, f"{name}, of the bound"]
     titles += [f"{name} / {names[0]}" for name in names[1:]]
+    titles += [f"{name} / bound, the most any backend can gain" for name in names[1:]]
     rows = []
     for row in document["rows"]:
         cells = [rate_text(row["rate"]), row["layout"], f"{row['stream_bytes_s']['median'] * 1e-6:.1f} MB/s"]
         cells.append(microseconds(row["bound_us"]))
         for name in names:
             cells += [microseconds(row["us"][name]["median"]), f"{row['bound_fraction'][name]:.1%}"]
-        rows.append([*cells, *(ratio_text(row["ratio"][name]) for name in names[1:])])
+        cells += [ratio_text(row["ratio"][name]) for name in names[1:]]
+        rows.append([*cells, *(f"{1 / row['bound_fraction'][name]:.2f}" for name in names[1:])])
     return text + table(titles, rows)
