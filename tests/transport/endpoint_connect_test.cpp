@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "atoll/transport/address.h"
 #include "atoll/transport/listener.h"
@@ -147,6 +149,27 @@ TEST(EndpointConnect, OneDirectionIsEnough) {
   seen.tcp = {"127.0.0.1:" + std::to_string(mute.port)};
   first.link(seen);
   expect_connected(second, first);
+}
+
+/// Whoever shuts down in order is never taken for dead, at whatever moment of the handshake; the two may connect from either side.
+TEST(EndpointConnect, AShutdownWhileConnectingIsNoDeath) {
+  // Over TCP a peer that has gone before the connection is tried for a second.
+  for (const auto& [transport, step] : {std::pair(TransportChoice::kShm, 1), std::pair(TransportChoice::kTcp, 6)}) {
+    for (int i = 0; i < 60; i += step) {
+      RecordingObserver stayer_observer, leaver_observer;
+      Endpoint stayer(peer_options(transport, 0), stayer_observer);
+      Endpoint leaver(peer_options(transport, 1), leaver_observer);
+      const bool leaver_connects = i / step % 2 == 1;
+      Link& link = stayer.link(leaver.address());
+      if (leaver_connects) leaver.link(stayer.address());
+      for (int spins = 0; spins < i * 20 && link.state() == LinkState::kConnecting; ++spins) std::this_thread::yield();
+      leaver.shutdown(Deadline::after(5s));
+      const auto failure = stayer_observer.wait_for_failure();
+      EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
+      EXPECT_FALSE(contains(failure.error, "end of file")) << failure.error.what();
+      EXPECT_EQ(leaver_observer.failure_count(), 0U);
+    }
+  }
 }
 
 }  // namespace

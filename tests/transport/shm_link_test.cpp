@@ -246,6 +246,17 @@ TEST_F(ShmLinkAlone, ShutdownSaysByeBehindEverythingElse) {
   wait_until("drained", [&] { return loop_->run_and_wait([&] { drained = link_.drained_on_loop(); }), drained; });
 }
 
+TEST_F(ShmLinkAlone, ReportsAndGoodbyeLeaveBeforeThePeersHelloHasCome) {
+  EXPECT_FALSE(link_.send_control({}));
+  attach();
+  ASSERT_EQ(link_.state(), LinkState::kConnecting);
+  EXPECT_TRUE(link_.send_control(std::vector<std::byte>(100)));
+  loop_->run_and_wait([&] { link_.begin_shutdown_on_loop(); });
+  EXPECT_EQ(listen(MessageType::kBye, 1), 1U);  // behind hello, which came with memory
+  bool drained = false;
+  wait_until("drained", [&] { return loop_->run_and_wait([&] { drained = link_.drained_on_loop(); }), drained; });
+}
+
 TEST_F(ShmLinkAlone, ThePeersBeatKeepsItAlive) {
   options_.heartbeat = std::chrono::milliseconds(1000);
   attach();

@@ -50,6 +50,15 @@ void Group::Impl::tell_peers(std::uint8_t type, const Error& error) noexcept {
   }
 }
 
+// Links may have come up since it was reported first.
+void Group::Impl::report_failure_again() noexcept {
+  try {
+    std::rethrow_exception(failure.get());
+  } catch (const Error& error) {
+    tell_peers(kControlError, error);
+  }
+}
+
 // A report reaches only who has a link by then, and a peer may wait for frames of another operation than this rank does, so that
 // none ever arrives: who waits in vain asks, and tells what is called here.
 void Group::Impl::ask_peer(int peer, bool about_collective) {

@@ -50,6 +50,7 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
 
   /// The first error ends the group: it is kept, dumped, told to the peers, and every waiter wakes.
   void fail(const Error& error) noexcept;
+  void report_failure_again() noexcept;
   void tell_peers(std::uint8_t type, const Error& error) noexcept;
   /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.
   void ask_peer(int peer, bool about_collective);

@@ -194,7 +194,7 @@ void Endpoint::Impl::close_all_on_loop(const std::string& why) {
 
 bool Endpoint::Impl::drained_on_loop() const {
   for (const Entry* entry : entries()) {
-    if (!entry->link->drained_on_loop()) return false;
+    if (entry->connector || !entry->link->drained_on_loop()) return false;
   }
   return true;
 }
@@ -212,8 +212,10 @@ void Endpoint::Impl::shutdown(Deadline linger) {
     ended_ = Error(ErrorKind::kAborted, "this rank has shut its links down");
     acceptor_->stop();
     for (Entry* entry : entries()) {
+      // To the peer such a link is up already, or may be: it is to hear that this end closes in order.
+      if (entry->connector && entry->connector->may_be_accepted()) continue;
       entry->connector.reset();
-      if (entry->link->state() == LinkState::kUp) {
+      if (entry->attached) {
         entry->link->begin_shutdown_on_loop();
       } else {
         entry->link->close_on_loop(*ended_);

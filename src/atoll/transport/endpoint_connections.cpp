@@ -53,6 +53,7 @@ void Endpoint::Impl::attach_on_loop(Entry& entry, Fd stream, bool initiator, con
   if (entry.link->state() != LinkState::kConnecting) return;
   try {
     entry.link->attach_on_loop(std::move(stream), initiator, authenticated);
+    if (ended_) entry.link->begin_shutdown_on_loop();
   } catch (const Error& error) {
     entry.link->fail_on_loop(error);
   }
@@ -69,7 +70,7 @@ bool Endpoint::Impl::on_attempt_failed(const PeerId& peer) {
 void Endpoint::Impl::on_connect_failed(const PeerId& peer, const Error& error) {
   Entry& entry = *find(peer);
   const auto finished = std::move(entry.connector);
-  entry.link->fail_on_loop(error);
+  ended_ ? entry.link->close_on_loop(*ended_) : entry.link->fail_on_loop(error);
 }
 
 void Endpoint::Impl::on_yielded(const PeerId& peer) {

@@ -90,7 +90,8 @@ bool ShmLink::send_control(std::span<const std::byte> message) {
     throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
   }
   const std::lock_guard lock(mutex_);
-  if (state() != LinkState::kUp || said_bye_ || stream_.queued() >= kMaxQueuedMessages) return false;
+  // To the peer this link may be up before it is here: only a stream that has hello behind it counts.
+  if (!attached_ || stream_.descriptor() < 0 || said_bye_ || stream_.queued() >= kMaxQueuedMessages) return false;
   stream_.queue(shm::MessageType::kControl, message);
   flush();
   return true;
