@@ -231,5 +231,21 @@ TEST(SpinBudget, IsShorterWhenRanksShareCores) {
   EXPECT_LE(spin_budget(1), 1ms);
 }
 
+TEST(Sleeper, SpinsLessWhileWaitsOutlastItsBudget) {
+  Doorbell bells;
+  Sleeper sleeper(bells.bell(Bell::kCollective), 160us);
+  for (int i = 0; i < 6; ++i) {
+    while (bells.bell(Bell::kCollective).sleepers.load() == 0) sleeper.wait_briefly(1ms);
+    sleeper.wait_briefly(1ms);  // sleeps
+    sleeper.reset();
+  }
+  EXPECT_EQ(sleeper.budget(), 10us);
+  for (int i = 0; i < 4; ++i) {
+    sleeper.wait_briefly(1ms);  // yields
+    sleeper.reset();
+  }
+  EXPECT_EQ(sleeper.budget(), 160us);
+}
+
 }  // namespace
 }  // namespace atl::transport

@@ -162,6 +162,13 @@ TEST(TcpLink, ASlowPathIsFilled) {
   }
 }
 
+TEST(TcpLink, ALargeFrameThatTricklesInIsNoSilence) {
+  // The kernel gathers 64 KiB of it before it wakes the loop: here that takes longer than the heartbeat.
+  Pair pair(400ms, {.bytes_per_second = 100e3}, std::size_t{1} << 20);
+  pair.transfer(200'000, 200'000);
+  EXPECT_EQ(pair.first_observer.failure_count() + pair.second_observer.failure_count(), 0U);
+}
+
 TEST(TcpLink, ShutdownDeliversAFullQueueOverASlowPath) {
   Pair pair(10s, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{1} << 20);
   Channel& out = pair.first_link->channel(pair.id);

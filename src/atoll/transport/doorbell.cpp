@@ -22,6 +22,7 @@ using std::chrono::nanoseconds;
 constexpr nanoseconds kRoomyBudget{50'000};
 constexpr nanoseconds kCrowdedBudget{20'000};
 constexpr std::int64_t kRoomyPauseNs = 1'000;  // of the roomy budget; all else is yields
+constexpr int kLeastShareOfBudget = 16;
 
 static_assert(sizeof(DoorbellPage) <= 4096);
 
@@ -102,11 +103,16 @@ RemoteDoorbell& RemoteDoorbell::operator=(RemoteDoorbell&& other) noexcept {
   return *this;
 }
 
-Sleeper::Sleeper(BellWords& bell, nanoseconds spin) noexcept : bell_(bell), spin_(spin) {}
+Sleeper::Sleeper(BellWords& bell, nanoseconds spin) noexcept : bell_(bell), spin_(spin), budget_(spin) {}
 
 Sleeper::~Sleeper() { reset(); }
 
 void Sleeper::reset() noexcept {
+  if (std::exchange(slept_, false)) {
+    budget_ = std::max(budget_ / 2, spin_ / kLeastShareOfBudget);
+  } else if (spin_since_ns_ != 0) {
+    budget_ = std::min(budget_ * 2, spin_);
+  }
   spin_since_ns_ = 0;
   if (!announced_) return;
   announced_ = false;
@@ -115,6 +121,7 @@ void Sleeper::reset() noexcept {
 
 void Sleeper::wait_briefly(nanoseconds limit) noexcept {
   if (announced_) {
+    slept_ = true;
     futex_wait(bell_.value, seen_, limit);
     seen_ = bell_.value.load(std::memory_order_acquire);
     return;
@@ -123,7 +130,7 @@ void Sleeper::wait_briefly(nanoseconds limit) noexcept {
     const std::int64_t now = now_ns();
     if (spin_since_ns_ == 0) spin_since_ns_ = now;
     const std::int64_t spun = now - spin_since_ns_;
-    if (spun < std::min(spin_, limit).count()) {
+    if (spun < std::min(budget_, limit).count()) {
       const bool may_hold_core = spin_ >= kRoomyBudget && spun < kRoomyPauseNs;
       may_hold_core ? pause_core() : static_cast<void>(::sched_yield());
       return;

@@ -81,7 +81,8 @@ class RemoteDoorbell {
 ///   Sleeper sleeper(bell, budget); loop { if (work()) { sleeper.reset(); break; } sleeper.wait_briefly(limit); }
 /// spins at first, then sleeps on the futex without ever missing a ring that follows work(). Spinning yields the core
 /// each time, so that whoever shares it, perhaps the very peer, can run; a budget for hosts with a core to spare begins
-/// with pauses.
+/// with pauses. After waits that outlasted it the budget halves, down to a sixteenth, and after one that did not it doubles
+/// again: a rank that waits for a slow link leaves its core to those who compute.
 class Sleeper {
  public:
   Sleeper(BellWords& bell, std::chrono::nanoseconds spin) noexcept;
@@ -97,11 +98,16 @@ class Sleeper {
   /// Work was found: the spin budget starts anew, the announcement is withdrawn.
   void reset() noexcept;
 
+  /// How long the next wait spins at most.
+  std::chrono::nanoseconds budget() const noexcept { return budget_; }
+
  private:
   BellWords& bell_;
-  std::chrono::nanoseconds spin_;
+  const std::chrono::nanoseconds spin_;
+  std::chrono::nanoseconds budget_;
   std::uint32_t seen_ = 0;
   bool announced_ = false;
+  bool slept_ = false;
   std::int64_t spin_since_ns_ = 0;  // 0: not started
 };
 

@@ -167,6 +167,9 @@ void TcpLink::on_tick_on_loop(Clock::time_point now) {
   // Time in which this very process did not run says nothing about the peer.
   const auto passed = std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
+  // The kernel holds back what little has come of a large frame; it is a sign of life all the same.
+  if (bytes_in_ == seen_in_) receive_on_loop();
+  if (state() != LinkState::kUp) return;
   std::uint64_t bytes_out = 0;
   {
     const std::lock_guard lock(mutex_);

@@ -62,6 +62,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   void receive_on_loop();
   bool receive_turn_on_loop();
   std::ptrdiff_t read_on_loop(bool* drained);
+  void sleep_through_frame_on_loop();
   void end_of_stream_on_loop(int error);
   void flush_on_loop();
   void send_heartbeat_on_loop();
@@ -85,6 +86,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   std::uint32_t receiving_bytes_ = 0;
   bool hangup_ = false;          // the kernel has seen the end: read up to it
   bool dirty_[kBellCount] = {};  // bells to ring after this read
+  int least_to_wake_for_ = 1;    // bytes, as the kernel knows it
   std::uint64_t bytes_in_ = 0;
   std::uint64_t seen_in_ = 0;
   std::uint64_t seen_out_ = 0;

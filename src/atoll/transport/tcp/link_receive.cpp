@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiving half of TcpLink: the loop thread alone.
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace {
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 constexpr std::size_t kBehindLargeFrame = std::size_t{4} << 10;
 constexpr std::size_t kLargeFrame = std::size_t{16} << 10;
-constexpr int kReadsPerTurn = 32;  // then other links have their turn
+constexpr std::size_t kLeastToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
+constexpr int kReadsPerTurn = 32;                               // then other links have their turn
 
 /// One per loop thread: everything read into it is consumed before the next read.
 std::span<std::byte> scratch() {
@@ -64,7 +66,18 @@ bool TcpLink::receive_turn_on_loop() {
     fail_on_loop(named(Error(ErrorKind::kInternal, failure.what())));
   }
   if (ended) end_of_stream_on_loop(error);
+  if (!more) sleep_through_frame_on_loop();
   return more && state() == LinkState::kUp;
+}
+
+/// Nothing of a frame is of use before its last byte, so that the kernel need not wake this thread for each packet of it.
+void TcpLink::sleep_through_frame_on_loop() {
+  const std::size_t left = parser_.direct().size();
+  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kLeastToWakeFor));
+  if (wanted == least_to_wake_for_ || state() != LinkState::kUp) return;
+  least_to_wake_for_ = wanted;
+  ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted,
+               sizeof wanted);  // raises an edge itself when there is as much
 }
 
 /// Reads once, straight into the frame under way where there is one. Returns what readv does.
