@@ -63,8 +63,19 @@ TEST(ScheduleChunks, OwnersCoverTheMessage) {
   }
 }
 
+TEST(ScheduleChunks, LargeOperationsTakeLargeFramesInsideAnIslandOnly) {
+  const Topology inside = Topology::from_labels({"a", "a"});
+  const Topology bridged = Topology::from_labels({"a", "b"});
+  const ScheduleLimits limits;
+  EXPECT_LT(chunk_bytes(inside, 1 << 20, 4, limits), limits.max_payload);
+  EXPECT_EQ(chunk_bytes(inside, 64 << 20, 4, limits), limits.max_payload);
+  EXPECT_LT(chunk_bytes(bridged, 64 << 20, 4, limits), limits.max_payload);
+  EXPECT_EQ(chunk_bytes(bridged, std::uint64_t{1} << 30, 4, limits), limits.max_payload);
+}
+
 TEST(ScheduleChunks, MessagesTakeTurns) {
-  const auto chunks = cut_messages({100, 0, 40}, 4, {64, 512, 0});
+  const auto chunks =
+      cut_messages(Topology::from_labels(std::vector<std::string>(3, "a")), {100, 0, 40}, 4, {64, 512, 0});
   std::vector<int> owners;
   for (const Chunk& chunk : chunks) owners.push_back(chunk.owner);
   EXPECT_EQ(owners, (std::vector<int>{0, 1, 2, 0, 2, 0, 2, 0, 0, 0, 0}));

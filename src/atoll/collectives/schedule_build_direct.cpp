@@ -11,7 +11,8 @@ namespace {
 class DirectBuilder {
  public:
   DirectBuilder(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits)
-      : shape_(shape),
+      : topology_(topology),
+        shape_(shape),
         rank_(rank),
         limits_(limits),
         writer_(topology, rank, static_cast<std::size_t>(topology.size), false) {}
@@ -48,9 +49,10 @@ class DirectBuilder {
   std::vector<Chunk> cut(std::uint64_t count) const {
     const std::uint64_t element_bytes = size_of(shape_.dtype);
     const std::uint64_t bytes = count * element_bytes;
-    return cut_message(bytes, chunk_bytes(bytes, element_bytes, limits_), element_bytes, rank_, 0);
+    return cut_message(bytes, chunk_bytes(topology_, bytes, element_bytes, limits_), element_bytes, rank_, 0);
   }
 
+  const Topology& topology_;
   const Shape& shape_;
   const int rank_;
   const ScheduleLimits& limits_;

@@ -248,7 +248,7 @@ Plan plan_all_reduce(const Topology& topology, const Shape& shape, const Schedul
   }
   plan.exchange = topology.size == 2 || (topology.islands.size() == 2 && !topology.flat_reduce);
   plan.algorithm = plan.exchange ? "exchange" : "star";
-  plan.chunks = cut_message(bytes, chunk_bytes(bytes, element_bytes, limits), element_bytes, 0, 0);
+  plan.chunks = cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, 0, 0);
   plan.one_owner = true;
   return plan;
 }
@@ -262,7 +262,7 @@ Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimit
       plan.up = shape.operation == Operation::kReduceScatter;
       plan.down = !plan.up;
       plan.algorithm = "owners";
-      plan.chunks = cut_messages(shape.counts, element_bytes, limits);
+      plan.chunks = cut_messages(topology, shape.counts, element_bytes, limits);
       return plan;
     case Operation::kReduce:
     case Operation::kBroadcast: {
@@ -271,7 +271,8 @@ Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimit
       plan.one_owner = true;
       plan.algorithm = "star";
       const std::uint64_t bytes = shape.counts[0] * element_bytes;
-      plan.chunks = cut_message(bytes, chunk_bytes(bytes, element_bytes, limits), element_bytes, shape.root, 0);
+      plan.chunks =
+          cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, shape.root, 0);
       return plan;
     }
     default: return plan_all_reduce(topology, shape, limits);

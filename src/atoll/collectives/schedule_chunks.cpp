@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kUsualChunk = std::uint64_t{128} << 10;
-constexpr std::uint64_t kHugeOperation = std::uint64_t{512} << 20;
+constexpr std::uint64_t kLargeInside = std::uint64_t{4} << 20;
+constexpr std::uint64_t kLargeOverBridge = std::uint64_t{512} << 20;
 constexpr std::uint64_t kSmallestSlice = 1024;  // below this a slice costs more in frames than it saves in bytes
 
 std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return (value + by - 1) / by; }
@@ -21,9 +22,10 @@ std::uint64_t line_elements(std::uint64_t element_bytes) { return std::max<std::
 
 }  // namespace
 
-std::uint64_t chunk_bytes(std::uint64_t total_bytes, std::uint64_t element_bytes, const ScheduleLimits& limits) {
-  const std::uint64_t wanted =
-      total_bytes > kHugeOperation ? limits.max_payload : std::min(limits.max_payload, kUsualChunk);
+std::uint64_t chunk_bytes(const Topology& topology, std::uint64_t total_bytes, std::uint64_t element_bytes,
+                          const ScheduleLimits& limits) {
+  const bool is_large = total_bytes >= (topology.islands.size() > 1 ? kLargeOverBridge : kLargeInside);
+  const std::uint64_t wanted = is_large ? limits.max_payload : std::min(limits.max_payload, kUsualChunk);
   const std::uint64_t unit = wanted >= kLine ? kLine : element_bytes;
   return wanted / unit * unit;
 }
@@ -55,10 +57,10 @@ std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t most_bytes, st
   return chunks;
 }
 
-std::vector<Chunk> cut_messages(const std::vector<std::uint64_t>& counts, std::uint64_t element_bytes,
-                                const ScheduleLimits& limits) {
+std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
+                                std::uint64_t element_bytes, const ScheduleLimits& limits) {
   const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) * element_bytes;
-  const std::uint64_t most = chunk_bytes(total, element_bytes, limits);
+  const std::uint64_t most = chunk_bytes(topology, total, element_bytes, limits);
   std::vector<std::vector<Chunk>> by_message;
   std::size_t rounds = 0;
   for (std::size_t s = 0; s < counts.size(); ++s) {
@@ -79,7 +81,7 @@ std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes,
                                   const ScheduleLimits& limits) {
   const std::vector<double> shares = owner_shares(topology);
   const double largest = *std::max_element(shares.begin(), shares.end());
-  const std::uint64_t most = chunk_bytes(bytes, element_bytes, limits);
+  const std::uint64_t most = chunk_bytes(topology, bytes, element_bytes, limits);
   const auto blocks =
       static_cast<std::uint64_t>(std::ceil(static_cast<double>(bytes) * largest / static_cast<double>(most)));
   const auto borders = cut_evenly(bytes / element_bytes, std::max<std::uint64_t>(1, blocks), element_bytes);

@@ -21,9 +21,11 @@ struct Chunk {
 };
 
 /// Preferred bytes of a chunk of an operation that moves `total_bytes`: a few chunks stay in a core's cache between the
-/// steps that touch them, and there are enough of them to overlap all stages; very large operations take larger ones to
-/// keep schedules short.
-std::uint64_t chunk_bytes(std::uint64_t total_bytes, std::uint64_t element_bytes, const ScheduleLimits& limits);
+/// steps that touch them, and there are enough of them to overlap all stages. Large operations take the largest frames,
+/// because each costs about a microsecond; over a bridge, where a chunk's time on the wire cannot be hidden, only very
+/// large ones do, to keep schedules short.
+std::uint64_t chunk_bytes(const Topology& topology, std::uint64_t total_bytes, std::uint64_t element_bytes,
+                          const ScheduleLimits& limits);
 
 /// Where `parts` nearly equal parts of `elements` elements begin, and the end: parts + 1 values. Inner borders are
 /// multiples of 64 bytes where parts are at least that large; parts at the end may be empty.
@@ -35,8 +37,8 @@ std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t most_bytes, st
                                std::uint32_t segment);
 
 /// Chunks of messages that travel at the same time (message s belongs to owner s), in turns: first those of round 0.
-std::vector<Chunk> cut_messages(const std::vector<std::uint64_t>& counts, std::uint64_t element_bytes,
-                                const ScheduleLimits& limits);
+std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
+                                std::uint64_t element_bytes, const ScheduleLimits& limits);
 
 /// Cuts one message into blocks and each block into one slice per rank, sized by owner_shares.
 std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,
