@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // TCP links over a path with faults and limits.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <thread>
 
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"
+#include "tests/transport/endpoint_support.h"
 #include "tests/transport/link_contract.h"
 
 namespace atl::test {
@@ -189,6 +195,44 @@ TEST(TcpLink, ShutdownDeliversAFullQueueOverASlowPath) {
   }
   EXPECT_THROW(in.front(), Error);
   EXPECT_EQ(pair.first_observer.failure_count(), 0U);
+}
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The congestion controls of this process's connected TCP sockets.
+std::vector<std::string> controls_in_use() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_storage peer{};
+    socklen_t peer_size = sizeof peer;
+    char name[16] = {};
+    socklen_t length = sizeof name - 1;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) continue;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0) names.emplace_back(name);
+  }
+  return names;
+}
+
+TEST(TcpLink, NearLinksAreNotPacedByBbr) {
+  const std::string system = first_line("/proc/sys/net/ipv4/tcp_congestion_control");
+  RecordingObserver first_observer, second_observer;
+  Endpoint first(peer_options(TransportChoice::kTcp, 0), first_observer);
+  Endpoint second(peer_options(TransportChoice::kTcp, 1), second_observer);
+  expect_connected(first, second);
+  const auto controls = controls_in_use();
+  ASSERT_EQ(controls.size(), 2U);
+  for (const std::string& control : controls) {
+    EXPECT_NE(control, "bbr");
+    if (system != "bbr") {
+      EXPECT_EQ(control, system) << "the system's own choice is kept";
+    }
+  }
 }
 
 TEST(TcpLink, ControlMessagesAreBounded) {

@@ -10,13 +10,15 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kMeasuredFrom = 4096;  // below, a clock reading would cost more than it could save
-constexpr std::uint64_t kTrialEvery = 1024;  // windows
-constexpr std::uint64_t kTrialLength = 2;  // windows: the first brings the ring's lines to where this kind leaves them
+constexpr std::uint64_t kTrialEvery = 256;   // windows
 // A copy during which the thread was preempted says nothing, so a cost falls faster than it rises.
-constexpr double kFall = 0.25;
+constexpr double kFall = 0.5;
 constexpr double kRise = 0.05;
 constexpr double kMostRise = 4;           // times the known cost
 constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
+
+/// Bytes of a trial: the first window brings the ring's lines to where this kind leaves them.
+constexpr std::uint64_t trial_bytes(std::size_t window_bytes) { return window_bytes + window_bytes / 4; }
 
 }  // namespace
 
@@ -24,7 +26,7 @@ constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes soone
 RingCopy::Kind RingCopy::choose() const noexcept {
   const Kind better = cost_[kCached] > kStreamingMustSave * cost_[kStreaming] ? kStreaming : kCached;
   const Kind other = kind_ == kCached ? kStreaming : kCached;
-  if (bytes_of_kind_ < kTrialLength * window_bytes_) return kind_;
+  if (bytes_of_kind_ < trial_bytes(window_bytes_)) return kind_;
   if (cost_[other] == 0 || bytes_of_kind_ >= kTrialEvery * window_bytes_) return other;
   return better;
 }
