@@ -16,14 +16,15 @@ BELOW: dict[str, set[str]] = {
     "transport": {"core"},
     "collectives": {"core", "logging", "transport"},
     "pytorch": {"core", "logging", "transport", "collectives"},
+    "sim": {"core"},
 }
 
 # The one layer (or the ones) in which headers of an outside library may appear.
 OUTSIDE: dict[str, set[str]] = {
-    "torch": {"pytorch"},
-    "ATen": {"pytorch"},
-    "c10": {"pytorch"},
-    "pybind11": {"pytorch"},
+    "torch": {"pytorch", "sim"},
+    "ATen": {"pytorch", "sim"},
+    "c10": {"pytorch", "sim"},
+    "pybind11": {"pytorch", "sim"},
     "Python.h": {"pytorch"},
     "spdlog": {"logging"},
     "fmt": {"logging"},

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated accelerator for PyTorch: `import atoll.sim`, then use the device "sim".
+
+Its memory cannot be touched by host code, its streams run beside the caller, and every operator of PyTorch works on it,
+because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time a device of that speed
+would: then results of measurements are "modelled device time, real bytes"."""
+
+import torch
+
+from atoll._version_check import require_matching_torch
+
+require_matching_torch()
+
+from atoll import _autoload, _sim  # noqa: E402 - only after the check
+from atoll.sim import device_module  # noqa: E402
+
+NAME = "sim"
+
+
+def _register() -> None:
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, device_module)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
+    )
+    _autoload.register()  # the atoll backend is for this device too
+
+
+_register()
+
+
+def punctuality(index: int = -1) -> dict[str, int]:
+    """Of one device: how many `tasks` had a modelled time, and how many of them were `late` because this machine was
+    too slow or too busy."""
+    return dict(_sim.punctuality(index))
+
+
+def oversubscribed(index: int = -1) -> bool:
+    """Whether more than one task in twenty was late, so that modelled times mean nothing."""
+    counts = punctuality(index)
+    return 20 * counts["late"] > counts["tasks"]

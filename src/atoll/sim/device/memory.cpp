@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/device/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "atoll/core/error.h"
+
+namespace atl::sim {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kReturnFrom = std::size_t{1} << 20;  // smaller ranges keep their pages
+constexpr int kPoison = 0xEE;
+
+std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+std::string in_mib(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+std::byte* map(std::size_t bytes, int protection, int memory) {
+  void* const at = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memory, 0);
+  if (at == MAP_FAILED) {
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("no address space for a simulated device of " + in_mib(bytes), errno));
+  }
+  ::madvise(at, bytes, MADV_DONTFORK);
+  return static_cast<std::byte*>(at);
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(std::size_t capacity) : capacity_(round_up(std::max<std::size_t>(capacity, 1), kPage)) {
+  memory_ = ::memfd_create("atoll-sim", MFD_CLOEXEC);
+  if (memory_ < 0 || ::ftruncate(memory_, static_cast<off_t>(capacity_)) != 0) {
+    const int error = errno;
+    if (memory_ >= 0) ::close(memory_);
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("no memory for a simulated device of " + in_mib(capacity_), error));
+  }
+  try {
+    device_ = map(capacity_, PROT_NONE, memory_);
+    host_ = map(capacity_, PROT_READ | PROT_WRITE, memory_);
+  } catch (...) {
+    if (device_ != nullptr) ::munmap(device_, capacity_);
+    ::close(memory_);
+    throw;
+  }
+  free_[0] = capacity_;
+  stats_.capacity = capacity_;
+}
+
+DeviceMemory::~DeviceMemory() {
+  ::munmap(device_, capacity_);
+  ::munmap(host_, capacity_);
+  ::close(memory_);
+}
+
+void* DeviceMemory::allocate(std::size_t bytes) {
+  const std::size_t wanted = round_up(std::max<std::size_t>(bytes, 1), kMemoryAlignment);
+  const std::lock_guard lock(mutex_);
+  auto best = free_.end();
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    if (range->second >= wanted && (best == free_.end() || range->second < best->second)) best = range;
+  }
+  if (best == free_.end()) {
+    throw Error(ErrorKind::kUnavailable, "the simulated device is out of memory: " + std::to_string(bytes) +
+                                             " bytes wanted, " + in_mib(stats_.allocated) + " of " +
+                                             in_mib(capacity_) + " in use (ATOLL_SIM_MEMORY sets its size)");
+  }
+  const std::size_t offset = best->first;
+  const std::size_t rest = best->second - wanted;
+  free_.erase(best);
+  if (rest > 0) free_[offset + wanted] = rest;
+  used_[offset] = wanted;
+  stats_.allocated += wanted;
+  stats_.peak = std::max(stats_.peak, stats_.allocated);
+  return device_ + offset;
+}
+
+void DeviceMemory::release(void* device) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(static_cast<std::size_t>(static_cast<std::byte*>(device) - device_));
+  if (found == used_.end()) return;
+  auto [offset, bytes] = *found;
+  used_.erase(found);
+  stats_.allocated -= bytes;
+  if (bytes >= kReturnFrom) {
+    const std::size_t first = round_up(offset, kPage);
+    const std::size_t end = (offset + bytes) / kPage * kPage;
+    ::fallocate(memory_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                static_cast<off_t>(end - first));
+    std::memset(host_ + offset, kPoison, kPage);
+  } else {
+    std::memset(host_ + offset, kPoison, bytes);
+  }
+  const auto after = free_.find(offset + bytes);
+  if (after != free_.end()) {
+    bytes += after->second;
+    free_.erase(after);
+  }
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_[offset] = bytes;
+}
+
+bool DeviceMemory::contains(const void* address) const noexcept {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  return byte >= device_ && byte < device_ + capacity_;
+}
+
+std::byte* DeviceMemory::host_view(const void* device) const noexcept {
+  return host_ + (static_cast<const std::byte*>(device) - device_);
+}
+
+MemoryStats DeviceMemory::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace atl::sim {
+
+struct MemoryStats {
+  std::size_t capacity = 0;   ///< bytes
+  std::size_t allocated = 0;  ///< bytes in use, rounded to kMemoryAlignment
+  std::size_t peak = 0;       ///< most that `allocated` has been
+};
+
+inline constexpr std::size_t kMemoryAlignment = 512;  ///< of every allocation, bytes
+
+/// Memory of a simulated device. It is mapped twice: at the addresses that allocate() gives, which host code cannot touch
+/// (a touch is a segmentation fault, as with a real device's), and where host_view() says, for the device's own work.
+/// Thread-safe.
+class DeviceMemory {
+ public:
+  /// Reserves `capacity` bytes of address space twice; pages are taken at first use. Throws Error(kUnavailable).
+  explicit DeviceMemory(std::size_t capacity);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// At least one byte, aligned to kMemoryAlignment, contents unspecified. Throws Error(kUnavailable) when no free range is
+  /// large enough.
+  void* allocate(std::size_t bytes);
+
+  /// Gives back what allocate() returned and fills it with 0xEE bytes, so that late readers show.
+  void release(void* device) noexcept;
+
+  bool contains(const void* address) const noexcept;
+
+  /// Where the byte at `device`, an address inside this memory, can be read and written.
+  std::byte* host_view(const void* device) const noexcept;
+
+  MemoryStats stats() const;
+
+ private:
+  std::byte* device_ = nullptr;  // the mapping without access
+  std::byte* host_ = nullptr;    // the same pages, readable and writable
+  std::size_t capacity_ = 0;
+  int memory_ = -1;
+
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are merged
+  std::map<std::size_t, std::size_t> used_;
+  MemoryStats stats_;
+};
+
+}  // namespace atl::sim

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/device/stream.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+namespace atl::sim {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds kPiece{200'000};     // between two calls of a task that passes its time piece by piece
+constexpr nanoseconds kPunctual{500'000};  // a sleeping thread wakes up that much late at times
+
+}  // namespace
+
+Event::Event() : state_(std::make_shared<State>()) {}
+
+bool Event::is_reached() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->passed && Clock::now() >= state_->finish;
+}
+
+void Event::wait() const {
+  Clock::time_point finish;
+  {
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait(lock, [this] { return state_->passed; });
+    finish = state_->finish;
+  }
+  std::this_thread::sleep_until(finish);
+}
+
+Clock::time_point Event::when() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->finish;
+}
+
+void Event::pass(Clock::time_point at) const {
+  const std::lock_guard lock(state_->mutex);
+  state_->passed = true;
+  state_->finish = at;
+  state_->changed.notify_all();
+}
+
+Stream::Stream(Punctuality& punctuality) : punctuality_(punctuality) {}
+
+Stream::~Stream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Stream::note(Clock::time_point modelled) {
+  punctuality_.tasks.fetch_add(1, std::memory_order_relaxed);
+  if (Clock::now() > modelled + kPunctual) punctuality_.late.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Stream::run(const std::function<void()>& work, nanoseconds duration) {
+  const auto issued = Clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return queue_.empty(); });
+  work();
+  finish_ = std::max(finish_, issued) + duration;
+  if (duration.count() > 0) note(finish_);
+  // What took longer than modelled cannot have ended before it did.
+  finish_ = std::max(finish_, duration.count() > 0 ? Clock::now() : finish_);
+}
+
+void Stream::push(Task task) {
+  queue_.push_back(std::move(task));
+  changed_.notify_all();
+  if (thread_.joinable()) return;
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "atoll-sim");
+    serve();
+  });
+}
+
+void Stream::enqueue(std::function<void(double)> work, nanoseconds duration) {
+  const std::lock_guard lock(mutex_);
+  push({Task::Kind::kWork, std::move(work), duration, {}});
+}
+
+Event Stream::record() {
+  Event event;
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty()) {
+    event.pass(finish_);
+    return event;
+  }
+  event.state_->passed = false;
+  push({Task::Kind::kPass, {}, {}, event});
+  return event;
+}
+
+void Stream::wait_for(const Event& event) {
+  if (event.is_reached()) return;
+  const std::lock_guard lock(mutex_);
+  push({Task::Kind::kWait, {}, {}, event});
+}
+
+bool Stream::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() && Clock::now() >= finish_;
+}
+
+void Stream::synchronize() { record().wait(); }
+
+void Stream::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Task task = std::move(queue_.front());  // its place stays taken until it is done: run() and record() look there
+    const auto begin = std::max(finish_, task.issued);
+    lock.unlock();
+    const auto finish = finish_of(task, begin);
+    task.work = nullptr;  // what it held may come back to this stream as it goes
+    lock.lock();
+    finish_ = finish;
+    queue_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
+  switch (task.kind) {
+    case Task::Kind::kPass: task.event.pass(begin); return begin;
+    case Task::Kind::kWait: task.event.wait(); return std::max(begin, task.event.when());
+    case Task::Kind::kWork: break;
+  }
+  const auto end = begin + task.duration;
+  for (auto at = begin + kPiece; at < end; at += kPiece) {
+    std::this_thread::sleep_until(at);
+    task.work(static_cast<double>((at - begin).count()) / static_cast<double>(task.duration.count()));
+  }
+  std::this_thread::sleep_until(end);
+  task.work(1.0);
+  if (task.duration.count() > 0) note(end);
+  return end;
+}
+
+}  // namespace atl::sim

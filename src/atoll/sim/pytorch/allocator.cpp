@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/pytorch/allocator.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "atoll/core/error.h"
+#include "atoll/sim/pytorch/runtime.h"
+
+namespace atl::sim {
+namespace {
+
+struct Block {
+  void* address;
+  c10::DeviceIndex index;
+  std::mutex mutex;
+  std::vector<c10::Stream> users;  // the stream of the allocation first
+};
+
+/// Blocks that were freed and may still be in use.
+class Retired {
+ public:
+  void add(Block* block) {
+    std::vector<Event> events;
+    for (const c10::Stream& user : block->users) events.push_back(stream_of(user).record());
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({block, std::move(events)});
+    collect_locked();
+  }
+  void collect() {
+    const std::lock_guard lock(mutex_);
+    collect_locked();
+  }
+
+ private:
+  struct Entry {
+    Block* block;
+    std::vector<Event> events;
+  };
+  void collect_locked() {
+    for (auto entry = waiting_.begin(); entry != waiting_.end();) {
+      const auto reached = [](const Event& event) { return event.is_reached(); };
+      if (!std::all_of(entry->events.begin(), entry->events.end(), reached)) {
+        ++entry;
+        continue;
+      }
+      device(entry->block->index).memory().release(entry->block->address);
+      delete entry->block;
+      entry = waiting_.erase(entry);
+    }
+  }
+  std::mutex mutex_;
+  std::deque<Entry> waiting_;
+};
+
+Retired& retired() {
+  static auto* const blocks = new Retired;
+  return *blocks;
+}
+
+void free_block(void* context) {
+  try {
+    retired().add(static_cast<Block*>(context));
+  } catch (const std::exception&) {
+    // A forked child frees what belongs to its parent: nothing to do.
+  }
+}
+
+class SimAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const auto index = current_device();
+    const c10::Device place(kSim, index);
+    if (bytes == 0) return {nullptr, nullptr, &free_nothing, place};
+    retired().collect();
+    void* const address = allocate_or_wait(device(index), bytes);
+    auto* const block = new Block{address, index, {}, {current_stream(index)}};
+    return {address, block, &free_block, place};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    DeviceMemory& memory = device(current_device()).memory();
+    stream_of(current_stream(-1)).run(
+        [&] { std::memcpy(memory.host_view(to), memory.host_view(from), bytes); }, {});
+  }
+
+  bool initialized() override { return is_initialized(); }
+  void emptyCache(c10::MempoolId_t) override { retired().collect(); }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { note_use(data, stream); }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    const MemoryStats now = device(index).memory().stats();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    for (auto* each : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes}) {
+      (*each)[kAll].current = static_cast<std::int64_t>(now.allocated);
+      (*each)[kAll].peak = static_cast<std::int64_t>(now.peak);
+    }
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    const MemoryStats now = device(index).memory().stats();
+    return {now.capacity - now.allocated, now.capacity};
+  }
+
+ private:
+  static void free_nothing(void*) {}
+
+  static void* allocate_or_wait(Device& device, std::size_t bytes) {
+    try {
+      return device.memory().allocate(bytes);
+    } catch (const Error&) {
+      device.synchronize();  // what was freed and is still in use becomes free
+      retired().collect();
+    }
+    try {
+      return device.memory().allocate(bytes);
+    } catch (const Error& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    }
+  }
+};
+
+/// Pinned memory by address.
+struct PinnedRanges {
+  std::mutex mutex;
+  std::map<const std::byte*, std::size_t> ranges;
+};
+PinnedRanges& pinned() {
+  static auto* const all = new PinnedRanges;
+  return *all;
+}
+
+class PinnedAllocator final : public at::HostAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
+    constexpr std::size_t kPage = 4096;
+    void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+    TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "no host memory for ", bytes, " pinned bytes");
+    const std::lock_guard lock(pinned().mutex);
+    pinned().ranges[static_cast<const std::byte*>(memory)] = bytes;
+    return {memory, memory, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  // A copy under way holds its tensors, so there is nothing to note.
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+ private:
+  static void release(void* memory) {
+    if (memory == nullptr) return;
+    {
+      const std::lock_guard lock(pinned().mutex);
+      pinned().ranges.erase(static_cast<const std::byte*>(memory));
+    }
+    std::free(memory);
+  }
+};
+
+SimAllocator the_device_allocator;
+PinnedAllocator the_pinned_allocator;
+
+REGISTER_ALLOCATOR(kSim, &the_device_allocator)
+REGISTER_HOST_ALLOCATOR(kSim, &the_pinned_allocator)
+
+}  // namespace
+
+c10::Allocator* device_allocator() { return &the_device_allocator; }
+c10::Allocator* pinned_allocator() { return &the_pinned_allocator; }
+
+bool is_pinned(const void* address) noexcept {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(pinned().mutex);
+  auto range = pinned().ranges.upper_bound(byte);
+  if (range == pinned().ranges.begin()) return false;
+  --range;
+  return byte < range->first + range->second;
+}
+
+void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  const c10::impl::VirtualGuardImpl guard(kSim);
+  const c10::Device before = guard.exchangeDevice(storage.device());
+  c10::DataPtr larger = device_allocator()->allocate(bytes);
+  const std::size_t kept = std::min(bytes, storage.nbytes());
+  if (kept > 0) device_allocator()->copy_data(larger.get(), storage.data(), kept);
+  storage.set_data_ptr_noswap(std::move(larger));
+  storage.set_nbytes(bytes);
+  guard.setDevice(before);
+}
+
+void note_use(const c10::DataPtr& data, const c10::Stream& stream) {
+  if (data.get_deleter() != &free_block) return;
+  auto* const block = static_cast<Block*>(data.get_context());
+  const std::lock_guard lock(block->mutex);
+  if (std::find(block->users.begin(), block->users.end(), stream) == block->users.end()) block->users.push_back(stream);
+}
+
+}  // namespace atl::sim

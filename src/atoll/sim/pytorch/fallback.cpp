@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operator without a kernel of its own runs PyTorch's CPU kernel on views of the device's memory.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "atoll/sim/pytorch/generator.h"
+#include "atoll/sim/pytorch/host_view.h"
+#include "atoll/sim/pytorch/runtime.h"
+
+namespace atl::sim {
+namespace {
+
+bool on_sim(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == kSim; }
+
+/// One call of an operator with its arguments moved to the host and its results moved back.
+class HostCall {
+ public:
+  HostCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
+      : op_(op), stack_(stack), arguments_(op.schema().arguments().size()) {
+    const auto first = stack_.size() - arguments_;
+    for (std::size_t i = 0; i < arguments_; ++i) stack_[first + i] = to_host(stack_[first + i]);
+    add_generator(first);
+    if (index_ < 0) index_ = current_device();
+  }
+
+  void run() {
+    const auto first = stack_.size() - arguments_;
+    run_operator(index_, flops(first), bytes_, [this] {
+      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+    });
+    take_over_resized();
+    const std::size_t returns = op_.schema().returns().size();
+    for (std::size_t i = stack_.size() - returns; i < stack_.size(); ++i) stack_[i] = to_device(stack_[i]);
+  }
+
+ private:
+  at::Tensor view(const at::Tensor& tensor) {
+    if (!on_sim(tensor)) return tensor;
+    index_ = tensor.device().index();
+    bytes_ += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
+    at::Tensor host = host_view(tensor);
+    originals_.emplace_back(host, tensor);
+    return host;
+  }
+
+  c10::IValue to_host(const c10::IValue& value) {
+    if (value.isTensor()) return view(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(view(tensor));
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        list.push_back(tensor ? std::optional(view(*tensor)) : std::nullopt);
+      }
+      return list;
+    }
+    if (value.isDevice() && value.toDevice().type() == kSim) {
+      index_ = value.toDevice().index();
+      return c10::Device(c10::kCPU);
+    }
+    if (value.isGenerator() && value.toGenerator().device().type() == kSim) return host_generator(value.toGenerator());
+    return value;
+  }
+
+  // Outputs begin empty and are given their size by the operator.
+  void take_over_resized() {
+    for (const auto& [host, original] : originals_) {
+      if (host.sizes() == original.sizes()) continue;
+      original.resize_(host.sizes());
+      run_operator(index_, 0, 0, [&, &host = host, &original = original] { host_view(original).copy_(host); });
+    }
+  }
+
+  // What an operator draws from without being told is the device's generator.
+  void add_generator(std::size_t first) {
+    for (std::size_t i = 0; i < arguments_; ++i) {
+      const auto& type = *op_.schema().arguments()[i].type();
+      const bool wanted = type.kind() == c10::TypeKind::OptionalType &&
+                          type.expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+      if (wanted && stack_[first + i].isNone()) stack_[first + i] = host_generator(default_generator(index_));
+    }
+  }
+
+  c10::IValue to_device(const c10::IValue& value) {
+    if (value.isTensor()) return moved(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(moved(tensor));
+      return list;
+    }
+    return value;
+  }
+
+  // An argument that was changed and returned is itself; a view of one is a view on the device; all else is new.
+  at::Tensor moved(const at::Tensor& result) {
+    if (!result.defined()) return result;
+    for (const auto& [host, original] : originals_) {
+      if (host.is_same(result)) return original;
+      if (host.has_storage() && host.storage().is_alias_of(result.storage()) && result.numel() > 0) {
+        const auto distance = static_cast<const char*>(result.const_data_ptr()) - static_cast<const char*>(host.const_data_ptr());
+        return original.as_strided(result.sizes(), result.strides(),
+                                   original.storage_offset() + distance / static_cast<std::ptrdiff_t>(result.element_size()));
+      }
+    }
+    if (!result.device().is_cpu() || !result.has_storage()) return result;
+    const auto options = result.options().device(c10::Device(kSim, index_)).pinned_memory(false);
+    const at::Tensor made = result.is_non_overlapping_and_dense()
+                                ? at::empty_strided(result.sizes(), result.strides(), options)
+                                : at::empty(result.sizes(), options);
+    run_operator(index_, 0, 0, [&] { host_view(made).copy_(result); });
+    return made;
+  }
+
+  double flops(std::size_t first) const {
+    static const std::unordered_map<std::string, int> kProducts{
+        {"aten::mm", 0}, {"aten::bmm", 0}, {"aten::addmm", 1}, {"aten::baddbmm", 1}, {"aten::addmm_", 1}};
+    const auto found = kProducts.find(op_.schema().name());
+    if (found == kProducts.end()) return 0;
+    const auto a = static_cast<std::size_t>(found->second) + first;
+    const at::Tensor left = stack_[a].toTensor();
+    return 2.0 * static_cast<double>(left.numel()) * static_cast<double>(stack_[a + 1].toTensor().size(-1));
+  }
+
+  const c10::OperatorHandle& op_;
+  torch::jit::Stack& stack_;
+  const std::size_t arguments_;
+  c10::DeviceIndex index_ = -1;
+  double bytes_ = 0;
+  std::vector<std::pair<at::Tensor, at::Tensor>> originals_;  // host view, tensor
+};
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { HostCall(op, *stack).run(); }
+
+}  // namespace
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  if (!on_sim(tensor)) return tensor;
+  const auto options = tensor.options().device(c10::kCPU);
+  if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  DeviceMemory& memory = device(tensor.device().index()).memory();
+  at::Tensor view = at::from_blob(memory.host_view(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), options);
+  if (tensor.is_conj()) view._set_conj(true);
+  if (tensor.is_neg()) view._set_neg(true);
+  return view;
+}
+
+void run_operator(c10::DeviceIndex index, double flops, double bytes, const std::function<void()>& work) {
+  stream_of(current_stream(index)).run(work, device(index).model().operator_time(flops, bytes));
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
+}  // namespace atl::sim

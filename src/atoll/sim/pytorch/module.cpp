@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "atoll/sim/pytorch/generator.h"
+#include "atoll/sim/pytorch/runtime.h"
+
+namespace {
+
+using namespace atl::sim;
+
+py::tuple ids_of(const c10::Stream& stream) {
+  return py::make_tuple(stream.id(), static_cast<int>(stream.device_index()), static_cast<int>(stream.device_type()));
+}
+
+py::object default_generator_of(int index) {
+  return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(static_cast<c10::DeviceIndex>(index))));
+}
+
+py::dict punctuality(int index) {
+  const Punctuality& counts = device(static_cast<c10::DeviceIndex>(index)).punctuality();
+  py::dict result;
+  result["tasks"] = counts.tasks.load();
+  result["late"] = counts.late.load();
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_sim, module) {
+  py::module_::import("torch");
+  module.doc() = "A simulated accelerator; use it through atoll.sim.";
+  module.def("device_count", [] { return static_cast<int>(device_count()); });
+  module.def("current_device", [] { return static_cast<int>(current_device()); });
+  module.def("set_device", [](int index) { set_current_device(static_cast<c10::DeviceIndex>(index)); }, py::arg("index"));
+  module.def("is_initialized", &is_initialized);
+  module.def(
+      "synchronize", [](int index) { device(static_cast<c10::DeviceIndex>(index)).synchronize(); }, py::arg("index") = -1,
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "current_stream", [](int index) { return ids_of(current_stream(static_cast<c10::DeviceIndex>(index))); },
+      py::arg("index") = -1);
+  module.def(
+      "set_stream",
+      [](std::int64_t id, int index) {
+        return ids_of(set_current_stream(
+            c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, static_cast<c10::DeviceIndex>(index)), id)));
+      },
+      py::arg("id"), py::arg("index"));
+  module.def("default_generator", &default_generator_of, py::arg("index") = -1);
+  module.def("punctuality", &punctuality, py::arg("index") = -1,
+             "Of device `index`: tasks with a modelled time, and how many of them ended later than modelled.");
+  module.def(
+      "memory",
+      [](int index) {
+        const MemoryStats stats = device(static_cast<c10::DeviceIndex>(index)).memory().stats();
+        return py::make_tuple(stats.allocated, stats.peak, stats.capacity);
+      },
+      py::arg("index") = -1, "Bytes in use, their peak, and the device's size.");
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/pytorch/runtime.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "atoll/core/fd.h"
+
+namespace atl::sim {
+namespace {
+
+constexpr c10::DeviceIndex kMostDevices = 64;
+constexpr c10::DeviceIndex kUsualDevices = 8;
+constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
+constexpr c10::StreamId kPoolStreams = 8;                       // 1 to 8
+
+/// "2.5", "16G": a number that may end with K, M or G (powers of 1000). Throws c10::Error naming the variable.
+double number_from(const char* name, double fallback) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  double value = std::strtod(text, &end);
+  const std::string unit = end;
+  if (unit == "K") value *= 1e3;
+  if (unit == "M") value *= 1e6;
+  if (unit == "G") value *= 1e9;
+  const bool known = unit.empty() || unit == "K" || unit == "M" || unit == "G";
+  TORCH_CHECK_VALUE(end != text && known && value >= 0, name, " is \"", text,
+                    "\"; it must be a number that is not negative, like 2.5 or 16G");
+  return value;
+}
+
+struct Runtime {
+  std::mutex mutex;
+  std::array<std::atomic<Device*>, kMostDevices> devices{};
+  std::uint32_t made_in = fork_depth();
+};
+
+// Never destroyed: tensors may outlive static objects.
+Runtime& runtime() {
+  static auto* const all = new Runtime;
+  return *all;
+}
+
+thread_local c10::DeviceIndex this_device = 0;
+thread_local std::array<c10::StreamId, kMostDevices> this_stream{};
+
+}  // namespace
+
+Device::Device(std::size_t memory_bytes, const Model& model) : model_(model), memory_(memory_bytes) {
+  for (c10::StreamId id = 0; id <= kPoolStreams; ++id) streams_.push_back(std::make_unique<Stream>(punctuality_));
+}
+
+Stream& Device::stream(c10::StreamId id) {
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK(id >= 0 && static_cast<std::size_t>(id) < streams_.size(), "sim: there is no stream ", id);
+  return *streams_[static_cast<std::size_t>(id)];
+}
+
+c10::StreamId Device::new_stream() {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(std::make_unique<Stream>(punctuality_));
+  return static_cast<c10::StreamId>(streams_.size()) - 1;
+}
+
+c10::StreamId Device::pool_stream() {
+  const std::lock_guard lock(mutex_);
+  next_of_pool_ = next_of_pool_ % kPoolStreams + 1;
+  return next_of_pool_;
+}
+
+std::vector<Stream*> Device::all_streams() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Stream*> all;
+  for (const auto& stream : streams_) all.push_back(stream.get());
+  return all;
+}
+
+void Device::synchronize() {
+  for (Stream* const stream : all_streams()) stream->synchronize();
+}
+
+c10::DeviceIndex device_count() noexcept {
+  static const auto count = [] {
+    const char* const text = std::getenv("ATOLL_SIM_DEVICES");
+    const long wanted = text != nullptr ? std::strtol(text, nullptr, 10) : kUsualDevices;
+    return static_cast<c10::DeviceIndex>(std::min<long>(std::max<long>(wanted, 0), kMostDevices));
+  }();
+  return count;
+}
+
+Device& device(c10::DeviceIndex index) {
+  if (index < 0) index = this_device;
+  TORCH_CHECK(index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
+              static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+  Runtime& all = runtime();
+  TORCH_CHECK(all.made_in == fork_depth(),
+              "a simulated device cannot be used in a forked process: start it with spawn or forkserver");
+  std::atomic<Device*>& slot = all.devices[static_cast<std::size_t>(index)];
+  if (Device* const known = slot.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard lock(all.mutex);
+  if (slot.load() == nullptr) {
+    const Model model{number_from("ATOLL_SIM_SPEED", 0), number_from("ATOLL_SIM_BANDWIDTH", 0)};
+    slot = new Device(static_cast<std::size_t>(number_from("ATOLL_SIM_MEMORY", kUsualMemory)), model);
+  }
+  return *slot.load();
+}
+
+bool is_initialized() noexcept {
+  for (const auto& slot : runtime().devices) {
+    if (slot.load() != nullptr) return true;
+  }
+  return false;
+}
+
+c10::DeviceIndex current_device() noexcept { return this_device; }
+
+void set_current_device(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
+              static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+  this_device = index;
+}
+
+c10::Stream current_stream(c10::DeviceIndex index) noexcept {
+  if (index < 0) index = this_device;
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, index), this_stream[static_cast<std::size_t>(index)]);
+}
+
+c10::Stream set_current_stream(c10::Stream stream) {
+  const c10::Stream before = current_stream(stream.device_index());
+  this_stream[static_cast<std::size_t>(stream.device_index())] = stream.id();
+  return before;
+}
+
+Stream& stream_of(const c10::Stream& stream) { return device(stream.device_index()).stream(stream.id()); }
+
+}  // namespace atl::sim

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "atoll/sim/device/memory.h"
+#include "atoll/sim/device/model.h"
+#include "atoll/sim/device/stream.h"
+
+namespace atl::sim {
+
+inline constexpr c10::DeviceType kSim = c10::DeviceType::PrivateUse1;
+
+/// One simulated device as PyTorch sees it. Its streams live as long as the process; stream 0 is the default one.
+/// Thread-safe.
+class Device {
+ public:
+  Device(std::size_t memory_bytes, const Model& model);
+
+  DeviceMemory& memory() noexcept { return memory_; }
+  const Model& model() const noexcept { return model_; }
+  const Punctuality& punctuality() const noexcept { return punctuality_; }
+
+  Stream& stream(c10::StreamId id);
+  c10::StreamId new_stream();
+  c10::StreamId pool_stream();
+
+  /// Blocks until all streams are idle.
+  void synchronize();
+
+ private:
+  std::vector<Stream*> all_streams();
+
+  const Model model_;
+  DeviceMemory memory_;
+  Punctuality punctuality_;
+  std::mutex mutex_;  // guards the vector
+  std::vector<std::unique_ptr<Stream>> streams_;
+  c10::StreamId next_of_pool_ = 0;
+};
+
+/// The number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use.
+c10::DeviceIndex device_count() noexcept;
+
+/// Device `index`, or the current one for -1. Throws c10::Error for one that is not there, and in a forked child.
+Device& device(c10::DeviceIndex index);
+
+/// Whether a device has been used.
+bool is_initialized() noexcept;
+
+// Each thread's own.
+c10::DeviceIndex current_device() noexcept;
+void set_current_device(c10::DeviceIndex index);
+c10::Stream current_stream(c10::DeviceIndex index) noexcept;
+c10::Stream set_current_stream(c10::Stream stream);  ///< returns the one before
+
+Stream& stream_of(const c10::Stream& stream);
+
+}  // namespace atl::sim

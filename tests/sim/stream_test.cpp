@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/device/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace atl::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Stream, WorkRunsInOrderWhoeverRunsIt) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) {
+    if (i % 3 == 0) {
+      stream.run([&, i] { order.push_back(i); }, 0ns);
+    } else {
+      stream.enqueue([&, i](double) { order.push_back(i); }, 0ns);
+    }
+  }
+  stream.synchronize();
+  std::vector<int> expected(100);
+  for (int i = 0; i < 100; ++i) expected[static_cast<std::size_t>(i)] = i;
+  EXPECT_EQ(order, expected);
+  EXPECT_TRUE(stream.is_idle());
+}
+
+TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  const auto begin = Clock::now();
+  stream.run([] {}, 20ms);
+  stream.run([] {}, 20ms);
+  EXPECT_LT(Clock::now() - begin, 20ms) << "the caller runs ahead of the device";
+  const Event event = stream.record();
+  EXPECT_FALSE(event.is_reached());
+  EXPECT_FALSE(stream.is_idle());
+  event.wait();
+  EXPECT_GE(Clock::now() - begin, 40ms);
+  EXPECT_TRUE(event.is_reached());
+  EXPECT_GE(event.when() - begin, 40ms);
+  EXPECT_LT(event.when() - begin, 60ms);
+}
+
+TEST(Stream, TimeOfQueuedWorkAddsUpExactly) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  const Event first = stream.record();
+  stream.run([] {}, 0ns);
+  const Event begin = stream.record();
+  Event last;
+  for (int i = 0; i < 10; ++i) {
+    stream.enqueue([](double) {}, 3ms);
+    last = stream.record();
+  }
+  last.wait();
+  EXPECT_GE(last.when() - begin.when(), 30ms);
+  EXPECT_LT(last.when() - begin.when(), 45ms) << "late wake-ups do not add up";
+  EXPECT_TRUE(first.is_reached());
+}
+
+TEST(Stream, ACopyArrivesPieceByPieceAndNeverEarly) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  const auto begin = Clock::now();
+  std::vector<std::pair<double, Clock::duration>> seen;
+  stream.enqueue([&](double share) { seen.emplace_back(share, Clock::now() - begin); }, 10ms);
+  stream.synchronize();
+  ASSERT_GT(seen.size(), 10U);
+  EXPECT_EQ(seen.back().first, 1.0);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (i > 0) {
+      EXPECT_GT(seen[i].first, seen[i - 1].first);
+    }
+    EXPECT_GE(seen[i].second, std::chrono::duration_cast<Clock::duration>(10ms * seen[i].first) - 1us);
+  }
+}
+
+TEST(Stream, WaitsForEventsOfOtherStreams) {
+  Punctuality punctuality;
+  Stream slow(punctuality);
+  Stream fast(punctuality);
+  std::atomic<bool> done{false};
+  slow.enqueue([&](double share) { done = share == 1.0; }, 20ms);
+  fast.wait_for(slow.record());
+  bool seen = false;
+  fast.run([&] { seen = done; }, 0ns);
+  EXPECT_TRUE(seen);
+  EXPECT_FALSE(Event().is_reached() == false) << "an event that was never recorded holds nobody up";
+}
+
+TEST(Stream, LateWorkIsCounted) {
+  Punctuality punctuality;
+  {
+    Stream stream(punctuality);
+    stream.run([] {}, 5ms);
+    EXPECT_EQ(punctuality.late.load(), 0U);
+    stream.synchronize();
+    const auto begin = Clock::now();
+    stream.run([&] { while (Clock::now() - begin < 5ms) {} }, 1ms);
+  }
+  EXPECT_EQ(punctuality.tasks.load(), 2U);
+  EXPECT_EQ(punctuality.late.load(), 1U);
+}
+
+TEST(Stream, DestructionWaitsForWhatWasIssued) {
+  Punctuality punctuality;
+  std::atomic<int> done{0};
+  {
+    Stream stream(punctuality);
+    for (int i = 0; i < 5; ++i) stream.enqueue([&](double share) { done += share == 1.0; }, 1ms);
+  }
+  EXPECT_EQ(done.load(), 5);
+}
+
+}  // namespace
+}  // namespace atl::sim
