@@ -18,6 +18,14 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.pipelining"])
 
 
+DEVICE = "TEST_DEVICE"
+
+
+def device() -> str:
+    """Where the tensors of this rank are to be: "cpu", or "sim" in a rank that has simulated devices."""
+    return os.environ.get(DEVICE, "cpu")
+
+
 class RankError(AssertionError):
     """A function failed on some ranks; the text holds every traceback."""
 
@@ -27,7 +35,10 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch.distributed as dist
 
-    import atoll  # noqa: F401
+    import atoll
+
+    if environment.get(DEVICE) == "sim":
+        import atoll.sim  # noqa: F401
 
     dist.init_process_group("atoll", store=dist.TCPStore("127.0.0.1", port), rank=rank, world_size=size)
     connection.send((True, None))
@@ -42,12 +53,18 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
 
 
 class Ranks:
-    """`size` processes, each a rank of a default group over Atoll. `islands` gives each rank's ATOLL_ISLAND."""
+    """`size` processes, each a rank of a default group over Atoll. `islands` gives each rank's ATOLL_ISLAND,
+    `devices` what device() returns there: "cpu" or "sim"."""
 
     def __init__(
-        self, size: int, islands: Sequence[str] | None = None, environment: dict[str, str] | None = None
+        self,
+        size: int,
+        islands: Sequence[str] | None = None,
+        environment: dict[str, str] | None = None,
+        devices: Sequence[str] | None = None,
     ) -> None:
         self.size = size
+        self._devices = devices
         self._islands = islands
         self._environment = dict(environment or {})
         self._processes: list[Any] = []
@@ -78,6 +95,8 @@ class Ranks:
             environment = dict(self._environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.size))
             if self._islands:
                 environment["ATOLL_ISLAND"] = self._islands[rank]
+            if self._devices:
+                environment[DEVICE] = self._devices[rank]
             here, there = PROCESSES.Pipe()
             process = PROCESSES.Process(target=_serve, args=(rank, self.size, environment, self._store.port, there))
             process.start()

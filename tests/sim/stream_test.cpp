@@ -100,7 +100,12 @@ TEST(Stream, LateWorkIsCounted) {
     EXPECT_EQ(punctuality.late.load(), 0U);
     stream.synchronize();
     const auto begin = Clock::now();
-    stream.run([&] { while (Clock::now() - begin < 5ms) {} }, 1ms);
+    stream.run(
+        [&] {
+          while (Clock::now() - begin < 5ms) {
+          }
+        },
+        1ms);
   }
   EXPECT_EQ(punctuality.tasks.load(), 2U);
   EXPECT_EQ(punctuality.late.load(), 1U);

@@ -45,6 +45,8 @@ struct Call {
   std::vector<Segment> input;
   std::vector<Segment> output;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
+  /// Set where the input is still on its way from a device: asked, on the executing thread, until it returns true.
+  std::function<bool()> ready;
 };
 
 /// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.

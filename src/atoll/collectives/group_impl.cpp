@@ -9,6 +9,8 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::seconds kLongestDrain{10};
+constexpr std::chrono::microseconds kSpinForInput{50};
+constexpr std::chrono::microseconds kPauseForInput{30};
 
 std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
   std::vector<transport::PeerAddress> list;
@@ -170,6 +172,7 @@ void Group::Impl::work() {
 void Group::Impl::execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket) {
   try {
     failure.throw_if_set();
+    if (call.ready) await_input(call, signature, deadline);
     events.started(ticket);
     executor.run(*schedule_for(call), call, signature, deadline);
     events.finished(ticket, true);
@@ -177,6 +180,24 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
     events.finished(ticket, false);
     fail(error);
     throw_failure(signature, bytes_of(call) / size_of(call.dtype));
+  }
+}
+
+// A device's events cannot be slept on together with this group's end.
+void Group::Impl::await_input(const Call& call, const Signature& signature, Deadline deadline) {
+  const auto begin = Clock::now();
+  while (!call.ready()) {
+    failure.throw_if_set();
+    if (deadline.expired()) {
+      throw Error(ErrorKind::kTimeout, describe(signature, bytes_of(call) / size_of(call.dtype)) + " on rank " +
+                                           std::to_string(options.rank) +
+                                           " timed out: waiting for its input to arrive from the device");
+    }
+    if (Clock::now() - begin < kSpinForInput) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPauseForInput);
+    }
   }
 }
 

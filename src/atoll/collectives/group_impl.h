@@ -40,6 +40,7 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
 
   void run(const Call& call);
   void submit(Call call, Completion done);
+  void await_input(const Call& call, const Signature& signature, Deadline deadline);
   void execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
   Signature begin(const Call& call);
   std::shared_ptr<const Schedule> schedule_for(const Call& call);

@@ -81,6 +81,11 @@ std::shared_ptr<collectives::Group> BackendAtoll::group() const {
   return group_;
 }
 
+std::shared_ptr<Process> BackendAtoll::process() const {
+  const std::lock_guard lock(mutex_);
+  return process_;
+}
+
 BackendAtoll::Parts BackendAtoll::take() {
   Parts parts;
   const std::lock_guard lock(mutex_);

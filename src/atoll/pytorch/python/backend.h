@@ -18,7 +18,8 @@
 
 namespace atl::pytorch {
 
-/// A process group of torch.distributed over collectives::Group. CPU tensors. All functions are thread-safe; collectives must be
+/// A process group of torch.distributed over collectives::Group. Tensors on the CPU, or on an accelerator, from where they are
+/// copied to the host and back; those of one call are on one device, ranks may differ. All functions are thread-safe; collectives must be
 /// issued in the same order on all ranks. With asyncOp == false a collective runs on the calling thread and its Work is complete.
 /// Wrong arguments throw ValueError or TypeError before anything is sent; other errors are DistBackendError,
 /// DistNetworkError or DistStoreError, and the first one ends the group.
@@ -113,6 +114,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
   c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
                                          Operands operands, const Tensors& inputs, Tensors outputs);
+  std::shared_ptr<Process> process() const;  // null once closed
   bool coalescing() const;
   void note_if_coalescing(const c10::intrusive_ptr<WorkAtoll>& work);
   Parts take();  // nothing when already closed, or in a forked child

@@ -9,9 +9,7 @@ namespace atl::pytorch {
 
 void check_tensor(const char* operation, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.defined(), operation, ": got an undefined tensor");
-  TORCH_CHECK_VALUE(
-      tensor.device().is_cpu(), operation, ": got a tensor on device ", tensor.device(),
-      "; the atoll backend handles CPU tensors only: move it with .cpu() or use the device's own backend");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), operation, ": got a tensor on device meta, which holds no values");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, operation, ": got a tensor with layout ", tensor.layout(),
                     "; only dense tensors are accepted here");
 }

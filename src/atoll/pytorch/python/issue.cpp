@@ -31,11 +31,8 @@ collectives::Call BackendAtoll::call_for(collectives::Operation operation, const
 c10::intrusive_ptr<WorkAtoll> BackendAtoll::new_work(const Operation& about,
                                                      const std::shared_ptr<collectives::Group>& group,
                                                      Operands operands, const Tensors& inputs, Tensors outputs) {
-  std::shared_ptr<Completions> completions;
-  {
-    const std::lock_guard lock(mutex_);
-    if (process_) completions = process_->completions;
-  }
+  const auto process = this->process();
+  auto completions = process ? process->completions : nullptr;
   const WorkFacts facts{about.type, about.title, rank_, group->sequence()};
   return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(operands), std::move(completions),
                                         group);
@@ -44,8 +41,13 @@ c10::intrusive_ptr<WorkAtoll> BackendAtoll::new_work(const Operation& about,
 BackendAtoll::WorkPtr BackendAtoll::issue(const Operation& about, std::vector<collectives::Call> calls,
                                           Operands operands, const Tensors& inputs, Tensors outputs) {
   const auto group = this->group();
+  const auto staging = operands.staging();
+  if (staging) {
+    staging->begin();
+    for (collectives::Call& call : calls) call.ready = [staging] { return staging->is_loaded(); };
+  }
   auto work = new_work(about, group, std::move(operands), inputs, std::move(outputs));
-  if (!about.async && !coalescing()) {
+  if (!about.async && !staging && !coalescing()) {
     std::exception_ptr error;
     try {
       for (const collectives::Call& call : calls) group->run(call);
@@ -74,13 +76,29 @@ BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int 
   const auto group = this->group();
   Operands operands;
   const auto memory = operands.read(tensor);
+  const auto staging = operands.staging();
+  if (staging) staging->begin();
   auto work = new_work({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, group, std::move(operands),
                        {tensor}, {tensor});
   note_if_coalescing(work);
   work->expect_parts(1);
-  try {
-    group->send(destination, number, wire_type(tensor.scalar_type()), {memory.data, memory.bytes}, std::nullopt,
+  const auto send_now = [=, type = wire_type(tensor.scalar_type())] {
+    group->send(destination, number, type, {memory.data, memory.bytes}, std::nullopt,
                 [work](const std::exception_ptr& error) { work->part_done(error); });
+  };
+  if (const auto process = this->process(); process && (staging || !process->sends.is_idle())) {
+    const auto ready = [=] { return !staging || staging->is_loaded() || group->error() != nullptr; };
+    process->sends.post(ready, [=] {
+      try {
+        send_now();
+      } catch (...) {
+        work->part_done(std::current_exception());
+      }
+    });
+    return work;
+  }
+  try {
+    send_now();
   } catch (const Error& error) {
     throw_as_torch(error);
   }
@@ -94,6 +112,7 @@ BackendAtoll::WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType
   const auto group = this->group();
   Operands operands;
   const auto memory = operands.write(tensor);
+  if (operands.staging()) operands.staging()->begin();
   auto work = new_work({type, title, c10d::kUnsetTimeout, true}, group, std::move(operands), {tensor}, {tensor});
   note_if_coalescing(work);
   work->expect_parts(1);
@@ -158,10 +177,7 @@ BackendAtoll::WorkPtr BackendAtoll::endCoalescing() {
     all->done_on_caller(nullptr);
     return all;
   }
-  all->expect_parts(works.size());
-  for (const auto& work : works) {
-    work->when_done([all](const std::exception_ptr& error) { all->part_done(error); });
-  }
+  all->consists_of(works);
   return all;
 }
 

@@ -15,7 +15,20 @@ collectives::Segment memory_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+bool Operands::on_device(const at::Tensor& tensor) {
+  const bool is_cpu = tensor.device().is_cpu();
+  const bool mixed = is_cpu ? staging_ != nullptr : !kept_.empty() && staging_ == nullptr;
+  TORCH_CHECK_VALUE(!mixed, "the tensors of one call must be on one device, got some on the CPU and some on ",
+                    is_cpu ? staging_->device() : tensor.device());
+  if (!is_cpu && !staging_) staging_ = std::make_shared<Staging>();
+  return !is_cpu;
+}
+
 collectives::Segment Operands::read(const at::Tensor& tensor) {
+  if (on_device(tensor)) {
+    kept_.push_back(staging_->load(tensor));
+    return memory_of(kept_.back());
+  }
   if (is_plain(tensor)) {
     kept_.push_back(tensor);
   } else {
@@ -26,6 +39,10 @@ collectives::Segment Operands::read(const at::Tensor& tensor) {
 }
 
 collectives::Segment Operands::write(const at::Tensor& tensor, bool load) {
+  if (on_device(tensor)) {
+    kept_.push_back(staging_->store(tensor, load));
+    return memory_of(kept_.back());
+  }
   if (is_plain(tensor)) {
     kept_.push_back(tensor);
     return memory_of(tensor);
@@ -33,6 +50,7 @@ collectives::Segment Operands::write(const at::Tensor& tensor, bool load) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   at::Tensor temporary = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (load) temporary.copy_(tensor);
+  kept_.push_back(tensor);
   copies_.emplace_back(tensor, temporary);
   return memory_of(temporary);
 }
@@ -40,6 +58,7 @@ collectives::Segment Operands::write(const at::Tensor& tensor, bool load) {
 void Operands::copy_back() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   for (auto& [target, temporary] : copies_) target.copy_(temporary);
+  if (staging_) staging_->copy_back();
 }
 
 std::vector<collectives::Segment> cut(collectives::Segment whole, const std::vector<std::int64_t>& numels,

@@ -7,16 +7,21 @@
 
 #include "atoll/collectives/context.h"
 #include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/in_order.h"
 #include "atoll/pytorch/python/torch.h"
 
 namespace atl::pytorch {
 
 /// What all groups of this process share. Made with the first group, gone with the last.
 struct Process {
-  ~Process() { completions->stop(); }
+  ~Process() {
+    sends.stop();
+    completions->stop();
+  }
 
   std::shared_ptr<collectives::Context> context;
   std::shared_ptr<Completions> completions = std::make_shared<Completions>();
+  InOrder sends;  // of tensors on accelerators, and of others behind them
 };
 
 /// The live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees with the rest of

@@ -4,17 +4,6 @@
 #include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
-namespace {
-
-void mark(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs, const std::exception_ptr& error) {
-  if (error) {
-    future.setErrorIfNeeded(error);
-  } else {
-    future.markCompleted(c10::IValue(outputs));
-  }
-}
-
-}  // namespace
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                      Operands operands, std::shared_ptr<Completions> completions,
@@ -24,7 +13,9 @@ WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inpu
       outputs_(std::move(outputs)),
       completions_(std::move(completions)),
       group_(std::move(group)),
-      operands_(std::move(operands)) {}
+      operands_(std::move(operands)) {
+  if (operands_.staging()) stagings_.push_back(operands_.staging());
+}
 
 c10::intrusive_ptr<WorkAtoll> WorkAtoll::self() {
   return c10::intrusive_ptr<WorkAtoll>::unsafe_reclaim_from_nonowning(this);
@@ -80,9 +71,32 @@ void WorkAtoll::settle(bool may_block) {
     listeners.swap(listeners_);
     std::swap(released, operands_);
   }
-  if (future) mark(*future, outputs_, error);
+  if (released.staging()) released.staging()->release();
+  if (future) mark_future(*future, error);
   finish(error);
   for (const Listener& listener : listeners) listener(error);
+}
+
+// The future's own events are recorded on the stream on which the results arrive.
+void WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const {
+  if (error) return future.setErrorIfNeeded(error);
+  const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
+  stagings_.empty() ? complete() : stagings_.front()->on_arrival(complete);
+}
+
+void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& parts) {
+  expect_parts(parts.size());
+  {
+    const std::lock_guard lock(state_mutex_);
+    for (const auto& part : parts) stagings_.insert(stagings_.end(), part->stagings_.begin(), part->stagings_.end());
+  }
+  for (const auto& part : parts) {
+    part->when_done([self = self()](const std::exception_ptr& error) { self->part_done(error); });
+  }
+}
+
+void WorkAtoll::wait_for_device() const {
+  for (const auto& staging : stagings_) staging->wait_on_current_stream();
 }
 
 void WorkAtoll::set_source_rank(int rank) {
@@ -115,6 +129,8 @@ bool WorkAtoll::wait(std::chrono::milliseconds timeout) {
                                                   "; the operation goes on until its own deadline"));
   }
   if (exception_) std::rethrow_exception(exception_);
+  lock.unlock();
+  wait_for_device();
   return true;
 }
 
@@ -126,8 +142,10 @@ std::vector<at::Tensor> WorkAtoll::result() {
 c10::intrusive_ptr<c10::ivalue::Future> WorkAtoll::getFuture() {
   const std::lock_guard lock(state_mutex_);
   if (!future_) {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (settled_) mark(*future_, outputs_, first_error_);
+    std::vector<c10::Device> devices;
+    if (!stagings_.empty()) devices.push_back(stagings_.front()->device());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+    if (settled_) mark_future(*future_, first_error_);
   }
   return future_;
 }

@@ -48,6 +48,9 @@ class WorkAtoll final : public c10d::Work {
 
   void set_source_rank(int rank);
 
+  /// This one is done when `parts` are, and whoever waits for it waits for their tensors.
+  void consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& parts);
+
   /// Calls `listener` once, when the work completes; at once if it has. Must not block.
   void when_done(Listener listener);
 
@@ -55,7 +58,7 @@ class WorkAtoll final : public c10d::Work {
 
   // c10d::Work
 
-  /// Blocks until the outputs are valid; throws the operation's error, or DistBackendError after `timeout` (zero or less:
+  /// Blocks until the outputs are valid, those on an accelerator for whoever uses the calling thread's current stream; throws the operation's error, or DistBackendError after `timeout` (zero or less:
   /// the operation's own deadline alone).
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
@@ -68,6 +71,8 @@ class WorkAtoll final : public c10d::Work {
 
  private:
   void settle(bool may_block);
+  void mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const;
+  void wait_for_device() const;
   c10::intrusive_ptr<WorkAtoll> self();
 
   const WorkFacts facts_;
@@ -77,6 +82,7 @@ class WorkAtoll final : public c10d::Work {
 
   mutable std::mutex state_mutex_;  // the base class's mutex_ is taken inside finish()
   Operands operands_;
+  std::vector<std::shared_ptr<Staging>> stagings_;  // whose results this work brings
   std::size_t parts_left_ = 0;
   std::exception_ptr first_error_;
   bool settled_ = false;

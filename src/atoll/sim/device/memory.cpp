@@ -41,8 +41,7 @@ DeviceMemory::DeviceMemory(std::size_t capacity) : capacity_(round_up(std::max<s
   if (memory_ < 0 || ::ftruncate(memory_, static_cast<off_t>(capacity_)) != 0) {
     const int error = errno;
     if (memory_ >= 0) ::close(memory_);
-    throw Error(ErrorKind::kUnavailable,
-                with_errno("no memory for a simulated device of " + in_mib(capacity_), error));
+    throw Error(ErrorKind::kUnavailable, with_errno("no memory for a simulated device of " + in_mib(capacity_), error));
   }
   try {
     device_ = map(capacity_, PROT_NONE, memory_);
@@ -71,8 +70,8 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   }
   if (best == free_.end()) {
     throw Error(ErrorKind::kUnavailable, "the simulated device is out of memory: " + std::to_string(bytes) +
-                                             " bytes wanted, " + in_mib(stats_.allocated) + " of " +
-                                             in_mib(capacity_) + " in use (ATOLL_SIM_MEMORY sets its size)");
+                                             " bytes wanted, " + in_mib(stats_.allocated) + " of " + in_mib(capacity_) +
+                                             " in use (ATOLL_SIM_MEMORY sets its size)");
   }
   const std::size_t offset = best->first;
   const std::size_t rest = best->second - wanted;

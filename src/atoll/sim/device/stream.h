@@ -40,8 +40,8 @@ class Event {
   struct State {
     mutable std::mutex mutex;
     std::condition_variable changed;
-    bool passed = true;           // all work before it is done for real
-    Clock::time_point finish{};   // its modelled time, known once `passed`
+    bool passed = true;          // all work before it is done for real
+    Clock::time_point finish{};  // its modelled time, known once `passed`
   };
   void pass(Clock::time_point at) const;
 
@@ -97,10 +97,10 @@ class Stream {
   Punctuality& punctuality_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> queue_;        // the front is under way
-  Clock::time_point finish_{};    // modelled end of everything done for real
+  std::deque<Task> queue_;      // the front is under way
+  Clock::time_point finish_{};  // modelled end of everything done for real
   bool stopping_ = false;
-  std::thread thread_;            // started by the first task for it
+  std::thread thread_;  // started by the first task for it
 };
 
 }  // namespace atl::sim

@@ -87,8 +87,7 @@ class SimAllocator final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     DeviceMemory& memory = device(current_device()).memory();
-    stream_of(current_stream(-1)).run(
-        [&] { std::memcpy(memory.host_view(to), memory.host_view(from), bytes); }, {});
+    stream_of(current_stream(-1)).run([&] { std::memcpy(memory.host_view(to), memory.host_view(from), bytes); }, {});
   }
 
   bool initialized() override { return is_initialized(); }

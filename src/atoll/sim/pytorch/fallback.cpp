@@ -31,9 +31,8 @@ class HostCall {
 
   void run() {
     const auto first = stack_.size() - arguments_;
-    run_operator(index_, flops(first), bytes_, [this] {
-      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
-    });
+    run_operator(index_, flops(first), bytes_,
+                 [this] { op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_); });
     take_over_resized();
     const std::size_t returns = op_.schema().returns().size();
     for (std::size_t i = stack_.size() - returns; i < stack_.size(); ++i) stack_[i] = to_device(stack_[i]);
@@ -106,9 +105,11 @@ class HostCall {
     for (const auto& [host, original] : originals_) {
       if (host.is_same(result)) return original;
       if (host.has_storage() && host.storage().is_alias_of(result.storage()) && result.numel() > 0) {
-        const auto distance = static_cast<const char*>(result.const_data_ptr()) - static_cast<const char*>(host.const_data_ptr());
-        return original.as_strided(result.sizes(), result.strides(),
-                                   original.storage_offset() + distance / static_cast<std::ptrdiff_t>(result.element_size()));
+        const auto distance =
+            static_cast<const char*>(result.const_data_ptr()) - static_cast<const char*>(host.const_data_ptr());
+        return original.as_strided(
+            result.sizes(), result.strides(),
+            original.storage_offset() + distance / static_cast<std::ptrdiff_t>(result.element_size()));
       }
     }
     if (!result.device().is_cpu() || !result.has_storage()) return result;

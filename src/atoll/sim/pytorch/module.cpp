@@ -32,11 +32,12 @@ PYBIND11_MODULE(_sim, module) {
   module.doc() = "A simulated accelerator; use it through atoll.sim.";
   module.def("device_count", [] { return static_cast<int>(device_count()); });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
-  module.def("set_device", [](int index) { set_current_device(static_cast<c10::DeviceIndex>(index)); }, py::arg("index"));
+  module.def(
+      "set_device", [](int index) { set_current_device(static_cast<c10::DeviceIndex>(index)); }, py::arg("index"));
   module.def("is_initialized", &is_initialized);
   module.def(
-      "synchronize", [](int index) { device(static_cast<c10::DeviceIndex>(index)).synchronize(); }, py::arg("index") = -1,
-      py::call_guard<py::gil_scoped_release>());
+      "synchronize", [](int index) { device(static_cast<c10::DeviceIndex>(index)).synchronize(); },
+      py::arg("index") = -1, py::call_guard<py::gil_scoped_release>());
   module.def(
       "current_stream", [](int index) { return ids_of(current_stream(static_cast<c10::DeviceIndex>(index))); },
       py::arg("index") = -1);

@@ -80,13 +80,15 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
 }
 
 Tensor& set_empty(Tensor& self) {
-  const at::Storage nothing(c10::Storage::use_byte_size_t(), 0, device_allocator()->allocate(0), device_allocator(), true);
+  const at::Storage nothing(c10::Storage::use_byte_size_t(), 0, device_allocator()->allocate(0), device_allocator(),
+                            true);
   return set_storage(self, nothing, 0, {0}, {});
 }
 
 at::Scalar local_scalar(const Tensor& self) {
   at::Scalar value;
-  stream_of(current_stream(self.device().index())).run([&] { value = at::native::_local_scalar_dense_cpu(host_view(self)); }, {});
+  stream_of(current_stream(self.device().index()))
+      .run([&] { value = at::native::_local_scalar_dense_cpu(host_view(self)); }, {});
   return value;
 }
 
@@ -122,7 +124,8 @@ Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
   }
   const Tensor source = self.expand(to.sizes());
   const bool plain = source.scalar_type() == to.scalar_type() && source.is_non_overlapping_and_dense() &&
-                     source.strides() == to.strides() && source.is_conj() == to.is_conj() && source.is_neg() == to.is_neg();
+                     source.strides() == to.strides() && source.is_conj() == to.is_conj() &&
+                     source.is_neg() == to.is_neg();
   if (plain) {
     copy_bytes(source, to, non_blocking);
     return to;
@@ -162,7 +165,8 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   Stream& stream = stream_of(current_stream(index));
   stream.run(
       [&] {
-        const std::optional<Tensor> host_bias = bias && bias->defined() ? std::optional(host_view(*bias)) : std::nullopt;
+        const std::optional<Tensor> host_bias =
+            bias && bias->defined() ? std::optional(host_view(*bias)) : std::nullopt;
         result = at::convolution(host_view(input), host_view(weight), host_bias, stride, padding, dilation, transposed,
                                  output_padding, groups);
       },

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups whose ranks compute on unlike devices: the same results as on CPUs alone, on side streams and with tensors
+that are freed early."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from support import Ranks, device, raises
+
+# Islands by letter, and what each rank computes on.
+MIXTURES = [
+    ("AB", ["cpu", "sim"]),
+    ("AB", ["sim", "sim"]),
+    ("ABB", ["cpu", "sim", "sim"]),
+    ("ABA", ["sim", "cpu", "sim"]),
+]
+SLOW_COPIES = {"ATOLL_SIM_BANDWIDTH": "50M"}
+
+
+@pytest.fixture(params=MIXTURES, ids=lambda mixture: "-".join(mixture[1]), scope="module")
+def mixed(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    islands, devices = request.param
+    ranks = Ranks(len(devices), list(islands), SLOW_COPIES, devices)
+    yield ranks
+    ranks.stop()
+
+
+def own(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    values = torch.arange(count) % 13 + 3 * rank + 1
+    return values.to(dtype)
+
+
+def everybodys(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [own(rank, count, dtype) for rank in range(dist.get_world_size())]
+
+
+def check(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    assert found.device.type == device(), (what, found.device)
+    assert torch.equal(found.cpu(), expected.to(found.dtype)), (what, found.cpu(), expected)
+
+
+def reduce_everything(rank: int) -> None:
+    size = dist.get_world_size()
+    for count in (0, 1, 61, 100_003):
+        for dtype in (torch.float32, torch.int64, torch.float64):
+            total = sum(everybodys(count, dtype))
+            assert isinstance(total, torch.Tensor)
+            tensor = own(rank, count, dtype).to(device())
+            dist.all_reduce(tensor)
+            check(tensor, total, "all_reduce")
+            tensor = own(rank, count, dtype).to(device())
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+            check(tensor, own(size - 1, count, dtype) if size > 1 else own(0, count, dtype), "max")
+            tensor = own(rank, count, dtype).to(device())
+            dist.reduce(tensor, dst=size - 1)
+            check(tensor, total if rank == size - 1 else own(rank, count, dtype), "reduce")
+
+
+def move_everything(rank: int) -> None:
+    size, count = dist.get_world_size(), 1009
+    tensor = own(rank, count).to(device())
+    dist.broadcast(tensor, src=size - 1)
+    check(tensor, own(size - 1, count), "broadcast")
+    parts = [torch.empty(count, device=device()) for _ in range(size)]
+    dist.all_gather(parts, own(rank, count).to(device()))
+    whole = torch.empty(size * count, device=device())
+    dist.all_gather_into_tensor(whole, own(rank, count).to(device()))
+    for part, expected in zip([*parts, *whole.chunk(size)], 2 * everybodys(count), strict=True):
+        check(part, expected, "all_gather")
+    mine = torch.empty(count, device=device())
+    dist.reduce_scatter_tensor(mine, torch.cat(everybodys(count)).to(device()))
+    check(mine, size * own(rank, count), "reduce_scatter")
+    received = torch.empty(size * count, device=device())
+    dist.all_to_all_single(received, torch.cat([own(rank, count)] * size).to(device()))
+    check(received, torch.cat(everybodys(count)), "all_to_all")
+    gathered = [torch.empty(count, device=device()) for _ in range(size)] if rank == 0 else None
+    dist.gather(own(rank, count).to(device()), gathered, dst=0)
+    for part, expected in zip(gathered or [], everybodys(count), strict=False):
+        check(part, expected, "gather")
+    dist.scatter(mine, [part.to(device()) for part in everybodys(count)] if rank == 0 else None, src=0)
+    check(mine, own(rank, count), "scatter")
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [each["rank"] for each in objects] == list(range(size))
+    dist.barrier()
+
+
+def send_round(rank: int) -> None:
+    size = dist.get_world_size()
+    to, source = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 5000):
+        incoming = [torch.empty(count, device=device()) for _ in range(3)]
+        works = [dist.irecv(tensor, source, tag=1) for tensor in incoming]
+        # The second message is on the CPU and must not overtake the first.
+        for i, place in enumerate((device(), "cpu", device())):
+            works.append(dist.isend((own(rank, count) + i).to(place), to, tag=1))
+        for work in works:
+            work.wait()
+        for i, tensor in enumerate(incoming):
+            check(tensor, own(source, count) + i, f"message {i}")
+    batch = [
+        dist.P2POp(dist.irecv, torch.empty(77, device=device()), source),
+        dist.P2POp(dist.isend, own(rank, 77).to(device()), to),
+    ]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    check(batch[0].tensor, own(source, 77), "batch")
+
+
+def mix_layouts(rank: int) -> None:
+    base = own(rank, 60).reshape(6, 10).to(device())
+    total = sum(everybodys(60)).reshape(6, 10)  # type: ignore[union-attr]
+    for view in (torch.Tensor.t, lambda whole: whole[:, ::2], lambda whole: whole[2:3]):
+        strided, expected = view(base.clone()), view(total)
+        dist.all_reduce(strided)
+        check(strided, expected, "strided")
+    scalar = torch.tensor(float(rank), device=device())
+    dist.all_reduce(scalar)
+    check(scalar, torch.tensor(float(sum(range(dist.get_world_size())))), "0-dim")
+
+
+def compute_between(rank: int) -> None:
+    """Results are used on side streams at once, inputs are changed and freed at once."""
+    count, size = 300_000, dist.get_world_size()
+    for step in range(3):
+        tensor = torch.zeros(count, device=device())
+        tensor.add_(rank + step)
+        work = dist.all_reduce(tensor, async_op=True)
+        other = torch.full((count,), 7.0, device=device())
+        other.mul_(2)
+        work.wait()
+        if device() == "sim":
+            side = torch.sim.Stream()
+            side.wait_stream(torch.sim.current_stream())
+            with torch.sim.stream(side):
+                doubled = tensor * 2
+            torch.sim.current_stream().wait_stream(side)
+        else:
+            doubled = tensor * 2
+        expected = float(sum(range(size)) + size * step)
+        assert doubled.eq(2 * expected).all().item(), (doubled.min(), doubled.max(), expected)
+        future = dist.all_reduce(torch.full((count,), float(rank), device=device()), async_op=True).get_future()
+        del tensor, other
+        chained = future.then(lambda done: done.value()[0] + 1)
+        result = chained.wait()
+        assert result.eq(sum(range(size)) + 1).all().item()
+
+
+@pytest.mark.parametrize("job", [reduce_everything, move_everything, send_round, mix_layouts, compute_between])
+def test_every_operation(mixed: Ranks, job: Any) -> None:
+    mixed.run(job)
+
+
+def train(rank: int, place: str) -> list[torch.Tensor]:
+    torch.manual_seed(5)
+    plain = nn.Sequential(nn.Linear(20, 200), nn.ReLU(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 5)).double()
+    model = DistributedDataParallel(plain.to(place), bucket_cap_mb=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    numbers = torch.Generator().manual_seed(rank)
+    for _ in range(4):
+        batch, labels = torch.randn(6, 20, dtype=torch.float64, generator=numbers), torch.arange(6) % 5
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch.to(place)), labels.to(place)).backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def compare_training(rank: int) -> list[torch.Tensor]:
+    expected, found = train(rank, "cpu"), train(rank, device())
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(a, b), (a - b).abs().max()
+    return found
+
+
+def test_training_gives_the_bits_of_cpus(mixed: Ranks) -> None:
+    first, *others = mixed.run(compare_training)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def mix_in_one_call(rank: int) -> None:
+    if device() == "cpu":
+        return
+    parts = [torch.empty(3) for _ in range(dist.get_world_size())]
+    with raises(ValueError, "one device", "CPU", "sim"):
+        dist.all_gather(parts, torch.ones(3, device="sim"))
+
+
+def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
+    mixed.run(mix_in_one_call)
+    mixed.run(mix_layouts)  # the group goes on
+
+
+def wait_for_a_slow_device(rank: int) -> float:
+    """Issuing an operation must not wait for what the device still has to do."""
+    tensor = torch.ones(1_000_000, device=device())  # 80 ms to copy at this rate, each way
+    begin = time.monotonic()
+    work = dist.all_reduce(tensor, async_op=True)
+    issued = time.monotonic() - begin
+    work.wait()
+    assert tensor[0].item() == dist.get_world_size()
+    return issued
+
+
+def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
+    mixed.run(wait_for_a_slow_device)
+    assert max(mixed.run(wait_for_a_slow_device)) < 0.04
