@@ -19,7 +19,7 @@ NAME = "sim"
 
 def _register() -> None:
     torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, device_module)
+    torch._register_device_module(NAME, device_module)  # type: ignore[no-untyped-call]
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
     )
