@@ -210,6 +210,10 @@ import atoll
 from torch.distributed.distributed_c10d import _abort_process_group
 dist.init_process_group("atoll")
 dist.barrier()
+# An abort reaches who is still inside the barrier too: it waits until all are out.
+store = dist.distributed_c10d._get_default_store()
+store.set(f"out{rank}", "")
+store.wait([f"out{peer}" for peer in range(size)])
 pending = dist.irecv(torch.ones(1), (rank + 1) % size)
 _abort_process_group()
 try:
