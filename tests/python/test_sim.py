@@ -237,8 +237,8 @@ def test_operators_take_the_modelled_time() -> None:
     with Host(ATOLL_SIM_SPEED="0.5") as slow:
         milliseconds, late = slow.run(time_products, 10)
     modelled = 10 * (2 * 256**3 / 10e9 + 5e-6) / 0.5 * 1e3
-    assert 0.999 * modelled <= milliseconds <= 1.5 * modelled
-    assert late <= 1
+    assert 0.999 * modelled <= milliseconds <= 3 * modelled
+    assert late <= 5
 
 
 def run_too_much() -> tuple[bool, bool]:
