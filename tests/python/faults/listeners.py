@@ -10,7 +10,11 @@ def sockets_of(pid: int) -> set[str]:
     """Inode numbers of the process's sockets."""
     found = set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
-        match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        except FileNotFoundError:  # closed since
+            continue
+        match = re.fullmatch(r"socket:\[(\d+)\]", target)
         if match:
             found.add(match[1])
     return found
