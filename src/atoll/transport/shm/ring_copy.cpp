@@ -15,7 +15,7 @@ constexpr std::uint64_t kTrialEvery = 256;   // windows
 constexpr double kFall = 0.5;
 constexpr double kRise = 0.05;
 constexpr double kMostRise = 4;           // times the known cost
-constexpr double kStreamingMustSave = 2;  // the reader finds cached bytes sooner, and memory has less to do
+constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
 
 /// Bytes of a trial: the first window brings the ring's lines to where this kind leaves them.
 constexpr std::uint64_t trial_bytes(std::size_t window_bytes) { return window_bytes + window_bytes / 4; }
