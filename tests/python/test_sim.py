@@ -215,6 +215,7 @@ def free_while_in_use(tell: bool) -> float:
 def test_memory_in_use_on_a_recorded_stream_is_not_reused() -> None:
     with Host(ATOLL_SIM_BANDWIDTH="40M", ATOLL_SIM_MEMORY="16M") as slow:
         assert slow.run(free_while_in_use, True) == 1.0
+        assert slow.run(free_while_in_use, False) == 5.0, "memory that nobody named is reused while it is read"
 
 
 def time_products(count: int) -> tuple[float, float]:

@@ -89,7 +89,7 @@ TEST(Stream, WaitsForEventsOfOtherStreams) {
   bool seen = false;
   fast.run([&] { seen = done; }, 0ns);
   EXPECT_TRUE(seen);
-  EXPECT_FALSE(Event().is_reached() == false) << "an event that was never recorded holds nobody up";
+  EXPECT_TRUE(Event().is_reached()) << "an event that was never recorded holds nobody up";
 }
 
 TEST(Stream, LateWorkIsCounted) {

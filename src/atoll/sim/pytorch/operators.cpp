@@ -102,8 +102,9 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   const auto* const source = static_cast<const std::byte*>(host_view(from).const_data_ptr());
   auto* const target = static_cast<std::byte*>(host_view(to).mutable_data_ptr());
   Stream& stream = stream_of(current_stream(index));
-  // The tensors stay alive until the copy is done.
-  const auto copy = [from, to, source, target, bytes, done = std::size_t{0}](double share) mutable {
+  // The host's memory stays until the copy is done. The device's does not by itself, as on a real device: whoever frees it early
+  // has to name the stream (record_stream).
+  const auto copy = [host = host, source, target, bytes, done = std::size_t{0}](double share) mutable {
     const auto upto = share >= 1 ? bytes : static_cast<std::size_t>(share * static_cast<double>(bytes));
     std::memcpy(target + done, source + done, upto - done);
     done = upto;
