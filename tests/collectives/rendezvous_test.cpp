@@ -155,6 +155,16 @@ TEST(Rendezvous, SeveralAbsentRanksAreNamed) {
   }
 }
 
+TEST(Rendezvous, AProblemOfOneRankIsToldToAll) {
+  const auto outcomes = meet_all(4, milliseconds(30000), {}, [](int rank, Member& mine) {
+    if (rank == 2) mine.problem = "it has no device \"npu\"";
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.kind, ErrorKind::kUnavailable);
+    EXPECT_EQ(outcome.error, "rank 2 cannot take part: it has no device \"npu\"");
+  }
+}
+
 struct Difference {
   const char* name;
   std::function<void(Member&)> apply;
@@ -176,10 +186,13 @@ TEST_P(Disagreement, IsNamedOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, Disagreement,
-    ::testing::Values(Difference{"WireVersion", [](Member& mine) { mine.wire_version += 1; }, "wire version"},
-                      Difference{"Attempt", [](Member& mine) { mine.attempt = 9; }, "attempt"},
-                      Difference{"FlatReduce", [](Member& mine) { mine.flat_reduce = true; }, "ATOLL_REDUCE"},
-                      Difference{"KeyFile", [](Member& mine) { mine.key_from_file = true; }, "ATOLL_KEY_FILE"}),
+    ::testing::Values(
+        Difference{"WireVersion", [](Member& mine) { mine.wire_version += 1; }, "wire version"},
+        Difference{"Attempt", [](Member& mine) { mine.attempt = 9; }, "attempt"},
+        Difference{"FlatReduce", [](Member& mine) { mine.flat_reduce = true; }, "ATOLL_REDUCE"},
+        Difference{"KeyFile", [](Member& mine) { mine.key_from_file = true; }, "ATOLL_KEY_FILE"},
+        Difference{"Device", [](Member& mine) { mine.device = "sim"; }, "(on sim) are both in island \"B\""},
+        Difference{"Library", [](Member& mine) { mine.library = "gloo"; }, "(no library) and rank 3 (library gloo)"}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

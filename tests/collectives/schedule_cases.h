@@ -87,8 +87,19 @@ inline std::string describe(const Topology& topology, const Shape& shape, const 
   for (const auto count : shape.counts) text += " " + std::to_string(count);
   text += " ] " + std::string(to_string(shape.dtype)) + ", root " + std::to_string(shape.root) + ", islands";
   for (const int island : topology.island_of) text += " " + std::to_string(island);
+  for (std::size_t i = 0; topology.has_leads() && i < topology.libraries.size(); ++i)
+    text += topology.libraries[i].empty() ? " -" : " L";
   return text + (topology.flat_reduce ? ", flat" : "") + ", frames of " + std::to_string(limits.max_payload) +
          ", window " + std::to_string(limits.window) + ", small " + std::to_string(limits.small_bytes);
+}
+
+/// The shapes when the islands that have a library use it.
+inline std::vector<Shape> with_libraries(const Topology& topology, std::vector<Shape> shapes) {
+  for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
+    const auto island = static_cast<std::size_t>(topology.island_of[rank]);
+    shapes[rank].library_inside = !topology.libraries[island].empty() && topology.islands[island].size() > 1;
+  }
+  return shapes;
 }
 
 /// Empty when the schedules of this case are right; else the case and the fault.

@@ -84,6 +84,21 @@ std::vector<Case> make_cases() {
       }
     }
   }
+  // With libraries inside "a" and, in the second, "b".
+  for (const bool both : {false, true}) {
+    for (const Operation operation : testing::kOperations) {
+      if (operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll)
+        continue;
+      Case made;
+      made.topology = Topology::from_labels({"a", "b", "a", "b", "a"});
+      made.topology.libraries = {"library", both ? "library" : ""};
+      made.shapes = testing::make_shapes(made.topology, operation, DataType::kFloat32, 350, 1, false);
+      made.shapes = testing::with_libraries(made.topology, std::move(made.shapes));
+      made.schedules = testing::build_all(made.topology, made.shapes, kLimits);
+      made.name = testing::describe(made.topology, made.shapes[0], kLimits);
+      cases.push_back(std::move(made));
+    }
+  }
   return cases;
 }
 

@@ -122,6 +122,49 @@ TEST(ScheduleMatrix, UsualLimitsAndSizes) {
   }
 }
 
+// Libraries inside some islands: `which` has a bit for each island. Every operation twice: the libraries used, and not.
+void sweep_libraries(const std::vector<int>& sizes, Order order, unsigned which, std::uint64_t count) {
+  Topology topology = Topology::from_labels(testing::make_labels(sizes, order));
+  for (std::size_t island = 0; island < sizes.size(); ++island)
+    topology.libraries[island] = which >> island & 1 ? "library" : "";
+  if (!topology.has_leads()) return;
+  std::uint64_t number = count;
+  for (const Operation operation : {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
+                                    Operation::kBroadcast, Operation::kReduce, Operation::kBarrier}) {
+    const ScheduleLimits& limits = ++number % 3 == 0 ? kTight : number % 3 == 1 ? kTiny : kStars;
+    for (int root = 0; root < (testing::has_root(operation) ? topology.size : 1); ++root) {
+      const auto shapes = testing::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
+      ASSERT_EQ(testing::check_case(topology, shapes, limits), "");
+      ASSERT_EQ(testing::check_case(topology, testing::with_libraries(topology, shapes), limits), "");
+    }
+  }
+}
+
+TEST(ScheduleMatrix, LibrariesInsideIslands) {
+  std::vector<int> sizes;
+  int number = 0;
+  for_each_layout(3, sizes, [&](const std::vector<int>& layout) {
+    if (layout.size() < 2 || HasFatalFailure()) return;
+    for (unsigned which = 1; which < 1u << layout.size(); ++which) {
+      ++number;
+      const std::uint64_t sampled =
+          std::vector<std::uint64_t>{0, 1, 64, 331, 65, 700, 17}[static_cast<std::size_t>(number) % 7];
+      sweep_libraries(layout, static_cast<Order>(number % 3), which, sampled);
+    }
+  });
+  EXPECT_EQ(number, 25 * 3 + 125 * 7);
+}
+
+TEST(ScheduleMatrix, LibrariesInDeepTrees) {
+  std::vector<int> many(18, 2);
+  many[3] = 1;
+  for (const auto& layout : std::vector<std::vector<int>>{{20, 3}, {17, 1, 18}, many}) {
+    for (const Order order : {Order::kBlocks, Order::kMixed}) {
+      for (const std::uint64_t count : {3, 700}) sweep_libraries(layout, order, 0x2b65d, count);
+    }
+  }
+}
+
 // Deep trees: islands of more than 16 ranks, and more than 16 islands.
 TEST(ScheduleMatrix, DeepTrees) {
   const std::vector<std::vector<int>> layouts{{17},

@@ -80,6 +80,7 @@ void shape_of(const Call& call, int rank, int size, Shape& shape) {
   shape.operation = call.operation;
   shape.dtype = call.dtype;
   shape.root = call.root;
+  shape.library_inside = call.library_inside;
   shape.receive_counts.clear();
   switch (call.operation) {
     case Operation::kAllGather: counts_of(call.output, element_bytes, shape.counts); break;

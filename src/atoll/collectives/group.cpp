@@ -19,6 +19,9 @@ Meeting meet_members(Context& context, Store& store, const GroupOptions& options
   mine.key_from_file = key_comes_from_file();
   mine.flat_reduce = options.flat_reduce;
   mine.island = options.island;
+  mine.device = options.device;
+  mine.library = options.library;
+  mine.problem = options.problem;
   mine.uplink = options.uplink;
   mine.address = endpoint.address();
   return meet(store, options.name + "/", options.rank, mine, options.timeout);

@@ -22,9 +22,12 @@ namespace atl::collectives {
 struct GroupOptions {
   int rank = 0;
   int size = 1;
-  std::string name;    ///< unique in the job; prefix of the store keys; equal on all members
-  std::string island;  ///< this rank's island label
-  double uplink = 0;   ///< ATOLL_UPLINK: relative rate of this rank's way to other islands; 0: not stated
+  std::string name;            ///< unique in the job; prefix of the store keys; equal on all members
+  std::string island;          ///< this rank's island label
+  std::string device = "cpu";  ///< type of the device this rank computes on
+  std::string library;         ///< that can reduce inside this rank's island; "": none but Atoll
+  std::string problem;         ///< why this rank cannot take part: told to all, and nobody does
+  double uplink = 0;           ///< ATOLL_UPLINK: relative rate of this rank's way to other islands; 0: not stated
   std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< default of every operation
   bool flat_reduce = false;                           ///< ATOLL_REDUCE=flat; must be equal on all ranks
 };
@@ -44,6 +47,9 @@ struct Call {
   int root = -1;
   std::vector<Segment> input;
   std::vector<Segment> output;
+  /// The island's library does what happens inside it; the segments hold and receive what led_inputs and led_outputs
+  /// (schedule_leads.h) say, wherever the rest of them is.
+  bool library_inside = false;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
   /// Set where the input is still on its way from a device: asked, on the executing thread, until it returns true.
   std::function<bool()> ready;

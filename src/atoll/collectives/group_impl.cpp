@@ -25,7 +25,13 @@ Topology topology_of(const Meeting& meeting) {
     labels.push_back(member.island);
     uplinks.push_back(member.uplink);
   }
-  return Topology::from_labels(labels, uplinks, meeting.members[0].flat_reduce);
+  Topology topology = Topology::from_labels(labels, uplinks, meeting.members[0].flat_reduce);
+  for (std::size_t island = 0; island < topology.islands.size(); ++island) {
+    const Member& first = meeting.members[static_cast<std::size_t>(topology.islands[island].front())];
+    topology.libraries[island] = first.library;
+    topology.has_accelerators = topology.has_accelerators || first.device != "cpu";
+  }
+  return topology;
 }
 
 std::size_t ranks_on_this_host(const Meeting& meeting, int rank) {

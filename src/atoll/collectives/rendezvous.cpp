@@ -41,10 +41,17 @@ Bytes from_binary(const Json& json) {
 }
 
 Json to_json(const Member& member) {
-  return {{"wire", member.wire_version}, {"size", member.size},
-          {"attempt", member.attempt},   {"key_file", member.key_from_file},
-          {"flat", member.flat_reduce},  {"island", member.island},
-          {"uplink", member.uplink},     {"address", to_binary(member.address.encode())}};
+  return {{"wire", member.wire_version},
+          {"size", member.size},
+          {"attempt", member.attempt},
+          {"key_file", member.key_from_file},
+          {"flat", member.flat_reduce},
+          {"island", member.island},
+          {"device", member.device},
+          {"library", member.library},
+          {"problem", member.problem},
+          {"uplink", member.uplink},
+          {"address", to_binary(member.address.encode())}};
 }
 
 Member member_from(const Json& json) {
@@ -55,6 +62,9 @@ Member member_from(const Json& json) {
   member.key_from_file = json.at("key_file");
   member.flat_reduce = json.at("flat");
   member.island = json.at("island");
+  member.device = json.at("device");
+  member.library = json.at("library");
+  member.problem = json.at("problem");
   member.uplink = json.at("uplink");
   member.address = transport::PeerAddress::decode(from_binary(json.at("address")));
   return member;
@@ -79,6 +89,26 @@ void require_equal(const std::vector<Member>& members, const std::string& what, 
                                           std::to_string(field(members[0])) + " and " +
                                           std::to_string(field(members[r])) +
                                           "; start all ranks with the same setting");
+  }
+}
+
+// One library works on one kind of memory: the ranks of an island must state the same.
+void require_like_islands(const std::vector<Member>& members) {
+  std::map<std::string, std::size_t> first;
+  for (std::size_t r = 0; r < members.size(); ++r) {
+    const std::size_t other = first.try_emplace(members[r].island, r).first->second;
+    const auto disagree = [&](const std::string& a, const std::string& b, const std::string& remedy) {
+      if (a == b) return;
+      throw Error(ErrorKind::kMismatch, "rank " + std::to_string(other) + " (" + a + ") and rank " + std::to_string(r) +
+                                            " (" + b + ") are both in island \"" + members[r].island + "\": " + remedy);
+    };
+    disagree(
+        "on " + members[other].device, "on " + members[r].device,
+        "ranks on unlike devices need islands of their own (ATOLL_ISLAND, or atoll run --island), or ATOLL_DEVICE=cpu "
+        "where a rank is to compute on the CPU");
+    const auto named = [](const std::string& library) { return library.empty() ? "no library" : "library " + library; };
+    disagree(named(members[other].library), named(members[r].library),
+             "start them with the same ATOLL_INNER and the same vendor modules");
   }
 }
 
@@ -136,11 +166,17 @@ Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mi
   std::copy_n(id.begin(), sizeof meeting.group_id, reinterpret_cast<std::byte*>(&meeting.group_id));
   meeting.key = from_binary(table.at("key"));
   for (int r = 0; r < size; ++r) meeting.members.push_back(member_from(table.at("members").at(std::to_string(r))));
+  for (std::size_t r = 0; r < meeting.members.size(); ++r) {
+    if (meeting.members[r].problem.empty()) continue;
+    throw Error(ErrorKind::kUnavailable,
+                "rank " + std::to_string(r) + " cannot take part: " + meeting.members[r].problem);
+  }
   require_equal(meeting.members, "the wire version", [](const Member& m) { return m.wire_version; });
   require_equal(meeting.members, "the group's size", [](const Member& m) { return m.size; });
   require_equal(meeting.members, "the restart attempt", [](const Member& m) { return m.attempt; });
   require_equal(meeting.members, "ATOLL_REDUCE=flat (1: set)", [](const Member& m) { return m.flat_reduce ? 1 : 0; });
   require_equal(meeting.members, "ATOLL_KEY_FILE (1: set)", [](const Member& m) { return m.key_from_file ? 1 : 0; });
+  require_like_islands(meeting.members);
   return meeting;
 }
 

@@ -19,6 +19,9 @@ struct Member {
   bool key_from_file = false;
   bool flat_reduce = false;
   std::string island;
+  std::string device = "cpu";  ///< type of the device this rank computes on; equal on the ranks of an island
+  std::string library;         ///< that reduces inside the island; likewise; "": Atoll does
+  std::string problem;         ///< why this rank cannot take part; nobody does then
   double uplink = 0;
   transport::PeerAddress address;
 };
@@ -30,11 +33,12 @@ struct Meeting {
   std::vector<Member> members;  ///< by rank
 };
 
-inline constexpr std::uint32_t kWireVersion = 1;
+inline constexpr std::uint32_t kWireVersion = 2;
 
 /// Collects one Member from each of `size` ranks through the store: entries are gathered up a binomial tree and the whole table is
 /// read back, so a rank makes at most log2(size) + 2 round trips. Keys are "<prefix>up/<rank>" and "<prefix>table".
-/// Throws Error(kTimeout) naming the missing ranks (on every rank that came), Error(kMismatch) naming the ranks that disagree and about what.
+/// Throws Error(kTimeout) naming the missing ranks (on every rank that came), Error(kMismatch) naming the ranks that disagree and about what,
+/// Error(kUnavailable) with the problem of a rank that has one.
 Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mine, std::chrono::nanoseconds timeout);
 
 }  // namespace atl::collectives

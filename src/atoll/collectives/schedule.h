@@ -85,6 +85,9 @@ struct Shape {
   /// reduce_scatter, scatter: by receiving rank. all_to_all: what this rank sends to each rank.
   std::vector<std::uint64_t> counts;
   std::vector<std::uint64_t> receive_counts;  ///< all_to_all: what this rank receives from each rank
+  /// This rank's island reduces and spreads with its own library: only the bridge's part is scheduled here, on the ranges that
+  /// schedule_leads.h names. Equal on the ranks of an island; not for gather, scatter and all_to_all.
+  bool library_inside = false;
   bool operator==(const Shape&) const = default;
 };
 /// Segments of (input, output) by operation, n ranks, this rank r:

@@ -50,6 +50,11 @@ void check_shape(const Topology& topology, const Shape& shape, int rank, const S
     const auto own = static_cast<std::size_t>(rank);
     if (shape.counts[own] != shape.receive_counts[own]) refuse(shape, "a rank's message to itself has two sizes");
   }
+  const bool direct = shape.operation == Operation::kGather || shape.operation == Operation::kScatter ||
+                      shape.operation == Operation::kAllToAll;
+  if (shape.library_inside && (direct || !topology.has_leads())) {
+    refuse(shape, "a library inside an island has no part in it");
+  }
   const std::uint64_t frame = 64 + (limits.max_payload + 63) / 64 * 64;
   if (limits.max_payload < size_of(shape.dtype) || limits.window < frame) {
     refuse(shape, "frames of " + std::to_string(limits.max_payload) + " bytes in a window of " +

@@ -2,8 +2,10 @@
 #include "atoll/collectives/schedule_build.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "atoll/collectives/schedule_chunks.h"
+#include "atoll/collectives/schedule_leads.h"
 #include "atoll/collectives/schedule_tree.h"
 #include "atoll/collectives/schedule_writer.h"
 
@@ -38,16 +40,22 @@ class TreeBuilder {
   };
   // A tree as this rank sees it.
   struct View {
-    View(Tree whole, int rank)
-        : tree(std::move(whole)), path(tree.path(rank)), position(tree.position_of(rank)), leads(path.size()) {}
+    View(Tree whole, const Topology& topology, int rank, bool library_inside)
+        : tree(std::move(whole)), path(tree.path(rank)), position(tree.position_of(rank)), leads(path.size()) {
+      end = library_inside ? island_level(topology) : path.size();
+    }
+    std::size_t island_level(const Topology& topology) const;
     Tree tree;
     std::vector<int> path;  // nodes with this rank, from the root
     int position;
     std::vector<int> leads;  // of the present chunk, by level of the path
     std::size_t top = 0;     // the highest level that this rank leads; path.size() if none
+    std::size_t end = 0;     // levels from here on are the business of the island's library
   };
 
   void look(View& view, const Chunk& chunk) const;
+  int lead_of_child(const View& view, const Tree::Node& parent, const Tree::Node& child, int parent_lead,
+                    const Chunk& chunk) const;
   void children_leads(const View& view, std::size_t level, const Chunk& chunk);
   Mark fold_up(const Chunk& chunk);
   Mark fold_node(std::size_t level, const Chunk& chunk, Range& partial, Mark ready);
@@ -66,6 +74,7 @@ class TreeBuilder {
     return shape_.operation == Operation::kAllReduce || shape_.operation == Operation::kBarrier;
   }
 
+  const Topology& topology_;
   const Shape& shape_;
   const int rank_;
   const Plan& plan_;
@@ -80,11 +89,13 @@ class TreeBuilder {
 };
 
 TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan)
-    : shape_(shape),
+    : topology_(topology),
+      shape_(shape),
       rank_(rank),
       plan_(plan),
-      up_(topology.flat_reduce ? Tree::flat(topology.size) : Tree::of_islands(topology), rank),
-      down_(Tree::of_islands(topology), rank),
+      up_(topology.flat_reduce ? Tree::flat(topology.size) : Tree::of_islands(topology), topology, rank,
+          shape.library_inside),
+      down_(Tree::of_islands(topology), topology, rank, shape.library_inside),
       writer_(topology, rank,
               static_cast<std::size_t>(topology.size + std::max(up_.tree.node_count(), down_.tree.node_count())),
               plan.exchange || plan.chunks.size() == 1),
@@ -95,6 +106,16 @@ TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank,
     total += chunk.bytes;
   }
   larger_than_caches_ = total >= kLargerThanCaches;
+}
+
+// The level of the path's first node that lies within one island.
+std::size_t TreeBuilder::View::island_level(const Topology& topology) const {
+  std::size_t level = 0;
+  const auto spans_islands = [&](const Tree::Node& node) {
+    return !topology.same_island(tree.rank_at(node.begin), tree.rank_at(node.end - 1));
+  };
+  while (spans_islands(tree.node(path[level]))) ++level;
+  return level;
 }
 
 Schedule TreeBuilder::build() {
@@ -109,16 +130,26 @@ Schedule TreeBuilder::build() {
 // Finds who leads the nodes of this rank's path, and how far up this rank does.
 void TreeBuilder::look(View& view, const Chunk& chunk) const {
   const Tree& tree = view.tree;
-  const Tree::Turn turn{chunk.round, plan_.one_owner};
   const bool inner_root = view.path.size() > 1;
   view.leads[0] = tree.position_of(chunk.owner);
   if (plan_.exchange) view.leads[0] = inner_root ? tree.node(view.path[1]).begin : view.position;
   for (std::size_t level = 1; level < view.path.size(); ++level) {
     view.leads[level] =
-        tree.lead_of_child(tree.node(view.path[level - 1]), tree.node(view.path[level]), view.leads[level - 1], turn);
+        lead_of_child(view, tree.node(view.path[level - 1]), tree.node(view.path[level]), view.leads[level - 1], chunk);
   }
   view.top =
       static_cast<std::size_t>(std::find(view.leads.begin(), view.leads.end(), view.position) - view.leads.begin());
+}
+
+int TreeBuilder::lead_of_child(const View& view, const Tree::Node& parent, const Tree::Node& child, int parent_lead,
+                               const Chunk& chunk) const {
+  const auto holds = [&](int position) { return position >= child.begin && position < child.end; };
+  if (!chunk.leads.empty() && !holds(parent_lead)) {
+    const int island = topology_.island_of[static_cast<std::size_t>(view.tree.rank_at(child.begin))];
+    const int lead = view.tree.position_of(chunk.leads[static_cast<std::size_t>(island)]);
+    if (holds(lead)) return lead;
+  }
+  return view.tree.lead_of_child(parent, child, parent_lead, {chunk.round, plan_.one_owner});
 }
 
 // The leads of the children of a node that this rank leads, into children_.
@@ -136,7 +167,7 @@ void TreeBuilder::children_leads(const View& view, std::size_t level, const Chun
     if (plan_.exchange && level == 0) {
       children_.push_back(here ? view.position : child.begin);
     } else {
-      children_.push_back(tree.lead_of_child(node, child, view.position, {chunk.round, plan_.one_owner}));
+      children_.push_back(lead_of_child(view, node, child, view.position, chunk));
     }
   }
 }
@@ -146,8 +177,12 @@ Mark TreeBuilder::fold_up(const Chunk& chunk) {
   look(up_, chunk);
   Range partial = contribution(chunk);
   Mark ready;
-  for (std::size_t level = up_.path.size(); level-- > up_.top;) ready = fold_node(level, chunk, partial, ready);
-  if (up_.top == up_.path.size()) {
+  if (up_.top > up_.end) return {};
+  for (std::size_t level = up_.end; level-- > up_.top;) ready = fold_node(level, chunk, partial, ready);
+  if (up_.top == up_.end && up_.end < up_.path.size()) {
+    const int to = up_.tree.rank_at(up_.leads[up_.end - 1]);
+    writer_.send(writer_.lane(LaneRole::kFold, up_.path[up_.end]), Flow::kUp, to, partial, message(chunk));
+  } else if (up_.top == up_.path.size()) {
     const int to = up_.tree.rank_at(up_.leads.back());
     writer_.send(writer_.lane(LaneRole::kContribute, to), Flow::kUp, to, partial, message(chunk));
   }
@@ -206,6 +241,7 @@ Range TreeBuilder::place_of_partial(std::size_t level, const Chunk& chunk, int l
 // `ready`: the owner's fold, if there was one.
 void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
   look(down_, chunk);
+  if (down_.top > down_.end) return;
   const bool owner = down_.top == 0;
   Range value = result(chunk);
   int top_lane = ready.lane;
@@ -217,7 +253,7 @@ void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
     value = contribution(chunk);
     top_lane = writer_.lane(LaneRole::kOwn);
   }
-  for (std::size_t level = down_.top; level < down_.path.size(); ++level) {
+  for (std::size_t level = down_.top; level < down_.end; ++level) {
     if (plan_.exchange && level == 0) continue;
     children_leads(down_, level, chunk);
     const bool leads_others = children_.size() > 1;
@@ -230,7 +266,7 @@ void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
     }
   }
   if (!owner && !sent_on && larger_than_caches_) writer_.past_caches(ready);
-  if (owner && shape_.operation == Operation::kAllGather) {
+  if (owner && shape_.operation == Operation::kAllGather && !shape_.library_inside) {
     const Mark copied = writer_.copy(top_lane, value, result(chunk));
     if (larger_than_caches_) writer_.past_caches(copied);
   }
@@ -243,14 +279,24 @@ Plan plan_all_reduce(const Topology& topology, const Shape& shape, const Schedul
   plan.up = plan.down = true;
   if (topology.size > 1 && bytes > limits.small_bytes) {
     plan.algorithm = "owners";
-    plan.chunks = cut_for_owners(topology, bytes, element_bytes, limits);
+    plan.chunks = topology.has_leads() ? cut_for_leads(topology, bytes, element_bytes, limits)
+                                       : cut_for_owners(topology, bytes, element_bytes, limits);
     return plan;
   }
   plan.exchange = topology.size == 2 || (topology.islands.size() == 2 && !topology.flat_reduce);
   plan.algorithm = plan.exchange ? "exchange" : "star";
   plan.chunks = cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, 0, 0);
   plan.one_owner = true;
+  if (topology.has_leads()) {
+    for (Chunk& chunk : plan.chunks) chunk.leads = first_ranks(topology);
+  }
   return plan;
+}
+
+std::vector<int> ranks_of(const Topology& topology) {
+  std::vector<int> ranks(static_cast<std::size_t>(topology.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimits& limits) {
@@ -262,7 +308,9 @@ Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimit
       plan.up = shape.operation == Operation::kReduceScatter;
       plan.down = !plan.up;
       plan.algorithm = "owners";
-      plan.chunks = cut_messages(topology, shape.counts, element_bytes, limits);
+      plan.chunks = topology.has_leads()
+                        ? cut_messages_for_leads(topology, shape.counts, ranks_of(topology), element_bytes, limits)
+                        : cut_messages(topology, shape.counts, element_bytes, limits);
       return plan;
     case Operation::kReduce:
     case Operation::kBroadcast: {
@@ -272,7 +320,9 @@ Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimit
       plan.algorithm = "star";
       const std::uint64_t bytes = shape.counts[0] * element_bytes;
       plan.chunks =
-          cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, shape.root, 0);
+          topology.has_leads()
+              ? cut_messages_for_leads(topology, shape.counts, {shape.root}, element_bytes, limits)
+              : cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, shape.root, 0);
       return plan;
     }
     default: return plan_all_reduce(topology, shape, limits);

@@ -13,7 +13,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 std::uint64_t hash_of(const Shape& shape) {
   std::uint64_t hash = mix(static_cast<std::uint64_t>(shape.operation), static_cast<std::uint64_t>(shape.dtype));
-  hash = mix(hash, static_cast<std::uint64_t>(shape.root));
+  hash = mix(hash, static_cast<std::uint64_t>(shape.root) * 2 + (shape.library_inside ? 1 : 0));
   for (const std::uint64_t count : shape.counts) hash = mix(hash, count);
   for (const std::uint64_t count : shape.receive_counts) hash = mix(hash, ~count);
   return hash;

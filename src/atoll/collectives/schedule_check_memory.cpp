@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "atoll/collectives/schedule_leads.h"
+
 namespace atl::collectives::detail {
 namespace {
 
@@ -23,6 +25,11 @@ int output_of_input(const Shape& shape, int rank, std::size_t input) {
 }
 
 }  // namespace
+
+bool is_reduction(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kBarrier || operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
 
 bool is_always_in_place(Operation operation) { return operation == Operation::kBroadcast; }
 bool may_be_in_place(Operation operation) { return operation != Operation::kAllToAll; }
@@ -54,7 +61,7 @@ std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& 
 }
 
 Memory::Memory(const Topology& topology, const Shape& shape, int rank, bool in_place, std::uint64_t scratch_bytes,
-               Expressions& expressions) {
+               const ScheduleLimits& limits, Expressions& expressions) {
   const auto add = [&](std::uint64_t bytes, Value value) {
     areas_.emplace_back();
     if (bytes > 0) areas_.back()[0] = {bytes, value, {}, {}};
@@ -63,8 +70,11 @@ Memory::Memory(const Topology& topology, const Shape& shape, int rank, bool in_p
   const auto inputs = segment_bytes(topology, shape, rank, Space::kInput);
   const auto outputs = segment_bytes(topology, shape, rank, Space::kOutput);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    input_area_.push_back(add(inputs[i], {expressions.contribution(rank), static_cast<std::uint32_t>(i), 0}));
+    Value value{expressions.contribution(rank), static_cast<std::uint32_t>(i), 0};
+    if (shape.library_inside) value.expression = Expressions::kNothing;
+    input_area_.push_back(add(inputs[i], value));
   }
+  if (shape.library_inside) place_led_inputs(topology, shape, rank, limits, expressions);
   output_area_.assign(outputs.size(), 0);
   for (std::size_t i = 0; i < outputs.size(); ++i) output_area_[i] = add(outputs[i], {});
   for (std::size_t i = 0; in_place && i < inputs.size(); ++i) {
@@ -72,6 +82,27 @@ Memory::Memory(const Topology& topology, const Shape& shape, int rank, bool in_p
     if (output >= 0) output_area_[static_cast<std::size_t>(output)] = input_area_[i];
   }
   scratch_area_ = add(scratch_bytes, {});
+}
+
+void Memory::place_led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits,
+                              Expressions& expressions) {
+  Value value{expressions.contribution(rank), 0, 0};
+  if (is_reduction(shape.operation)) {
+    std::vector<Expressions::Id> members;
+    for (const int member :
+         topology.islands[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])])
+      members.push_back(expressions.contribution(member));
+    std::string fault;
+    value.expression = expressions.fold(members, /*raw=*/true, /*final=*/false, fault);
+  }
+  for (const Range& range : led_inputs(topology, shape, rank, limits)) {
+    Area& area = areas_[input_area_[range.segment]];
+    cut(area, range.offset);
+    cut(area, range.offset + range.bytes);
+    value.segment = range.segment;
+    value.origin = range.offset;
+    area.at(range.offset).value = value;
+  }
 }
 
 // The index of the memory a range lies in; past the end when there is no such segment.

@@ -14,6 +14,9 @@ namespace atl::collectives::detail {
 /// Bytes of each input (or output) segment of `rank`, as schedule.h lists them.
 std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& shape, int rank, Space space);
 
+/// Whether contributions are folded, not only moved.
+bool is_reduction(Operation operation);
+
 /// Whether the operation may be called in place, and whether it always is.
 bool may_be_in_place(Operation operation);
 bool is_always_in_place(Operation operation);
@@ -24,8 +27,9 @@ using Knowledge = std::vector<std::uint32_t>;
 /// One rank's memory in the symbolic check: what it holds, and who touched it last.
 class Memory {
  public:
+  /// With a library inside the island (shape.library_inside) the input holds what led_inputs() says and nothing else.
   Memory(const Topology& topology, const Shape& shape, int rank, bool in_place, std::uint64_t scratch_bytes,
-         Expressions& expressions);
+         const ScheduleLimits& limits, Expressions& expressions);
 
   /// Step number `step` (from 1) of `lane`, which knows `known`, reads or writes `range`. A fault (out of bounds,
   /// nothing written there yet, an access that another lane's access is not ordered with) goes into `fault`.
@@ -55,6 +59,8 @@ class Memory {
     std::vector<Access> readers;  // since the last write, one per lane
   };
   using Area = std::map<std::uint64_t, Piece>;  // by offset, without gaps
+  void place_led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits,
+                        Expressions& expressions);
 
   std::size_t area_of(const Range& range) const;
   static void cut(Area& area, std::uint64_t offset);

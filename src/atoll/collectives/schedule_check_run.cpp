@@ -31,7 +31,7 @@ CheckRun::CheckRun(const Topology& topology, const std::vector<Shape>& shapes, c
     for (const bool in_place : {false, true}) {
       if (in_place ? !may_be_in_place(operation) : is_always_in_place(operation)) continue;
       state.worlds[in_place].emplace(topology, shapes[rank], static_cast<int>(rank), in_place,
-                                     schedules[rank].scratch_bytes, expressions_);
+                                     schedules[rank].scratch_bytes, limits, expressions_);
     }
   }
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

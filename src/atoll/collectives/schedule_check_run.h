@@ -60,7 +60,8 @@ class CheckRun {
 
   std::string check_results();
   std::string check_segment(int rank, std::uint32_t segment, const Runs& runs);
-  std::string check_agreement(const Runs& runs);
+  std::string check_run(int rank, std::uint32_t segment, std::uint64_t offset, const Value& value);
+  std::string check_agreement(std::uint64_t offset, const Run& run);
 
   Channel& channel(int from, int to, Flow flow) {
     const auto size = static_cast<std::uint64_t>(schedules_.size());
@@ -77,7 +78,7 @@ class CheckRun {
   std::unordered_map<std::uint64_t, Channel> channels_;  // by sender, receiver and flow
   std::deque<int> awake_;                                // ranks that may be able to go on
   std::vector<bool> is_awake_;
-  std::optional<Runs> agreed_;                     // all_reduce: what the first rank checked holds
+  std::map<std::uint64_t, Run> agreed_;            // all_reduce: by offset, what the ranks checked so far hold
   std::map<Expressions::Id, std::string> judged_;  // results of Expressions::check_result
   std::string fault_;
 };

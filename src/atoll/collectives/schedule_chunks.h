@@ -18,6 +18,8 @@ struct Chunk {
   std::uint64_t offset = 0;   ///< bytes from the message's start
   std::uint64_t bytes = 0;
   std::uint64_t round = 0;  ///< number among the chunks of its owner
+  /// By island: the rank that leads it. Empty: ranks take turns (Tree::lead_of_child).
+  std::vector<int> leads = {};
 };
 
 /// Preferred bytes of a chunk of an operation that moves `total_bytes`: a few chunks stay in a core's cache between the

@@ -58,7 +58,17 @@ Topology Topology::from_labels(const std::vector<std::string>& labels, const std
     topology.island_of.push_back(found->second);
   }
   topology.uplinks = uplinks_of(topology, uplink);
+  topology.libraries.resize(topology.islands.size());
   return topology;
+}
+
+// With flat reductions every contribution goes to the owner as it is.
+bool Topology::has_leads() const {
+  if (islands.size() < 2 || flat_reduce) return false;
+  for (std::size_t island = 0; island < islands.size(); ++island) {
+    if (islands[island].size() > 1 && !libraries[island].empty()) return true;
+  }
+  return false;
 }
 
 }  // namespace atl::collectives

@@ -18,6 +18,14 @@ struct Topology {
   /// ATOLL_REDUCE=flat: raw contributions travel to the owner and are folded in group-rank order, so that the bits do not depend on the layout.
   bool flat_reduce = false;
 
+  /// By island: the library that reduces inside it, as its ranks state it; "" where Atoll does it itself.
+  std::vector<std::string> libraries;
+  /// Whether some rank computes on an accelerator, from where tensors come to the host piece by piece.
+  bool has_accelerators = false;
+
+  /// Whether ranks lead fixed parts of each message (schedule_leads.h), so that a library can work inside an island.
+  bool has_leads() const;
+
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 
   /// Groups equal labels. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An island's uplink is the sum over its
