@@ -14,16 +14,46 @@ from atoll._build_info import VERSION as __version__
 from atoll._version_check import torch_problem
 
 if TYPE_CHECKING:
-    from atoll.backend import Options, dump, islands, links, monitored_barrier, print_schedule, time_split
+    from atoll.backend import (
+        Island,
+        Options,
+        dump,
+        islands,
+        layout,
+        links,
+        monitored_barrier,
+        print_schedule,
+        time_split,
+    )
+    from atoll.vendors import Vendor, register_vendor
+    from atoll.vendors import this_device as device
 
+_WHERE = {
+    "Island": "atoll.backend",
+    "Options": "atoll.backend",
+    "Vendor": "atoll.vendors",
+    "dump": "atoll.backend",
+    "islands": "atoll.backend",
+    "layout": "atoll.backend",
+    "links": "atoll.backend",
+    "monitored_barrier": "atoll.backend",
+    "print_schedule": "atoll.backend",
+    "register_vendor": "atoll.vendors",
+    "time_split": "atoll.backend",
+}
 __all__ = [
+    "Island",
     "Options",
+    "Vendor",
     "__version__",
+    "device",
     "dump",
     "islands",
+    "layout",
     "links",
     "monitored_barrier",
     "print_schedule",
+    "register_vendor",
     "time_split",
 ]
 
@@ -38,8 +68,10 @@ _autoload.register()
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("atoll.backend"), name)
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    if name == "device":
+        return import_module("atoll.vendors").this_device
     raise AttributeError(f"module 'atoll' has no attribute '{name}'")
 
 

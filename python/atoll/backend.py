@@ -4,6 +4,7 @@
 import atexit
 import copy
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +16,19 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C  # noqa: E402 - only after the check
+from atoll import _C, vendors  # noqa: E402 - only after the check
 
 Options = _C.Backend.Options
 
 # Threads of a group may call back into Python (callbacks of futures), so they end before the interpreter does.
 atexit.register(_C.shut_down_all)
+
+
+def _make_library(*arguments: Any) -> Any:
+    return vendors.connect(vendors.Request(*arguments))
+
+
+_C.set_library_maker(_make_library)
 
 
 def create(settings: Any, options: Any) -> _C.Backend:
@@ -42,6 +50,19 @@ def create(settings: Any, options: Any) -> _C.Backend:
         size=settings.group_size,
         options=options,
         global_rank=ranks[settings.group_rank] if ranks else settings.group_rank,
+        place=_place(),
+    )
+
+
+def _place() -> _C.Place:
+    place = vendors.this_place()
+    return _C.Place(
+        device=place.device,
+        library=place.library,
+        stack=place.stack,
+        one_host=place.one_host,
+        reductions=list(place.reductions),
+        problem=place.problem,
     )
 
 
@@ -58,6 +79,27 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
 def islands(group: dist.ProcessGroup | None = None) -> list[tuple[str, list[int]]]:
     """Label and ranks of each island of `group`, ordered by lowest rank. Ranks are the group's own."""
     return backend_of(group).islands()
+
+
+@dataclass(frozen=True)
+class Island:
+    """The ranks of a group whose tensors one library reduces directly."""
+
+    label: str
+    ranks: list[int]
+    """The group's own, ascending."""
+    library: str
+    """That works inside: "nccl", "gloo"; "atoll" where Atoll does it itself."""
+
+
+def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
+    """The islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in operations
+    on tensors of its own device; Atoll does everything else."""
+    backend = backend_of(group)
+    rows = zip(backend.islands(), backend.libraries(), strict=True)
+    return [
+        Island(label, ranks, library if library and len(ranks) > 1 else "atoll") for (label, ranks), library in rows
+    ]
 
 
 def links(group: dist.ProcessGroup | None = None) -> dict[int, str]:

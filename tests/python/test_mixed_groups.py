@@ -14,20 +14,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from support import Ranks, device, raises
 
-# Islands by letter, and what each rank computes on.
+# Islands by letter, what each rank computes on, and ATOLL_INNER.
 MIXTURES = [
-    ("AB", ["cpu", "sim"]),
-    ("AB", ["sim", "sim"]),
-    ("ABB", ["cpu", "sim", "sim"]),
-    ("ABA", ["sim", "cpu", "sim"]),
+    ("AB", ["cpu", "sim"], ""),
+    ("AB", ["sim", "sim"], ""),
+    ("ABB", ["cpu", "sim", "sim"], "sim:none"),
+    ("ABA", ["sim", "cpu", "sim"], "sim:none"),
+    ("AABB", ["cpu"] * 4, "cpu:gloo"),
+    ("ABA", ["cpu"] * 3, "cpu:gloo"),
+    ("AA", ["cpu"] * 2, "cpu:gloo"),
 ]
 SLOW_COPIES = {"ATOLL_SIM_BANDWIDTH": "50M"}
 
 
-@pytest.fixture(params=MIXTURES, ids=lambda mixture: "-".join(mixture[1]), scope="module")
+def name_of(mixture: tuple[str, list[str], str]) -> str:
+    return "-".join([mixture[0], *dict.fromkeys(mixture[1]), mixture[2].replace(":", "-")]).rstrip("-")
+
+
+@pytest.fixture(params=MIXTURES, ids=name_of, scope="module")
 def mixed(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    islands, devices = request.param
-    ranks = Ranks(len(devices), list(islands), SLOW_COPIES, devices)
+    islands, devices, inner = request.param
+    ranks = Ranks(len(devices), list(islands), SLOW_COPIES | {"ATOLL_INNER": inner}, devices)
     yield ranks
     ranks.stop()
 

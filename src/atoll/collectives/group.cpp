@@ -98,6 +98,22 @@ void Group::abort(const std::string& reason) noexcept {
   impl_->fail(Error(ErrorKind::kAborted, "rank " + std::to_string(rank()) + " aborted: " + reason));
 }
 
+void Group::fail(const Error& error) noexcept { impl_->fail(error); }
+void Group::watch(int peer) { impl_->ports.watch(peer); }
+std::uint64_t Group::id() const noexcept { return impl_->ports.group_id(); }
+const ScheduleLimits& Group::limits() const noexcept { return impl_->limits; }
+
+void Group::when_failed(std::function<void()> listener) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (!impl_->failure.is_set()) {
+      impl_->failure_listeners.push_back(std::move(listener));
+      return;
+    }
+  }
+  listener();
+}
+
 void Group::shutdown() { impl_->shutdown(); }
 std::exception_ptr Group::error() const noexcept { return impl_->failure.get(); }
 TimeSplit Group::time_split() const noexcept { return impl_->executor.time_split(); }

@@ -116,6 +116,15 @@ class Group {
   /// Any thread: fails every pending and later operation on this rank with kAborted and tells the other ranks. Needs no peer.
   void abort(const std::string& reason) noexcept;
 
+  /// The same for any error that somebody else than the group has met on its behalf.
+  void fail(const Error& error) noexcept;
+
+  /// Calls `listener` once, on any thread, when the group has failed; at once if it has. It must not block.
+  void when_failed(std::function<void()> listener);
+
+  /// Opens the link to `peer`, so that its end is noticed also when no operation of this group waits for it.
+  void watch(int peer);
+
   /// Waits (bounded) for queued work, then closes. Peers that still need this rank see an error.
   void shutdown();
 
@@ -126,6 +135,11 @@ class Group {
 
   /// Links of this group: "rank 1: shm", "rank 2: tcp 127.0.0.1:4000 -> 127.0.0.1:4001"; only those opened so far.
   std::vector<std::pair<int, std::string>> links() const;
+
+  const ScheduleLimits& limits() const noexcept;
+
+  /// The same on all ranks, and unique among the groups of all jobs.
+  std::uint64_t id() const noexcept;
 
   /// The schedule this rank would use.
   std::shared_ptr<const Schedule> schedule(const Shape& shape);

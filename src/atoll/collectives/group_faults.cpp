@@ -25,8 +25,13 @@ void Group::Impl::fail(const Error& error) noexcept {
     tell_peers(kControlError, error);
     messages.fail_pending();
     if (error.kind() != ErrorKind::kAborted) write_dump("failure");
-    const std::lock_guard lock(mutex);
-    changed.notify_all();
+    std::vector<std::function<void()>> listeners;
+    {
+      const std::lock_guard lock(mutex);
+      changed.notify_all();
+      listeners.swap(failure_listeners);
+    }
+    for (const auto& listener : listeners) listener();
   } catch (const std::exception& broken) {
     log(LogLevel::kError, std::string("while reporting an error: ") + broken.what());
   }

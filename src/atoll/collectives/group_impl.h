@@ -94,6 +94,7 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   bool busy = false;  // a thread is executing
   bool stopping = false;
   bool is_shut_down = false;
+  std::vector<std::function<void()>> failure_listeners;
   Signature current;
   std::array<Issued, 256> issued;  // the last collectives by sequence, to compare with what peers wait for
   Shape shape;                     // of the executing thread; kept so that building a key allocates nothing

@@ -40,6 +40,11 @@ transport::Channel& PeerPorts::open(int peer, Port port) {
   return channel;
 }
 
+void PeerPorts::watch(int peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  entries_[index].link.store(&endpoint_.link(members_[index]), std::memory_order_release);
+}
+
 transport::Link* PeerPorts::link_if_open(int peer) const noexcept {
   return entries_[static_cast<std::size_t>(peer)].link.load(std::memory_order_acquire);
 }

@@ -30,6 +30,9 @@ class PeerPorts {
 
   transport::Channel& open(int peer, Port port);
 
+  /// Opens the link to `peer` without a channel, so that the end of either process is noticed by the other.
+  void watch(int peer);
+
   /// The link to `peer` if this group has opened one.
   transport::Link* link_if_open(int peer) const noexcept;
 

@@ -26,6 +26,9 @@ struct Topology {
   /// Whether ranks lead fixed parts of each message (schedule_leads.h), so that a library can work inside an island.
   bool has_leads() const;
 
+  /// Whether large calls are cut into pieces, so that copies to a device or a library's work overlap with the bridge.
+  bool has_pieces() const { return has_accelerators || has_leads(); }
+
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 
   /// Groups equal labels. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An island's uplink is the sum over its

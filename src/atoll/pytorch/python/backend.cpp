@@ -38,8 +38,12 @@ std::string key_prefix(c10d::Store& store, const std::string& name, int size) {
 }  // namespace
 
 BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                           c10::intrusive_ptr<Options> options, int global_rank)
-    : c10d::Backend(rank, size), options_(std::move(options)), global_rank_(global_rank), made_in_(fork_depth()) {
+                           c10::intrusive_ptr<Options> options, int global_rank, Place place)
+    : c10d::Backend(rank, size),
+      options_(std::move(options)),
+      global_rank_(global_rank),
+      place_(std::move(place)),
+      made_in_(fork_depth()) {
   translated([&] {
     const auto shared = without_device_prefix(store);
     process_ = join_process(shared, global_rank);
@@ -47,12 +51,16 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
     group.rank = rank;
     group.size = size;
     group.name = options_->group_name.empty() ? "group" : options_->group_name;
-    group.island = island_label(*process_->context);
+    group.island = island_label(*process_->context, place_);
+    group.device = place_.device;
+    group.library = place_.library;
+    group.problem = place_.problem;
     group.uplink = uplink();
     group.flat_reduce = flat_reduce();
     group.timeout = options_->timeout;
     StoreAdaptor meeting_place(shared, key_prefix(*shared, group.name, size));
     group_ = std::make_shared<collectives::Group>(process_->context, meeting_place, group);
+    join_library(shared);
   });
   init();
   const std::lock_guard lock(open_groups().mutex);
@@ -91,6 +99,8 @@ BackendAtoll::Parts BackendAtoll::take() {
   const std::lock_guard lock(mutex_);
   parts.process.swap(process_);
   parts.group.swap(group_);
+  parts.library.swap(library_);
+  parts.passages.swap(passages_);
   if (made_in_ == fork_depth()) return parts;
   leak(std::move(parts));
   return {};
@@ -99,8 +109,12 @@ BackendAtoll::Parts BackendAtoll::take() {
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
   if (!parts.group) return;
   const ReleaseGil others_may_need_it;
+  const bool failed = parts.group->error() != nullptr;
   try {
     if (orderly) parts.group->shutdown();
+    for (auto& [device, passage] : parts.passages) passage->close();
+    if (parts.library) orderly && !failed ? parts.library->shutdown() : parts.library->abort();
+    parts.library.reset();
     parts.group.reset();
     parts.process.reset();
   } catch (const std::exception& error) {
@@ -169,7 +183,7 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
     }
   }
   auto child = c10::make_intrusive<BackendAtoll>(store, static_cast<int>(mine - ranks.begin()),
-                                                 static_cast<int>(ranks.size()), options, global_rank_);
+                                                 static_cast<int>(ranks.size()), options, global_rank_, place_);
   const std::lock_guard lock(mutex_);
   splits_.insert_or_assign(options->group_name, c10::weak_intrusive_ptr<BackendAtoll>(child));
   return child;

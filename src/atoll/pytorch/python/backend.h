@@ -7,19 +7,24 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "atoll/collectives/group.h"
-#include "atoll/pytorch/python/operands.h"
+#include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/inner/library.h"
+#include "atoll/pytorch/inner/operands.h"
+#include "atoll/pytorch/inner/passage.h"
 #include "atoll/pytorch/python/process.h"
 #include "atoll/pytorch/python/store.h"
-#include "atoll/pytorch/python/torch.h"
 #include "atoll/pytorch/python/work.h"
 
 namespace atl::pytorch {
 
 /// A process group of torch.distributed over collectives::Group. Tensors on the CPU, or on an accelerator, from where they are
-/// copied to the host and back; those of one call are on one device, ranks may differ. All functions are thread-safe; collectives must be
+/// copied to the host and back; those of one call are on one device, ranks may differ. Where the vendor has a library for an
+/// island, it works inside: alone, when all ranks are one island. All functions are thread-safe; collectives must be
 /// issued in the same order on all ranks. With asyncOp == false a collective runs on the calling thread and its Work is complete.
 /// Wrong arguments throw ValueError or TypeError before anything is sent; other errors are DistBackendError,
 /// DistNetworkError or DistStoreError, and the first one ends the group.
@@ -35,7 +40,7 @@ class BackendAtoll final : public c10d::Backend {
   /// Meets the other ranks of the group through `store`; `options->group_name` must be equal on all of them and unique among
   /// the groups that share the store. `global_rank` names this process in messages.
   BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options,
-               int global_rank);
+               int global_rank, Place place);
 
   /// Closes the group when shutdown() was not called: peers that still need this rank see an error.
   ~BackendAtoll() override;
@@ -91,6 +96,10 @@ class BackendAtoll final : public c10d::Backend {
   /// The group, for reports. Throws DistBackendError after shutdown() and in a forked child.
   std::shared_ptr<collectives::Group> group() const;
 
+  /// The library that this rank's island uses: its name, "" for none.
+  std::string library_in_use() const;
+  const Place& place() const noexcept { return place_; }
+
   /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
   /// thread of Atoll touches Python.
   static void shut_down_all() noexcept;
@@ -98,6 +107,8 @@ class BackendAtoll final : public c10d::Backend {
  private:
   struct Parts {
     std::shared_ptr<Process> process;
+    std::shared_ptr<Library> library;
+    std::unordered_map<c10::Device, std::shared_ptr<Passage>> passages;
     std::shared_ptr<collectives::Group> group;  // goes first
   };
   struct Operation {
@@ -111,28 +122,64 @@ class BackendAtoll final : public c10d::Backend {
                              collectives::DataType dtype) const;
   WorkPtr issue(const Operation& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
                 Tensors outputs);
+  WorkPtr issue_on_host(const Operation& about, std::vector<collectives::Call> calls, Operands operands,
+                        const Tensors& inputs, Tensors outputs);
+  WorkPtr issue_through_passage(const Operation& about, std::vector<collectives::Call> calls, Operands operands,
+                                const Tensors& inputs, Tensors outputs);
+  template <typename Call>
+  WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, Call&& call);
+  WorkPtr with_copies(const PlainTensors& plain, const WorkPtr& work);
+  const std::vector<int>& island() const;
+  template <typename Opts>
+  Opts with_timeout(Opts opts) const;
+  template <typename Call>
+  WorkPtr pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, std::size_t count, Call&& call);
+  std::shared_ptr<Library> whole_library(const Tensors& tensors, const Reduction* how = nullptr) const;
+  std::shared_ptr<Library> message_library(const at::Tensor& tensor, int peer) const;
+  void join_library(const c10::intrusive_ptr<c10d::Store>& store);
+  std::shared_ptr<Library> library() const;
+  std::shared_ptr<Library> library_for(const collectives::Call& call, const Operands& operands) const;
+  std::shared_ptr<Passage> passage(c10::Device device);
+  static collectives::Call on_host(const std::shared_ptr<collectives::Group>& group,
+                                   const std::shared_ptr<Passage>& passage, const Passage::EntryPtr& entry);
+  struct Message;
+  Message new_message(const Operation& about, const at::Tensor& tensor, bool sends);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
   c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
                                          Operands operands, const Tensors& inputs, Tensors outputs);
+  c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
+                                         std::shared_ptr<Trip> trip, const Tensors& inputs, Tensors outputs);
   std::shared_ptr<Process> process() const;  // null once closed
+  WorkPtr combined(std::vector<WorkPtr> works);
   bool coalescing() const;
-  void note_if_coalescing(const c10::intrusive_ptr<WorkAtoll>& work);
+  void note_if_coalescing(const WorkPtr& work);
+  bool open_region_of(const std::shared_ptr<Library>& library);
+  void begin_passing();
   Parts take();  // nothing when already closed, or in a forked child
   static void close(Parts parts, bool orderly) noexcept;
 
   const c10::intrusive_ptr<Options> options_;
   const int global_rank_;
+  const Place place_;
   const std::uint32_t made_in_;  // fork_depth() of the maker
 
   mutable std::mutex mutex_;
   std::shared_ptr<Process> process_;           // null once closed
   std::shared_ptr<collectives::Group> group_;  // likewise
+  std::shared_ptr<Library> library_;           // null: none in use
+  std::unordered_map<c10::Device, std::shared_ptr<Passage>> passages_;
+  std::atomic<bool> has_whole_library_{false};  // all ranks are one island with a library
+  std::mutex issue_mutex_;                      // the order of pieces in a passage is that of their calls in the group
   std::map<std::string, c10::weak_intrusive_ptr<BackendAtoll>> splits_;
   std::byte barrier_byte_{0};
 
   std::atomic<int> regions_open_{0};  // so that calls outside every region need no lock
   mutable std::mutex regions_mutex_;
-  std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkAtoll>>> regions_;
+  struct Region {
+    std::vector<WorkPtr> works;
+    std::shared_ptr<Library> library;  // has a region of its own open
+  };
+  std::map<std::thread::id, Region> regions_;
 };
 
 }  // namespace atl::pytorch

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "atoll/pytorch/python/dtype.h"
+#include "atoll/pytorch/inner/dtype.h"
 
 namespace atl::pytorch {
 

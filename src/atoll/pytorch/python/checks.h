@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
 

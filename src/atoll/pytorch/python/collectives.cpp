@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/backend_pass.h"
 #include "atoll/pytorch/python/checks.h"
-#include "atoll/pytorch/python/dtype.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/sparse.h"
 
@@ -24,6 +25,11 @@ BackendAtoll::WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::Broa
   check_rank("broadcast", "root", opts.rootRank, size_);
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: root tensor ", opts.rootTensor, " of a list of one");
   const Operation about{c10d::OpType::BROADCAST, "atoll:broadcast", opts.timeout, opts.asyncOp};
+  if (const auto library = whole_library(tensors)) {
+    PlainTensors plain;
+    Tensors list = plain.write(tensors);
+    return pass(library, plain, [&](c10d::Backend& inner) { return inner.broadcast(list, with_timeout(opts)); });
+  }
   Operands operands;
   Call call = call_for(Kind::kBroadcast, about, wire_type(tensor.scalar_type()));
   call.root = static_cast<int>(opts.rootRank);
@@ -37,6 +43,11 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::Allr
   if (tensors.size() == 1 && tensors[0].is_sparse()) return allreduce_sparse(tensors, opts);
   const at::Tensor& tensor = only("all_reduce", "tensor", tensors);
   const Reduction how = reduction(opts.reduceOp);
+  if (const auto library = whole_library(tensors, &how)) {
+    PlainTensors plain;
+    Tensors list = plain.write(tensors);
+    return pass(library, plain, [&](c10d::Backend& inner) { return inner.allreduce(list, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllReduce, about, reduced_type("all_reduce", tensor, how));
@@ -48,6 +59,14 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::Allr
 BackendAtoll::WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   check_tensors("all_reduce_coalesced", tensors);
   const Reduction how = reduction(opts.reduceOp);
+  if (const auto library = whole_library(tensors, &how)) {
+    PlainTensors plain;
+    const Tensors list = plain.write(tensors);
+    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+      Tensors one{list[i]};
+      return inner.allreduce(one, with_timeout(c10d::AllreduceOptions(opts)));
+    });
+  }
   const Operation about{c10d::OpType::ALLREDUCE_COALESCED, "atoll:all_reduce", opts.timeout, opts.asyncOp};
   Operands operands;
   std::vector<Call> calls;
@@ -65,8 +84,8 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce_sparse(Tensors& tensors, const c10
                     tensors.size());
   TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "all_reduce: sparse tensors can be summed only");
   const auto group = this->group();
-  auto work = new_work({c10d::OpType::_ALLREDUCE_SPARSE, "atoll:sparse_all_reduce", opts.timeout, false}, group, {},
-                       tensors, tensors);
+  auto work = new_work({c10d::OpType::_ALLREDUCE_SPARSE, "atoll:sparse_all_reduce", opts.timeout, false}, group,
+                       Operands(), tensors, tensors);
   std::exception_ptr error;
   try {
     // The sizes of the later exchanges depend on the first, and other operations may follow this one on some ranks before it is done on others: run
@@ -84,6 +103,14 @@ BackendAtoll::WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceO
   check_rank("reduce", "root", opts.rootRank, size_);
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "reduce: root tensor ", opts.rootTensor, " of a list of one");
   const Reduction how = reduction(opts.reduceOp);
+  if (const auto library = whole_library(tensors, &how)) {
+    PlainTensors plain;
+    // Gloo overwrites what the other ranks give.
+    Tensors list = opts.rootRank == rank_     ? plain.write(tensors)
+                   : tensor.device().is_cpu() ? Tensors{tensor.clone(at::MemoryFormat::Contiguous)}
+                                              : plain.read(tensors);
+    return pass(library, plain, [&](c10d::Backend& inner) { return inner.reduce(list, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::REDUCE, "atoll:reduce", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kReduce, about, reduced_type("reduce", tensor, how));
@@ -104,6 +131,13 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector
   check_same_dtype("reduce_scatter", output, parts);
   check_numel("reduce_scatter", "the output", parts[static_cast<std::size_t>(rank_)].numel(), output.numel());
   const Reduction how = reduction(opts.reduceOp);
+  if (const auto library = whole_library(outputs, &how)) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    std::vector<Tensors> lists{plain.read(parts)};
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.reduce_scatter(results, lists, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::REDUCE_SCATTER, "atoll:reduce_scatter", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kReduceScatter, about, reduced_type("reduce_scatter", output, how));
@@ -125,6 +159,14 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
   constexpr const char* kName = "reduce_scatter_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
   const Reduction how = reduction(opts.reduceOp);
+  if (const auto library = whole_library(outputs, &how)) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    Tensors list = plain.read(inputs);
+    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+      return inner._reduce_scatter_base(results[i], list[i], with_timeout(opts));
+    });
+  }
   const auto type = outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   const Operation about{type, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
   Operands operands;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/errors.h"
 
-#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
 
@@ -20,6 +20,16 @@ void throw_as_torch(const Error& error) {
     case ErrorKind::kInternal: break;
   }
   throw c10::DistBackendError(here, error.what());
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an unknown error";
+  }
 }
 
 std::exception_ptr as_torch(const std::exception_ptr& error) noexcept {

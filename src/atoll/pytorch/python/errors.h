@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -14,6 +15,9 @@ namespace atl::pytorch {
 
 /// The same for a stored exception; anything but atl::Error stays what it is.
 std::exception_ptr as_torch(const std::exception_ptr& error) noexcept;
+
+/// What it says.
+std::string text_of(const std::exception_ptr& error);
 
 /// Runs `body` and lets its atl::Error leave as torch's.
 template <typename Body>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that move data and compute nothing.
+#include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/backend_pass.h"
 #include "atoll/pytorch/python/checks.h"
-#include "atoll/pytorch/python/dtype.h"
 
 namespace atl::pytorch {
 
@@ -15,6 +16,13 @@ BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Ten
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
   check_same_dtype("all_gather", input, parts);
   check_numel("all_gather", "this rank's output", input.numel(), parts[static_cast<std::size_t>(rank_)].numel());
+  if (const auto library = whole_library(inputs)) {
+    PlainTensors plain;
+    Tensors list = plain.read(inputs);
+    std::vector<Tensors> results{plain.write(parts)};
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.allgather(results, list, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::ALLGATHER, "atoll:all_gather", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllGather, about, wire_type(input.scalar_type()));
@@ -61,6 +69,14 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
                                                                     const c10d::AllgatherOptions& opts) {
   constexpr const char* kName = "all_gather_into_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
+  if (const auto library = whole_library(inputs)) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    Tensors list = plain.read(inputs);
+    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+      return inner._allgather_base(results[i], list[i], with_timeout(opts));
+    });
+  }
   const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::ALLGATHER_COALESCED;
   const Operation about{type, "atoll:_all_gather_base", opts.timeout, opts.asyncOp};
   Operands operands;
@@ -82,6 +98,13 @@ BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensor
                                            const c10d::GatherOptions& opts) {
   const at::Tensor& input = only("gather", "input", inputs);
   check_rank("gather", "root", opts.rootRank, size_);
+  if (const auto library = whole_library(inputs)) {
+    PlainTensors plain;
+    Tensors list = plain.read(inputs);
+    std::vector<Tensors> results;
+    for (const Tensors& parts : outputs) results.push_back(plain.write(parts));
+    return pass(library, plain, [&](c10d::Backend& inner) { return inner.gather(results, list, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kGather, about, wire_type(input.scalar_type()));
@@ -104,6 +127,14 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
                                             const c10d::ScatterOptions& opts) {
   const at::Tensor& output = only("scatter", "output", outputs);
   check_rank("scatter", "root", opts.rootRank, size_);
+  if (const auto library = whole_library(outputs)) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    std::vector<Tensors> lists;
+    for (const Tensors& some : inputs) lists.push_back(plain.read(some));
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.scatter(results, lists, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kScatter, about, wire_type(output.scalar_type()));
@@ -130,6 +161,14 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
   check_tensor(kName, output);
   check_tensor(kName, input);
   check_same_dtype(kName, output, input);
+  if (const auto library = whole_library({input})) {
+    PlainTensors plain;
+    at::Tensor result = plain.write(output);
+    at::Tensor whole = plain.read(input);
+    return pass(library, plain, [&](c10d::Backend& inner) {
+      return inner.alltoall_base(result, whole, output_splits, input_splits, with_timeout(opts));
+    });
+  }
   const auto sent = split_numels(kName, "input", input, input_splits, size_);
   const auto received = split_numels(kName, "output", output, output_splits, size_);
   const auto mine = static_cast<std::size_t>(rank_);
@@ -149,6 +188,13 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, 
   check_same_dtype("all_to_all", inputs[0], outputs);
   const auto mine = static_cast<std::size_t>(rank_);
   check_numel("all_to_all", "this rank's own output", inputs[mine].numel(), outputs[mine].numel());
+  if (const auto library = whole_library(inputs)) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    Tensors list = plain.read(inputs);
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.alltoall(results, list, with_timeout(opts)); });
+  }
   const Operation about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(inputs[0].scalar_type()));

@@ -3,8 +3,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/collectives/schedule.h"
+#include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
-#include "atoll/pytorch/python/dtype.h"
 #include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
@@ -53,6 +53,34 @@ std::string schedule(const BackendAtoll& backend, const std::string& operation, 
   });
 }
 
+// Each island: label, ranks and the library that may work inside, "" for none.
+std::vector<std::string> libraries(const BackendAtoll& backend) { return backend.group()->topology().libraries; }
+
+void bind_places(py::module_& module) {
+  py::class_<Place>(module, "Place", "What a rank computes on, and with which library its island may reduce there.")
+      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host,
+                       const std::vector<std::string>& reductions, std::string problem) {
+             return Place{std::move(device),
+                          std::move(library),
+                          std::move(stack),
+                          one_host,
+                          {reductions.begin(), reductions.end()},
+                          std::move(problem)};
+           }),
+           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("reductions"),
+           py::arg("problem"));
+  module.def(
+      "set_library_maker",
+      [](py::object maker) {
+        set_library_maker([made_by = maker.release()](const LibraryRequest& request) {
+          const py::gil_scoped_acquire gil;
+          return py::cast<BackendPtr>(made_by(request.library, request.device, request.store, request.rank,
+                                              request.size, request.timeout, request.group_name, request.global_ranks));
+        });
+      },
+      py::arg("maker"), "How the communicators of vendors' libraries are made; once, before the first group.");
+}
+
 void bind_backend(py::module_& module) {
   py::class_<BackendAtoll, c10::intrusive_ptr<BackendAtoll>, c10d::Backend> backend(
       module, "Backend", "A process group of torch.distributed over Atoll.");
@@ -67,13 +95,16 @@ void bind_backend(py::module_& module) {
 
   backend
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                       const c10::intrusive_ptr<Options>& options, int global_rank) {
-             return c10::make_intrusive<BackendAtoll>(store, rank, size, options, global_rank);
+                       const c10::intrusive_ptr<Options>& options, int global_rank, const Place& place) {
+             return c10::make_intrusive<BackendAtoll>(store, rank, size, options, global_rank, place);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::arg("global_rank"),
-           py::call_guard<py::gil_scoped_release>())
+           py::arg("place"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("options", &BackendAtoll::getBackendOptions)
       .def("islands", &islands)
+      .def("libraries", &libraries)
+      .def("library_in_use", &BackendAtoll::library_in_use)
+      .def("device", [](const BackendAtoll& self) { return self.place().device; })
       .def("time_split", &time_split)
       .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
       .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })
@@ -86,6 +117,7 @@ void bind_backend(py::module_& module) {
 
 PYBIND11_MODULE(_C, module) {
   py::module_::import("torch");  // registers the base classes
+  atl::pytorch::bind_places(module);
   atl::pytorch::bind_backend(module);
   module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -104,9 +104,9 @@ std::uint32_t attempt() {
   return count;
 }
 
-std::string island_label(collectives::Context& context) {
+std::string island_label(collectives::Context& context, const Place& place) {
   const std::string label = text_of("ATOLL_ISLAND");
-  if (label.empty()) return "cpu@" + context.endpoint().address().host;
+  if (label.empty()) return place.stack + (place.one_host ? "@" + context.endpoint().address().host : "");
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) || std::string_view("._:@/-").find(static_cast<char>(c)) != std::string_view::npos;
   };
@@ -126,6 +126,18 @@ double uplink() {
     reject("ATOLL_UPLINK", value, "a positive number: this rank's relative rate to other islands");
   }
   return rate;
+}
+
+std::uint64_t staging_bytes() {
+  constexpr std::uint64_t kUsual = std::uint64_t{24} << 20;
+  const std::string value = text_of("ATOLL_STAGING");
+  if (value.empty()) return kUsual;
+  std::uint64_t mebibytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), mebibytes);
+  if (error != std::errc{} || end != value.data() + value.size() || mebibytes < 1 || mebibytes > 65536) {
+    reject("ATOLL_STAGING", value, "a whole number from 1 to 65536: mebibytes of pinned memory for each group");
+  }
+  return mebibytes << 20;
 }
 
 bool flat_reduce() {

@@ -6,9 +6,10 @@
 #include <string>
 
 #include "atoll/collectives/context.h"
+#include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/python/completions.h"
 #include "atoll/pytorch/python/in_order.h"
-#include "atoll/pytorch/python/torch.h"
 
 namespace atl::pytorch {
 
@@ -32,8 +33,9 @@ std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& sto
 std::uint32_t attempt();
 
 /// What the environment says about this rank's place in a group; all throw Error(kInvalidArgument) naming the variable.
-std::string island_label(collectives::Context& context);  ///< ATOLL_ISLAND, else one island per host
-double uplink();                                          ///< ATOLL_UPLINK, else 0
-bool flat_reduce();                                       ///< ATOLL_REDUCE=flat
+std::string island_label(collectives::Context& context, const Place& place);  ///< ATOLL_ISLAND, else by stack and host
+double uplink();                                                              ///< ATOLL_UPLINK, else 0
+bool flat_reduce();                                                           ///< ATOLL_REDUCE=flat
+std::uint64_t staging_bytes();                                                ///< ATOLL_STAGING, else 24 MiB
 
 }  // namespace atl::pytorch

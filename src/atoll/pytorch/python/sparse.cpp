@@ -3,8 +3,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "atoll/pytorch/python/dtype.h"
-#include "atoll/pytorch/python/operands.h"
+#include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/inner/operands.h"
 
 namespace atl::pytorch {
 namespace {

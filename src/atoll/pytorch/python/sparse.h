@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "atoll/collectives/group.h"
-#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "atoll/core/store.h"
-#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
 

@@ -13,8 +13,14 @@ WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inpu
       outputs_(std::move(outputs)),
       completions_(std::move(completions)),
       group_(std::move(group)),
-      operands_(std::move(operands)) {
-  if (operands_.staging()) stagings_.push_back(operands_.staging());
+      operands_(std::move(operands)) {}
+
+WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+                     std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions,
+                     std::weak_ptr<collectives::Group> group)
+    : WorkAtoll(facts, inputs, std::move(outputs), Operands(), std::move(completions), std::move(group)) {
+  trips_.push_back(std::move(trip));
+  has_trip_ = true;
 }
 
 c10::intrusive_ptr<WorkAtoll> WorkAtoll::self() {
@@ -26,13 +32,13 @@ void WorkAtoll::expect_parts(std::size_t count) {
   parts_left_ = count;
 }
 
-void WorkAtoll::part_done(const std::exception_ptr& error) {
+void WorkAtoll::part_done(const std::exception_ptr& error, bool may_block) {
   {
     const std::lock_guard lock(state_mutex_);
     if (error && !first_error_) first_error_ = as_torch(error);
     if (--parts_left_ > 0) return;
   }
-  settle(/*may_block=*/false);
+  settle(may_block);
 }
 
 void WorkAtoll::done_on_caller(const std::exception_ptr& error) {
@@ -44,6 +50,16 @@ void WorkAtoll::done_on_caller(const std::exception_ptr& error) {
   if (const auto failed = exception()) std::rethrow_exception(failed);
 }
 
+// Callbacks of the future may wait for anything, and copies to strided tensors or a library take their time.
+bool WorkAtoll::must_block() const {
+  return future_ || operands_.needs_copy_back() || (has_trip_ && !first_error_ && trips_.front()->must_finish());
+}
+
+void WorkAtoll::complete_outputs() {
+  operands_.copy_back();
+  if (has_trip_) trips_.front()->finish();
+}
+
 void WorkAtoll::settle(bool may_block) {
   std::exception_ptr error;
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -51,17 +67,16 @@ void WorkAtoll::settle(bool may_block) {
   Operands released;
   {
     std::unique_lock lock(state_mutex_);
-    if (!may_block && (future_ || operands_.needs_copy_back())) {
+    if (must_block()) {
       lock.unlock();
-      completions_->post([self = self()] { self->settle(/*may_block=*/true); });
-      return;
-    }
-    if (!first_error_ && operands_.needs_copy_back()) {
-      lock.unlock();
+      if (!may_block) {
+        completions_->post([self = self()] { self->settle(/*may_block=*/true); });
+        return;
+      }
       try {
-        operands_.copy_back();
+        if (!first_error_) complete_outputs();
       } catch (...) {
-        first_error_ = std::current_exception();
+        first_error_ = as_torch(std::current_exception());
       }
       lock.lock();
     }
@@ -71,7 +86,7 @@ void WorkAtoll::settle(bool may_block) {
     listeners.swap(listeners_);
     std::swap(released, operands_);
   }
-  if (released.staging()) released.staging()->release();
+  if (has_trip_) trips_.front()->release();
   if (future) mark_future(*future, error);
   finish(error);
   for (const Listener& listener : listeners) listener(error);
@@ -81,14 +96,14 @@ void WorkAtoll::settle(bool may_block) {
 void WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const {
   if (error) return future.setErrorIfNeeded(error);
   const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
-  stagings_.empty() ? complete() : stagings_.front()->on_arrival(complete);
+  trips_.empty() ? complete() : trips_.front()->on_arrival(complete);
 }
 
 void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& parts) {
   expect_parts(parts.size());
   {
     const std::lock_guard lock(state_mutex_);
-    for (const auto& part : parts) stagings_.insert(stagings_.end(), part->stagings_.begin(), part->stagings_.end());
+    for (const auto& part : parts) trips_.insert(trips_.end(), part->trips_.begin(), part->trips_.end());
   }
   for (const auto& part : parts) {
     part->when_done([self = self()](const std::exception_ptr& error) { self->part_done(error); });
@@ -96,7 +111,7 @@ void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& pa
 }
 
 void WorkAtoll::wait_for_device() const {
-  for (const auto& staging : stagings_) staging->wait_on_current_stream();
+  for (const auto& trip : trips_) trip->wait_on_current_stream();
 }
 
 void WorkAtoll::set_source_rank(int rank) {
@@ -143,7 +158,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkAtoll::getFuture() {
   const std::lock_guard lock(state_mutex_);
   if (!future_) {
     std::vector<c10::Device> devices;
-    if (!stagings_.empty()) devices.push_back(stagings_.front()->device());
+    if (!trips_.empty() && trips_.front()->on_accelerator()) devices.push_back(trips_.front()->device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
     if (settled_) mark_future(*future_, first_error_);
   }

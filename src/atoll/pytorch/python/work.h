@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "atoll/collectives/group.h"
+#include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/operands.h"
+#include "atoll/pytorch/inner/trip.h"
 #include "atoll/pytorch/python/completions.h"
-#include "atoll/pytorch/python/operands.h"
-#include "atoll/pytorch/python/torch.h"
 
 namespace atl::pytorch {
 
@@ -35,13 +36,18 @@ class WorkAtoll final : public c10d::Work {
   WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
             Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<collectives::Group> group);
 
+  /// The same for tensors that cross in pieces.
+  WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+            std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions,
+            std::weak_ptr<collectives::Group> group);
+
   // For the backend.
 
   /// Before the first part is issued: how many part_done() calls follow.
   void expect_parts(std::size_t count);
 
-  /// One call has ended, with nullptr or its error. Any thread; does not block.
-  void part_done(const std::exception_ptr& error);
+  /// One call has ended, with nullptr or its error. Any thread; with `may_block`, what is left to do is done on it.
+  void part_done(const std::exception_ptr& error, bool may_block = false);
 
   /// All calls have run on this thread. Throws `error` as torch's, or what went wrong in copying.
   void done_on_caller(const std::exception_ptr& error);
@@ -71,6 +77,8 @@ class WorkAtoll final : public c10d::Work {
 
  private:
   void settle(bool may_block);
+  bool must_block() const;
+  void complete_outputs();
   void mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const;
   void wait_for_device() const;
   c10::intrusive_ptr<WorkAtoll> self();
@@ -82,7 +90,8 @@ class WorkAtoll final : public c10d::Work {
 
   mutable std::mutex state_mutex_;  // the base class's mutex_ is taken inside finish()
   Operands operands_;
-  std::vector<std::shared_ptr<Staging>> stagings_;  // whose results this work brings
+  std::vector<std::shared_ptr<Trip>> trips_;  // that bring this work's results; its own first
+  bool has_trip_ = false;
   std::size_t parts_left_ = 0;
   std::exception_ptr first_error_;
   bool settled_ = false;

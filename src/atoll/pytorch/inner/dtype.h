@@ -5,7 +5,7 @@
 #include <string>
 
 #include "atoll/collectives/types.h"
-#include "atoll/pytorch/python/torch.h"
+#include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
 
@@ -17,6 +17,9 @@ std::optional<collectives::DataType> data_type(at::ScalarType type) noexcept;
 
 /// As what a tensor of `type` travels when nothing is computed: its own type where Atoll has it, else plain bytes.
 collectives::DataType wire_type(at::ScalarType type) noexcept;
+
+/// The way back from data_type().
+at::ScalarType scalar_type(collectives::DataType type) noexcept;
 
 struct Reduction {
   collectives::ReduceOp op = collectives::ReduceOp::kSum;

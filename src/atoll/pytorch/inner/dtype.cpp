@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/dtype.h"
+#include "atoll/pytorch/inner/dtype.h"
 
 namespace atl::pytorch {
 
@@ -25,6 +25,14 @@ std::optional<DataType> data_type(at::ScalarType type) noexcept {
     case at::kComplexDouble: return DataType::kComplex128;
     default: return std::nullopt;
   }
+}
+
+at::ScalarType scalar_type(DataType type) noexcept {
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    const auto candidate = static_cast<at::ScalarType>(i);
+    if (data_type(candidate) == type) return candidate;
+  }
+  return at::kByte;
 }
 
 DataType wire_type(at::ScalarType type) noexcept { return data_type(type).value_or(DataType::kUInt8); }

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The libraries that may reduce inside an island: one row per vendor, and how a row becomes a communicator.
+
+A row is added from outside with `register_vendor`, or by a package that declares an entry point of the group
+"atoll.vendors" (docs/adding-a-vendor.md)."""
+
+import functools
+import importlib
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+ENTRY_POINTS = "atoll.vendors"
+_NAME = re.compile(r"[a-z0-9_]+")
+_REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"})
+_log = logging.getLogger("atoll")
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """One vendor's collective library as PyTorch offers it: a backend of torch.distributed."""
+
+    name: str
+    """Names the vendor's software stack in island labels: ranks of one stack can reduce together."""
+    device: str
+    """PyTorch's device type: "cuda", "xpu", "npu"."""
+    library: str
+    """The backend's name: "nccl"."""
+    module: str = ""
+    """Python module that registers device and backend when it is imported; none for what PyTorch itself holds."""
+    follows_torch: bool = False
+    """Whether the module's version must begin with PyTorch's major and minor number."""
+    one_host: bool = False
+    """Whether the library joins ranks of one host only."""
+    reductions: frozenset[str] = frozenset({"sum", "product", "min", "max"})
+    """What it reduces right, for each type it knows. "avg" only where every operation averages."""
+    present: Callable[[], bool] = lambda: True
+    """Whether this PyTorch is this vendor's build, where two vendors share a device type."""
+
+    def __post_init__(self) -> None:
+        for field in ("name", "device", "library"):
+            value = getattr(self, field)
+            if not _NAME.fullmatch(value):
+                raise ValueError(f"vendor row: {field} {value!r} is not a word of lower-case letters, digits and _")
+        if unknown := self.reductions - _REDUCTIONS:
+            raise ValueError(
+                f"vendor {self.name!r}: unknown reductions {sorted(unknown)}; known: {sorted(_REDUCTIONS)}"
+            )
+
+
+_NCCL = frozenset({"sum", "avg", "product", "min", "max"})
+_rows = [
+    Vendor("nvidia", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is None),
+    Vendor("amd", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is not None),
+    Vendor("intel", "xpu", "xccl"),
+    Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
+    Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
+    Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
+    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL),
+]
+# On the CPU Atoll reduces itself; a library is used on demand (ATOLL_INNER=cpu:gloo).
+_on_demand = [Vendor("gloo", "cpu", "gloo")]
+
+
+class VendorError(RuntimeError):
+    """This process cannot use its device or the device's library; the text names the way out."""
+
+
+def register_vendor(vendor: Vendor) -> None:
+    """Adds a row, before the first process group; it goes before the rows known so far. Raises ValueError for a row
+    that another one with the same name and device contradicts."""
+    for row in _rows:
+        if (row.name, row.device) == (vendor.name, vendor.device) and row != vendor:
+            raise ValueError(f"vendor {vendor.name!r} on {vendor.device!r} is already registered, with other values")
+    if vendor not in _rows:
+        _rows.insert(0, vendor)
+
+
+@functools.cache
+def _load_entry_points() -> None:
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            row = point.load()
+            register_vendor(row() if callable(row) else row)
+        except Exception as error:
+            _log.warning("the vendor row %s of %s was left out: %s", point.name, point.value, error)
+
+
+def vendors() -> list[Vendor]:
+    """All rows, in the order in which they are tried."""
+    _load_entry_points()
+    return [*_rows, *_on_demand]
+
+
+def _wanted_library(device: str) -> str | None:
+    """What ATOLL_INNER says about `device`: a library's name, "none", or nothing."""
+    setting = os.environ.get("ATOLL_INNER", "")
+    wanted = {}
+    for part in filter(None, setting.split(",")):
+        kind, colon, library = part.strip().partition(":")
+        if not (colon and _NAME.fullmatch(kind) and _NAME.fullmatch(library)):
+            raise VendorError(
+                f'ATOLL_INNER="{setting}": expected DEVICE:LIBRARY, several with commas, such as cpu:gloo or cuda:none'
+            )
+        wanted[kind] = library
+    return wanted.get(device)
+
+
+def find(device: str) -> Vendor | None:
+    """The row for ranks that compute on `device` (a type), loaded and ready; None when Atoll reduces there itself.
+    Raises VendorError when the library is not here."""
+    wanted = _wanted_library(device)
+    if wanted == "none":
+        return None
+    rows = [row for row in vendors() if row.device == device and row.present()]
+    if wanted is None:
+        rows = [row for row in rows if row not in _on_demand]
+    else:
+        known = sorted({row.library for row in rows})
+        rows = [row for row in rows if row.library == wanted]
+        if not rows:
+            raise VendorError(
+                f"ATOLL_INNER asks for {wanted} on {device}; known there: {', '.join(known) or 'nothing'}, or none. "
+                "Another library needs a row: atoll.register_vendor"
+            )
+    if not rows:
+        return None
+    _require(rows[0])
+    return rows[0]
+
+
+def _require(vendor: Vendor) -> None:
+    if vendor.module:
+        try:
+            module = importlib.import_module(vendor.module)
+        except ImportError as error:
+            raise VendorError(
+                f"{vendor.device} needs the module {vendor.module} for {vendor.library}, and importing it failed "
+                f"({error}): install it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+            ) from error
+        if vendor.follows_torch:
+            _require_version(vendor, str(getattr(module, "__version__", "?")))
+    if vendor.library.upper() not in dist.Backend._plugins and not _built_in(vendor.library):
+        raise VendorError(
+            f"this PyTorch ({torch.__version__}) has no backend {vendor.library} for {vendor.device}: install a build "
+            f"that has it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+        )
+
+
+def _require_version(vendor: Vendor, found: str) -> None:
+    wanted = ".".join(torch.__version__.split(".")[:2])
+    if not re.match(re.escape(wanted) + r"(\D|$)", found):
+        raise VendorError(
+            f"{vendor.module} {found} is not made for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
+            f"or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+        )
+
+
+def _built_in(library: str) -> bool:
+    present = getattr(dist, f"is_{library}_available", None)
+    return bool(present and present())
+
+
+@dataclass(frozen=True)
+class Request:
+    """A communicator to be made: all ranks of an island ask at the same time."""
+
+    library: str
+    device: str
+    store: Any  # for this communicator alone
+    rank: int
+    size: int
+    timeout: timedelta
+    group_name: str  # unique
+    global_ranks: list[int]
+
+
+def connect(request: Request) -> Any:
+    """A bare c10d Backend of the request's library, with no process group around it."""
+    name = request.library
+    if name.upper() in dist.Backend._plugins:
+        backend = _from_plugin(request)
+    elif name == "gloo":
+        backend = dist.ProcessGroupGloo(request.store, request.rank, request.size, timeout=request.timeout)
+    elif name == "nccl":
+        backend = _nccl(request)
+    elif name == "xccl":
+        options = dist.ProcessGroupXCCL.Options()
+        options._timeout = request.timeout
+        backend = dist.ProcessGroupXCCL(request.store, request.rank, request.size, options)
+    else:
+        raise VendorError(f"there is no way to make a communicator of {name}: it is not a registered plug-in")
+    if not isinstance(backend, torch._C._distributed_c10d.Backend):
+        raise VendorError(f"{name} makes a {type(backend).__name__}, which is no c10d Backend")
+    return backend
+
+
+def _from_plugin(request: Request) -> Any:
+    plugin = dist.Backend._plugins[request.library.upper()]
+    if not plugin.extended_api:
+        return plugin.creator_fn(request.store, request.rank, request.size, request.timeout)
+    settings = torch._C._distributed_c10d._DistributedBackendOptions()
+    settings.store = request.store
+    settings.group_rank = request.rank
+    settings.group_size = request.size
+    settings.timeout = request.timeout
+    settings.group_id = request.group_name
+    settings.global_ranks_in_group = request.global_ranks
+    return plugin.creator_fn(settings, None)
+
+
+def _nccl(request: Request) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = request.timeout
+    options.global_ranks_in_group = request.global_ranks
+    options.group_name = dist.distributed_c10d.GroupName(request.group_name)
+    # Its watchdog must not end the process: Atoll notices failures itself and aborts the communicator.
+    quiet = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+    before = {key: os.environ.get(key) for key in quiet}
+    os.environ.update(quiet)
+    try:
+        return dist.ProcessGroupNCCL(request.store, request.rank, request.size, options)
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
+
+
+def this_device() -> torch.device:
+    """What this rank computes on: ATOLL_DEVICE ("cpu", "cuda", "cuda:1", "sim"), else the current accelerator, else the
+    CPU. An accelerator without an index is the LOCAL_RANK-th of this host. Raises VendorError for one that is not
+    here."""
+    wanted = os.environ.get("ATOLL_DEVICE", "")
+    if not wanted:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is None or torch.accelerator.device_count() == 0:
+            return torch.device("cpu")
+        wanted = accelerator.type
+    match = re.fullmatch(r"([a-z0-9_]+)(?::(\d{1,4}))?", wanted)
+    if match is None:
+        raise VendorError(f'ATOLL_DEVICE="{wanted}": expected a device such as cpu, cuda or cuda:1')
+    kind = match[1]
+    if kind == "cpu":
+        return torch.device("cpu")
+    _load_module_of(kind)
+    return _checked_device(wanted, kind, int(match[2]) if match[2] else None)
+
+
+def _load_module_of(kind: str) -> None:
+    for row in vendors():
+        if row.device == kind and row.module:
+            _require(row)
+            return
+
+
+def _checked_device(wanted: str, kind: str, index: int | None) -> torch.device:
+    accelerator = torch.accelerator.current_accelerator()
+    count = torch.accelerator.device_count() if accelerator is not None else 0
+    if accelerator is None or accelerator.type != kind or count == 0:
+        here = f"{count} of type {accelerator.type}" if accelerator is not None and count else "none"
+        raise VendorError(
+            f"ATOLL_DEVICE={wanted}: this process finds no device of type {kind} (accelerators here: {here}; PyTorch "
+            f"{torch.__version__}). Start it where there is one, or with ATOLL_DEVICE=cpu"
+        )
+    if index is None:
+        index = int(os.environ.get("LOCAL_RANK", "0")) % count
+    if index >= count:
+        raise VendorError(f"ATOLL_DEVICE={wanted}: this host has {count} devices of type {kind}, 0 to {count - 1}")
+    return torch.device(kind, index)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a rank states about itself when a group is made."""
+
+    device: str = "cpu"
+    library: str = ""
+    stack: str = ""  # of the island's label, where ATOLL_ISLAND gives none; "": the device type
+    one_host: bool = True
+    reductions: Sequence[str] = ()
+    problem: str = ""
+
+
+def this_place() -> Place:
+    """Never raises: what is wrong here is told to all ranks of the group."""
+    try:
+        device = this_device().type
+        vendor = find(device)
+    except VendorError as error:
+        return Place(problem=str(error))
+    if vendor is None or device == "cpu":
+        library, reductions = (vendor.library, sorted(vendor.reductions)) if vendor else ("", [])
+        return Place(device, library, stack=device, one_host=True, reductions=reductions)
+    stack = f"{vendor.name}/{device}"
+    if device == "sim" and (label := os.environ.get("ATOLL_SIM_VENDOR", "")):
+        stack = f"{label}/{device}"
+    return Place(device, vendor.library, stack, vendor.one_host, sorted(vendor.reductions))

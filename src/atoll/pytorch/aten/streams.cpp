@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/aten/streams.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <map>
+#include <mutex>
+
+namespace atl::pytorch {
+namespace {
+
+c10::Stream pool_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+}
+
+}  // namespace
+
+CopyStreams::CopyStreams(c10::Device device)
+    : device_(device),
+      in_(pool_stream(device)),
+      to_host_(pool_stream(device)),
+      to_device_(pool_stream(device)),
+      out_(pool_stream(device)) {}
+
+std::shared_ptr<const CopyStreams> copy_streams(c10::Device device) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<CopyStreams>>;
+  const std::lock_guard lock(mutex);
+  auto& streams = (*known)[{device.type(), device.index()}];
+  if (!streams) streams = std::make_shared<CopyStreams>(device);
+  return streams;
+}
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+bool is_capturing(const c10::Stream& stream) {
+  return c10::impl::VirtualGuardImpl(stream.device_type()).isStreamCapturing(stream);
+}
+
+void note_use(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (tensor.numel() == 0) return;
+  c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+at::Tensor pinned_memory(std::uint64_t bytes, c10::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kByte).device(c10::kCPU);
+  return at::empty({static_cast<std::int64_t>(bytes)}, options.pinned_memory(!device.is_cpu() && bytes > 0));
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/inner/passage.h"
+
+#include <algorithm>
+
+#include "atoll/core/error.h"
+#include "atoll/pytorch/inner/pieces.h"
+
+namespace atl::pytorch {
+namespace {
+
+constexpr std::uint64_t kSlotBytes = kPieceBytes + kPieceBytes / 2;  // a piece, and an input apart from its output
+
+}  // namespace
+
+Passage::Passage(c10::Device device, std::uint64_t budget_bytes)
+    : device_(device), slots_(std::max<std::uint64_t>(2, budget_bytes / kSlotBytes)) {}
+
+Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surroundings& around,
+                                 const collectives::Call& call, std::function<void(const std::exception_ptr&)> stored) {
+  auto entry = std::make_shared<Entry>();
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[(first_ + entries_.size()) % slots_.size()];
+  if (!slot.memory.defined()) slot.memory = pinned_memory(kSlotBytes, device_);
+  entry->piece = std::make_unique<Piece>(trip, around, call, &slot);
+  entry->stored = std::move(stored);
+  entries_.push_back(entry);
+  return entry;
+}
+
+void Passage::load() {
+  const std::lock_guard lock(mutex_);
+  load_locked();
+}
+
+void Passage::load_locked() {
+  for (; loaded_ < std::min(entries_.size(), slots_.size()); ++loaded_) {
+    Entry& entry = *entries_[loaded_];
+    try {
+      entry.piece->load();
+    } catch (const Error&) {
+      entry.error = std::current_exception();
+    } catch (const std::exception& error) {
+      entry.error = std::make_exception_ptr(
+          Error(ErrorKind::kUnavailable, std::string("bringing a tensor to the host failed: ") + error.what()));
+    }
+    entry.is_issued = true;
+  }
+}
+
+bool Passage::is_loaded(Entry& entry) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (entry.error) std::rethrow_exception(entry.error);
+    if (!entry.is_issued || !entry.piece) return false;
+  }
+  return entry.piece->is_loaded();
+}
+
+void Passage::crossed(const EntryPtr& entry) {
+  std::vector<std::pair<EntryPtr, std::exception_ptr>> done;
+  {
+    const std::lock_guard lock(mutex_);
+    entry->has_crossed = true;
+    while (!entries_.empty() && entries_.front()->has_crossed) {
+      std::exception_ptr error;
+      try {
+        entries_.front()->piece->store();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      done.emplace_back(std::move(entries_.front()), error);
+      entries_.pop_front();
+      ++first_;
+      --loaded_;
+    }
+    load_locked();
+  }
+  for (auto& [each, error] : done) {
+    each->piece.reset();
+    each->stored(error);
+  }
+}
+
+void Passage::close() {
+  std::deque<EntryPtr> rest;
+  const std::lock_guard lock(mutex_);
+  rest.swap(entries_);
+  loaded_ = 0;
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "atoll/pytorch/inner/piece.h"
+
+namespace atl::pytorch {
+
+/// The way of one group's operations from one device to the bridge and back. Pieces pass in the order in which they enter, each
+/// through one of a few slots of host memory: while one crosses the bridge, the next ones come from the device and earlier
+/// ones go back. Which piece may load depends on the order alone and not on the clock, so the ranks of an island use their
+/// library in the same order. Thread-safe.
+class Passage {
+ public:
+  /// A piece in the passage.
+  struct Entry {
+    std::unique_ptr<Piece> piece;
+    std::exception_ptr error;  // of loading
+    bool is_issued = false;    // its way to the host
+    bool has_crossed = false;
+    std::function<void(const std::exception_ptr&)> stored;
+  };
+  using EntryPtr = std::shared_ptr<Entry>;
+
+  /// At most `budget_bytes` of host memory stay in use (two slots at least); a single larger piece gets its own for its time.
+  Passage(c10::Device device, std::uint64_t budget_bytes);
+
+  /// Appends a piece; it loads as soon as slots are free. `stored` is called once when its way back has been issued, with
+  /// nullptr or what went wrong.
+  EntryPtr enter(const std::shared_ptr<Trip>& trip, const Surroundings& around, const collectives::Call& call,
+                 std::function<void(const std::exception_ptr&)> stored);
+
+  /// Issues the way to the host of entered pieces.
+  void load();
+
+  /// Whether the piece's call may run; asked by the thread that is to run it. Throws what loading has thrown.
+  bool is_loaded(Entry& entry);
+
+  /// The piece's call has run. Pieces go back in order; those that were waiting for this one do too.
+  void crossed(const EntryPtr& entry);
+
+  /// The group has ended: lets go of all pieces.
+  void close();
+
+ private:
+  void load_locked();
+
+  const c10::Device device_;
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::deque<EntryPtr> entries_;  // not stored yet, in order
+  std::uint64_t first_ = 0;       // number of the front
+  std::size_t loaded_ = 0;        // of entries_, from the front
+};
+
+}  // namespace atl::pytorch

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/inner/pending.h"
+
+#include "atoll/core/error.h"
+
+namespace atl::pytorch {
+
+template <typename Body>
+auto Pending::guarded(Body&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kPeerLost, "the library " + library_ + " failed inside the island: " + error.what());
+  }
+}
+
+void Pending::issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin, std::function<void()> after) {
+  auto work = guarded(begin);
+  if (!streams_) {
+    items_.push_back({std::move(work), std::move(after)});
+    return;
+  }
+  guarded([&] {
+    if (work) work->wait();  // the current stream does, not this thread
+    if (after) after();
+  });
+}
+
+void Pending::wait() {
+  for (Item& item : items_) {
+    guarded([&] {
+      if (item.work) item.work->wait();
+      if (item.after) item.after();
+    });
+  }
+  items_.clear();
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "atoll/pytorch/aten/torch.h"
+
+namespace atl::pytorch {
+
+/// Operations of an island's library that are under way, each with what is to follow it. On an accelerator that is a matter
+/// of the current stream; on the CPU somebody has to wait. Not thread-safe.
+class Pending {
+ public:
+  /// `library` names it in errors.
+  Pending(std::string library, bool on_accelerator) : library_(std::move(library)), streams_(on_accelerator) {}
+
+  /// Calls `begin`, which issues an operation; `after` comes in its wake. Throws Error(kPeerLost) that holds the library's own
+  /// message.
+  void issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin, std::function<void()> after = {});
+
+  /// Blocks until all have ended, as far as the host has to wait for that; their own timeouts bound it. (Some works make
+  /// progress only while somebody waits for them, so there is nothing to poll.) Throws like issue().
+  void wait();
+
+ private:
+  struct Item {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::function<void()> after;
+  };
+  template <typename Body>
+  auto guarded(Body&& body) -> decltype(body());
+
+  const std::string library_;
+  const bool streams_;
+  std::vector<Item> items_;  // in order of issue
+};
+
+}  // namespace atl::pytorch

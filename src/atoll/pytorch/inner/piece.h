@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "atoll/pytorch/inner/inside.h"
+#include "atoll/pytorch/inner/trip.h"
+
+namespace atl::pytorch {
+
+/// Host memory that pieces use one after another.
+struct Slot {
+  at::Tensor memory;                 // of bytes
+  std::optional<c10::Event> vacant;  // reached when the piece before has left it; unset: it has
+};
+
+/// One piece of an operation: its way to the host, the call that crosses the bridge from there, and the way back. load(), then
+/// is_loaded() until true, then the call, then store(); not thread-safe.
+class Piece {
+ public:
+  /// `call`'s segments are memory of the trip's operands. Takes `slot` if the piece fits in, else memory of its own.
+  Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const collectives::Call& call, Slot* slot);
+
+  /// The call that crosses the bridge, on host memory.
+  const collectives::Call& bridge_call() const noexcept { return bridge_; }
+
+  /// Issues the way to the host; does not wait for the device.
+  void load();
+
+  /// Whether the host memory holds the inputs. With a library on the CPU it waits for that. Throws atl::Error when the library
+  /// has failed.
+  bool is_loaded();
+
+  /// Issues the way back.
+  void store();
+
+ private:
+  std::uint64_t lay_out(const collectives::Call& call);
+  at::Tensor host_bytes(const collectives::Range& range) const;
+  void copy_to_host(const std::vector<Inside::Copy>& copies);
+  void copy_to_device(const std::vector<Inside::Copy>& copies);
+
+  const std::shared_ptr<Trip> trip_;
+  Inside inside_;
+  collectives::Call bridge_;
+  std::vector<std::uint64_t> input_offsets_, output_offsets_;  // in the slot's memory
+  Slot own_;
+  Slot* slot_;
+  Pending inward_;
+  std::vector<Inside::Copy> arriving_;  // on the CPU: copied when inward_ has ended
+  std::optional<c10::Event> loaded_;
+};
+
+}  // namespace atl::pytorch

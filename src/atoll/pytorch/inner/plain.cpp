@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/inner/plain.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace atl::pytorch {
+namespace {
+
+bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
+
+}  // namespace
+
+at::Tensor PlainTensors::read(const at::Tensor& tensor) const {
+  if (is_plain(tensor)) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+at::Tensor PlainTensors::write(const at::Tensor& tensor, bool load) {
+  if (is_plain(tensor)) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  at::Tensor temporary = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  if (load) temporary.copy_(tensor);
+  copies_.emplace_back(tensor, temporary);
+  return temporary;
+}
+
+std::vector<at::Tensor> PlainTensors::read(const std::vector<at::Tensor>& tensors) const {
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& tensor : tensors) list.push_back(read(tensor));
+  return list;
+}
+
+std::vector<at::Tensor> PlainTensors::write(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> list;
+  for (const at::Tensor& tensor : tensors) list.push_back(write(tensor));
+  return list;
+}
+
+void PlainTensors::copy_back() const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  for (const auto& [target, temporary] : copies_) target.copy_(temporary, /*non_blocking=*/true);
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "atoll/pytorch/aten/torch.h"
+
+namespace atl::pytorch {
+
+/// Contiguous tensors in the place of strided ones, and of views whose storage is not their value (conjugates): what
+/// libraries work on. A tensor that is plain already stands for itself.
+class PlainTensors {
+ public:
+  at::Tensor read(const at::Tensor& tensor) const;
+
+  /// What is written to the result reaches `tensor` with copy_back(). Unless `load`, its content may be anything.
+  at::Tensor write(const at::Tensor& tensor, bool load = true);
+
+  std::vector<at::Tensor> read(const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Tensor> write(const std::vector<at::Tensor>& tensors);
+
+  bool needs_copy_back() const noexcept { return !copies_.empty(); }
+
+  /// On an accelerator in the order of the current stream.
+  void copy_back() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, what stands for it
+};
+
+}  // namespace atl::pytorch

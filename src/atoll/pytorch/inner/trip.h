@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "atoll/pytorch/aten/streams.h"
+#include "atoll/pytorch/inner/operands.h"
+#include "atoll/pytorch/inner/pending.h"
+
+namespace atl::pytorch {
+
+/// One operation whose tensors come to the bridge in pieces and go back: from an accelerator, or through a library on the CPU.
+/// Pieces are loaded and stored in order, by one thread at a time; the functions for those who wait are thread-safe.
+class Trip {
+ public:
+  /// Made on the caller's thread, behind what the caller has issued on its current stream. Throws c10::Error while that stream
+  /// is being captured into a graph, which cannot hold what happens between hosts. `library`: that works inside the island, "":
+  /// none.
+  Trip(Operands operands, const std::string& library, std::size_t pieces);
+
+  const Operands& operands() const noexcept { return operands_; }
+  c10::Device device() const noexcept { return device_; }
+  bool on_accelerator() const noexcept { return streams_ != nullptr; }
+  const CopyStreams& streams() const { return *streams_; }
+
+  /// What is issued on `stream` from now on comes after what the caller had issued.
+  void follow_caller(const c10::Stream& stream) const { begun_->block(stream); }
+
+  /// The library's operations behind the bridge.
+  Pending& outward() noexcept { return outward_; }
+
+  /// After each piece; the last one completes the tensors.
+  void piece_stored();
+
+  // For those who wait, once every piece is stored.
+
+  /// Whether finish() may block.
+  bool must_finish() const noexcept { return !on_accelerator(); }
+
+  /// Blocks until the results are there; where they arrive on a stream, returns at once. Throws what the library throws.
+  void finish();
+
+  /// Makes the calling thread's current stream wait until the results have arrived.
+  void wait_on_current_stream() const;
+
+  /// Calls `action` while the stream on which the results arrive is current.
+  template <typename Action>
+  void on_arrival(Action&& action) const {
+    std::optional<c10::StreamGuard> guard;
+    if (on_accelerator()) guard.emplace(last_stream());
+    action();
+  }
+
+  /// Lets go of the tensors; what is under way keeps what it needs.
+  void release() { operands_ = {}; }
+
+ private:
+  c10::Stream last_stream() const { return has_library_ ? streams_->out() : streams_->to_device(); }
+
+  Operands operands_;
+  const c10::Device device_;
+  const bool has_library_;
+  std::shared_ptr<const CopyStreams> streams_;
+  std::size_t pieces_left_;
+  std::optional<c10::Event> begun_;
+  std::optional<c10::Event> arrived_;
+  Pending outward_;
+};
+
+}  // namespace atl::pytorch

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between two ranks.
+#include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/backend_pass.h"
+#include "atoll/pytorch/python/checks.h"
+#include "atoll/pytorch/python/errors.h"
+
+namespace atl::pytorch {
+namespace {
+
+std::uint64_t checked_tag(const char* operation, int tag) {
+  TORCH_CHECK_VALUE(tag >= 0, operation, ": tag ", tag, " is negative");
+  return static_cast<std::uint64_t>(tag);
+}
+
+int place_in(const std::vector<int>& ranks, int rank) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+// A message's memory as the bridge sees it.
+struct BackendAtoll::Message {
+  c10::intrusive_ptr<WorkAtoll> work;
+  collectives::Segment memory;
+  std::shared_ptr<Piece> piece;  // of an accelerator's tensor
+};
+
+BackendAtoll::Message BackendAtoll::new_message(const Operation& about, const at::Tensor& tensor, bool sends) {
+  const auto group = this->group();
+  Message message;
+  Operands operands;
+  message.memory = sends ? operands.read(tensor) : operands.write(tensor);
+  if (operands.device().is_cpu()) {
+    message.work = new_work(about, group, std::move(operands), {tensor}, {tensor});
+  } else {
+    collectives::Call call;
+    call.operation = sends ? collectives::Operation::kSend : collectives::Operation::kReceive;
+    call.dtype = wire_type(tensor.scalar_type());
+    (sends ? call.input : call.output).push_back(message.memory);
+    const auto trip = std::make_shared<Trip>(std::move(operands), "", 1);
+    message.piece = std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank_, nullptr, {}},
+                                            call, nullptr);
+    const collectives::Call& bridge = message.piece->bridge_call();
+    message.memory = sends ? bridge.input[0] : bridge.output[0];
+    message.work = new_work(about, group, trip, {tensor}, {tensor});
+  }
+  note_if_coalescing(message.work);
+  message.work->expect_parts(1);
+  return message;
+}
+
+BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
+  const at::Tensor& tensor = only("send", "tensor", tensors);
+  check_rank("send", "destination", destination, size_);
+  const auto number = checked_tag("send", tag);
+  const auto group = this->group();
+  if (const auto library = message_library(tensor, destination)) {
+    PlainTensors plain;
+    Tensors list = plain.read(tensors);
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.send(list, place_in(island(), destination), tag); });
+  }
+  const Message message = new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true);
+  const auto work = message.work;
+  const auto send_now = [=, memory = message.memory, type = wire_type(tensor.scalar_type())] {
+    group->send(destination, number, type, {memory.data, memory.bytes}, std::nullopt,
+                [work, piece = message.piece](const std::exception_ptr& error) { work->part_done(error); });
+  };
+  if (message.piece) message.piece->load();
+  if (const auto process = this->process(); process && (message.piece || !process->sends.is_idle())) {
+    const auto ready = [=, piece = message.piece] { return !piece || piece->is_loaded() || group->error() != nullptr; };
+    process->sends.post(ready, [=] {
+      try {
+        send_now();
+      } catch (...) {
+        work->part_done(std::current_exception());
+      }
+    });
+    return work;
+  }
+  translated(send_now);
+  return work;
+}
+
+BackendAtoll::WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source,
+                                                 int tag) {
+  const at::Tensor& tensor = only("recv", "tensor", tensors);
+  const auto number = checked_tag("recv", tag);
+  const auto group = this->group();
+  if (const auto library = source < 0 ? nullptr : message_library(tensor, source)) {
+    PlainTensors plain;
+    Tensors list = plain.write(tensors);
+    return pass(library, plain,
+                [&](c10d::Backend& inner) { return inner.recv(list, place_in(island(), source), tag); });
+  }
+  const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false);
+  const auto done = [work = message.work, piece = message.piece](std::exception_ptr error, int from) {
+    if (!error) work->set_source_rank(from);
+    try {
+      if (!error && piece) piece->store();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    work->part_done(error);
+  };
+  translated([&] {
+    group->receive(source, number, wire_type(tensor.scalar_type()), {message.memory.data, message.memory.bytes},
+                   std::nullopt, done);
+  });
+  return message.work;
+}
+
+BackendAtoll::WorkPtr BackendAtoll::recv(Tensors& tensors, int source, int tag) {
+  check_rank("recv", "source", source, size_);
+  return receive_from("atoll:recv", c10d::OpType::RECV, tensors, source, tag);
+}
+
+BackendAtoll::WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
+  return receive_from("atoll:recvAnySource", c10d::OpType::RECVANYSOURCE, tensors, collectives::kAnySource, tag);
+}
+
+}  // namespace atl::pytorch
