@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of simccl: every operation against a reference that is computed on the CPU in rank order."""
+"""What ranks do in the tests of simccl: every operation against a reference, which the CPU computes in rank order."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from support import Ranks
 
 Op = dist.ReduceOp
 SIZES = (0, 1, 7, 12_345)
@@ -17,7 +19,16 @@ COMPLEX = (torch.complex64, torch.complex128)
 REDUCED = (torch.bool, *INTEGERS, *FLOATS, *COMPLEX)
 MOVED = (*REDUCED, torch.float8_e4m3fn)
 
+LONG = timedelta(seconds=60)
+
 _groups: dict[str, dist.ProcessGroup] = {}
+
+
+def ranks_on_sim(size: int, **environment: str) -> Iterator[Ranks]:
+    """Processes with simulated devices, until the caller is done with them."""
+    ranks = Ranks(size, environment=environment, devices=["sim"] * size)
+    yield ranks
+    ranks.stop()
 
 
 def group() -> dist.ProcessGroup:
@@ -90,7 +101,7 @@ def reductions_of(dtype: torch.dtype) -> Iterator[Any]:
 
 def expect(found: torch.Tensor, wanted: torch.Tensor, *what: object) -> None:
     raw = found.cpu()
-    assert raw.dtype == wanted.dtype and raw.shape == wanted.shape, what
+    assert (raw.dtype, raw.shape) == (wanted.dtype, wanted.shape), what
     same = torch.equal(raw.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8)) or (
         raw.dtype.is_complex and torch.allclose(raw, wanted)
     )

@@ -1,51 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated device's own collective library: right results, streams, errors, faults."""
+"""The simulated device's own collective library: right results, streams and modelled times."""
 
-import os
-import signal
-import threading
+import itertools
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import simccl_suite
-from simccl_suite import backend, data, expect, fresh_group, group, on_sim, reduced, store
-from support import RankError, Ranks, raises
+from simccl_suite import LONG, data, expect, group, on_sim, ranks_on_sim, reduced, store
+from support import Ranks, raises
 
 Op = dist.ReduceOp
 Failed = dist.DistBackendError
-LONG = timedelta(seconds=60)
-
-
-def _ranks(size: int, **environment: str) -> Iterator[Ranks]:
-    ranks = Ranks(size, environment=environment, devices=["sim"] * size)
-    yield ranks
-    ranks.stop()
 
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Ranks]:
-    yield from _ranks(1)
+    yield from ranks_on_sim(1)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Ranks]:
-    yield from _ranks(2)
+    yield from ranks_on_sim(2)
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Ranks]:
-    yield from _ranks(3)
+    yield from ranks_on_sim(3)
 
 
 @pytest.fixture(scope="module")
 def shaken() -> Iterator[Ranks]:
     """Three ranks whose operations take random times and overtake each other."""
-    yield from _ranks(3, ATOLL_SIM_DELAY="0.002", ATOLL_SIM_REORDER="1", ATOLL_SIM_SEED="7")
+    yield from ranks_on_sim(3, ATOLL_SIM_DELAY="0.002", ATOLL_SIM_REORDER="1", ATOLL_SIM_SEED="7")
 
 
 @pytest.mark.parametrize("name", simccl_suite.ALL)
@@ -91,7 +81,7 @@ def overtaking(rank: int) -> bool:
     seen = False
     while not all(work.is_completed() for work in reversed(works)):
         done = [work.is_completed() for work in works]
-        seen = seen or any(not early and late for early, late in zip(done, done[1:], strict=False))
+        seen = seen or any(not early and late for early, late in itertools.pairwise(done))
     assert all(tensor.item() == 3 for tensor in tensors)
     return seen
 
@@ -101,16 +91,18 @@ def test_reordered_operations_overtake_each_other(shaken: Ranks) -> None:
 
 
 def host_runs_ahead(rank: int) -> None:
+    where = group()
     tensor = torch.full((3,), float(rank + 1), device="sim")
     if rank == 1:
         store().wait(["ahead"], LONG)
-    work = dist.all_reduce(tensor, group=group(), async_op=True)
+    work = dist.all_reduce(tensor, group=where, async_op=True)
     work.wait()
     if rank == 0:
         assert not work.is_completed()
         store().set("ahead", "")
     assert tensor.tolist() == [3.0] * 3
-    assert work.is_completed() and work.is_success()
+    assert work.is_completed()
+    assert work.is_success()
 
 
 def test_waiting_blocks_the_stream_and_not_the_host(two: Ranks) -> None:
@@ -133,14 +125,37 @@ def test_operations_follow_the_stream_they_were_issued_on(two: Ranks) -> None:
     two.run(uses_side_streams)
 
 
+def forwards(rank: int) -> None:
+    where = group()
+    tensor = torch.full((3,), float(rank + 1), device="sim")
+    if rank == 0:
+        dist.all_reduce(tensor, group=where)
+        message = dist.isend(tensor, 1, group=where)
+        store().set("forwarded", "")
+    else:
+        store().wait(["forwarded"], LONG)
+        inbox = torch.zeros(3, device="sim")
+        message = dist.irecv(inbox, 0, group=where)
+        dist.all_reduce(tensor, group=where)
+    assert message is not None
+    message.wait()
+    if rank == 1:
+        assert inbox.tolist() == [3.0] * 3
+
+
+def test_an_operation_waits_for_what_the_current_stream_holds(two: Ranks) -> None:
+    two.run(forwards)
+
+
 def frees_early(rank: int) -> None:
+    where = group()
     for step in range(5):
         key = f"freed/{step}"
         output = torch.zeros(2, 50_000, device="sim")
         inputs = torch.full((50_000,), float(10 * rank + step), device="sim")
         if rank == 1:
             store().wait([key], LONG)
-        work = dist.all_gather_into_tensor(output, inputs, group=group(), async_op=True)
+        work = dist.all_gather_into_tensor(output, inputs, group=where, async_op=True)
         del inputs
         trash = [torch.full((50_000,), -1.0, device="sim") for _ in range(8)]
         if rank == 0:
@@ -162,13 +177,14 @@ def futures(rank: int) -> None:
         .then(lambda done: done.value()[0].mul_(10).clone())
         .wait()
     )
-    assert seen.tolist() == [10.0] * 4 and tensor.tolist() == [10.0] * 4
+    assert seen.tolist() == [10.0] * 4
+    assert tensor.tolist() == [10.0] * 4
     side = torch.sim.Stream()
     with torch.sim.stream(side):
         work = dist.all_reduce(tensor, group=group(), async_op=True)
         work.get_future().wait()
         assert tensor.tolist() == [20.0] * 4
-    assert work.result()[0] is tensor or work.result()[0].data_ptr() == tensor.data_ptr()
+    assert work.result()[0].data_ptr() == tensor.data_ptr()
 
 
 def test_futures_carry_the_outputs_and_their_streams(two: Ranks) -> None:
@@ -176,10 +192,17 @@ def test_futures_carry_the_outputs_and_their_streams(two: Ranks) -> None:
 
 
 def other_devices(rank: int) -> None:
-    for step in range(12):  # more than may be under way at once
-        tensor = torch.full((3,), float(rank + step), device=f"sim:{(rank + step) % 4}")
-        dist.all_reduce(tensor, group=group())
-        assert tensor.tolist() == [2.0 * step + 1] * 3
+    where = group()
+    # More at once than may be under way at once.
+    tensors = [torch.full((3,), float(rank + step), device=f"sim:{(rank + step) % 3}") for step in range(30)]
+    if rank == 1:
+        store().wait(["issued on all devices"], LONG)
+    works = [dist.all_reduce(tensor, group=where, async_op=True) for tensor in tensors]
+    if rank == 0:
+        store().set("issued on all devices", "")
+    for step, work in enumerate(works):
+        work.wait(LONG)
+        assert tensors[step].tolist() == [2.0 * step + 1] * 3
 
 
 def test_each_rank_may_use_any_device(two: Ranks) -> None:
@@ -201,165 +224,6 @@ def trains(rank: int) -> list[float]:
 def test_stock_ddp_trains_on_it(two: Ranks) -> None:
     first, second = two.run(trains)
     assert first == second
-
-
-def wrong_calls(rank: int) -> None:
-    where = group()
-    good = torch.ones(4, device="sim")
-    table: list[tuple[Any, list[str]]] = [
-        (lambda: dist.all_reduce(torch.ones(4, 4, device="sim").t()[:2], group=where), ["all_reduce", "contiguous"]),
-        (lambda: backend(where).allreduce([torch.ones(4)]), ["all_reduce", "device sim", "cpu"]),
-        (lambda: dist.all_reduce(good, Op.BAND, group=where), ["all_reduce", "SUM, AVG, PRODUCT", "BAND"]),
-        (
-            lambda: dist.all_reduce(good, dist._make_nccl_premul_sum(2.0), group=where),
-            ["all_reduce", "PREMUL_SUM"],
-        ),
-        (lambda: dist.all_reduce(good > 0, Op.AVG, group=where), ["no avg", "Bool"]),
-        (lambda: backend(where).allreduce([good.to(torch.float8_e5m2)]), ["no sum", "Float8_e5m2"]),
-        (lambda: backend(where).allreduce([good, good]), ["must hold one tensor, it holds 2"]),
-        (
-            lambda: dist.all_gather_into_tensor(torch.ones(9, device="sim"), good, group=where),
-            ["all_gather_into_tensor", "9 elements", "2 ranks"],
-        ),
-        (
-            lambda: dist.all_gather_into_tensor(torch.ones(10, device="sim"), good, group=where),
-            ["all_gather_into_tensor", "must have 4 elements, it has 5"],
-        ),
-        (
-            lambda: dist.all_to_all_single(torch.ones(4, device="sim"), good, [1, 1], [2, 2], group=where),
-            ["output split sizes", "add up to 4"],
-        ),
-        (lambda: dist.all_to_all_single(good, good, group=where), ["must not share memory"]),
-        (
-            lambda: backend(where).allgather([[good, good.double()]], [good]),
-            ["equal dtypes", "Float", "Double"],
-        ),
-        (lambda: backend(where).send([good], 2, 0), ["send", "destination 2", "group of 2"]),
-    ]
-    for call, parts in table:
-        with raises(ValueError, *parts):
-            call()
-    dist.all_reduce(good, group=where)
-    assert good.tolist() == [2.0] * 4, "the group is unharmed"
-
-
-def test_wrong_arguments_are_refused_before_anything_is_issued(two: Ranks) -> None:
-    two.run(wrong_calls)
-
-
-def different_calls(rank: int) -> None:
-    where = fresh_group(60)
-    tensor = torch.ones(3 + rank, device="sim")
-    work = dist.all_reduce(tensor, group=where, async_op=True)
-    for _ in range(2):
-        with raises(Failed, "all_reduce, sequence 0", f"on rank {rank}", "3 elements", "4 elements", "rank 1 called"):
-            work.wait(LONG)
-    assert work.is_completed() and not work.is_success()
-    with raises(Failed, "failed earlier", "ranks called different things"):
-        dist.all_reduce(tensor, group=where)
-
-
-def test_ranks_that_call_different_things_are_told(two: Ranks) -> None:
-    two.run(different_calls)
-
-
-def never_comes(rank: int) -> None:
-    where = fresh_group(0.2 if rank == 0 else 60)
-    if rank == 1:
-        store().wait(["timed out"], LONG)
-        with raises(Failed, "failed earlier", "rank 0 timed out"):
-            dist.barrier(group=where)
-        return
-    with raises(Failed, "barrier, sequence 0", "on rank 0", "after 200 ms waiting for rank 1 to call it"):
-        dist.barrier(group=where)
-    store().set("timed out", "")
-
-
-def test_a_missing_rank_is_named_at_the_timeout(two: Ranks) -> None:
-    two.run(never_comes)
-
-
-def aborts(rank: int) -> None:
-    where = fresh_group(60)
-    if rank == 1:
-        store().wait(["aborted"], LONG)
-        with raises(Failed, "abort() was called on rank 0"):
-            dist.all_reduce(torch.ones(1, device="sim"), group=where)
-        return
-    work = dist.all_reduce(torch.ones(1, device="sim"), group=where, async_op=True)
-    inbox = dist.irecv(torch.ones(1, device="sim"), 1, group=where)
-    assert inbox is not None and not work.is_completed()
-    thread = threading.Thread(target=backend(where).abort)
-    thread.start()
-    for waiting in (work, inbox):
-        with raises(Failed, "abort() was called on rank 0"):
-            waiting.wait(LONG)
-    thread.join()
-    store().set("aborted", "")
-
-
-def test_abort_wakes_every_waiter(two: Ranks) -> None:
-    two.run(aborts)
-
-
-def shuts_down(rank: int) -> None:
-    where = fresh_group(60)
-    tensor = torch.ones(1, device="sim")
-    work = dist.all_reduce(tensor, group=where, async_op=True)
-    left = f"left/{rank}"
-    if rank == 1:
-        closing = backend(where)
-        closing.shutdown()
-        store().set(left, "")
-        assert work.is_completed() and tensor.item() == 2, "what was issued is done"
-        with raises(Failed, "shut down on rank 1"):
-            closing.barrier().wait()
-        return
-    work.wait()
-    store().wait(["left/1"], LONG)
-    with raises(Failed, "sequence 1", "needs rank 1 to call it", "has left the group"):
-        dist.all_reduce(tensor, group=where, async_op=True).wait(LONG)
-
-
-def test_shutdown_ends_what_was_issued_and_leaves(two: Ranks) -> None:
-    two.run(shuts_down)
-
-
-def many_groups(rank: int) -> int:
-    for step in range(15):
-        where = fresh_group(60)
-        tensor = torch.ones(1, device="sim")
-        dist.all_reduce(tensor, group=where)
-        dist.send(tensor, 1, group=where) if rank == 0 else dist.recv(tensor, 0, group=where)
-        assert tensor.item() == 2
-        dist.destroy_process_group(where)
-        if step == 4:
-            before = len(os.listdir("/proc/self/task"))
-    return len(os.listdir("/proc/self/task")) - before
-
-
-def test_groups_that_end_give_back_their_threads(two: Ranks) -> None:
-    assert max(two.run(many_groups)) <= 0
-
-
-def dies(rank: int) -> None:
-    where = fresh_group(60)
-    tensor = torch.ones(1, device="sim")
-    dist.all_reduce(tensor, group=where)
-    if rank == 1:
-        store().wait(["waiting"], LONG)
-        os.kill(os.getpid(), signal.SIGKILL)
-    work = dist.all_reduce(tensor, group=where, async_op=True)
-    if rank == 0:
-        store().set("waiting", "")
-    with raises(Failed, "all_reduce, sequence 1", f"on rank {rank}", "rank 1 (process", "died"):
-        work.wait(LONG)
-
-
-def test_survivors_are_told_who_died(three: Ranks) -> None:
-    with pytest.raises(RankError) as caught:
-        three.run(dies)
-    assert str(caught.value) == "rank 1: the process ended with code -9"
 
 
 def bare(rank: int) -> None:
@@ -385,28 +249,6 @@ def test_it_works_without_a_group_around_it(two: Ranks) -> None:
     two.run(bare)
 
 
-def bad_settings(rank: int) -> None:
-    for name, value, text in (
-        ("ATOLL_SIM_REORDER", "yes", "must be 0 or 1"),
-        ("ATOLL_SIM_DELAY", "100", "at most 60"),
-        ("ATOLL_SIM_DELAY", "soon", "must be a number"),
-        ("ATOLL_SIM_LINK", "-1", "must be a number that is not negative"),
-        ("ATOLL_SIM_SEED", "x", "must be a number"),
-    ):
-        os.environ[name] = value
-        try:
-            with raises(ValueError, name, value, text):
-                from atoll.sim import process_group
-
-                process_group.create(dist.PrefixStore("bad", store()), 0, 1, LONG)
-        finally:
-            del os.environ[name]
-
-
-def test_settings_that_do_not_parse_are_named(one: Ranks) -> None:
-    one.run(bad_settings)
-
-
 def modelled(rank: int) -> float:
     tensor = torch.ones(250_000, device="sim")
     dist.all_reduce(tensor, group=group())
@@ -421,8 +263,5 @@ def modelled(rank: int) -> float:
 
 
 def test_a_link_of_a_known_rate_takes_its_time() -> None:
-    ranks = Ranks(2, environment={"ATOLL_SIM_LINK": "100M"}, devices=["sim"] * 2)
-    try:
+    for ranks in ranks_on_sim(2, ATOLL_SIM_LINK="100M"):
         assert min(ranks.run(modelled)) >= 40.0  # four times 1 MB at 100 MB/s
-    finally:
-        ranks.stop()
