@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+from datetime import timedelta
+
 import torch
+import torch.distributed as dist
+
+class ProcessGroupSimccl(dist.Backend):
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None: ...
 
 def device_count() -> int: ...
 def current_device() -> int: ...

@@ -45,6 +45,27 @@ TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
   EXPECT_LT(event.when() - begin, 60ms);
 }
 
+TEST(Stream, WorkThatSaysItselfWhenItEndsHoldsUpWhatFollows) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  Clock::time_point begun;
+  stream.enqueue_open(
+      [&](Clock::time_point begin) {
+        begun = begin;
+        return begin + 20ms;
+      },
+      true);
+  stream.enqueue([](double) {}, 5ms);
+  const Event event = stream.record();
+  event.wait();
+  EXPECT_EQ(event.when(), begun + 25ms);
+  EXPECT_GE(Clock::now(), event.when());
+  EXPECT_EQ(punctuality.tasks, 2);
+  stream.enqueue_open([](Clock::time_point begin) { return begin; }, false);
+  stream.synchronize();
+  EXPECT_EQ(punctuality.tasks, 2) << "it has no modelled time";
+}
+
 TEST(Stream, TimeOfQueuedWorkAddsUpExactly) {
   Punctuality punctuality;
   Stream stream(punctuality);

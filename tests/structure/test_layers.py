@@ -72,6 +72,19 @@ def test_includes_point_down() -> None:
     assert not faults
 
 
+def test_only_the_glue_of_the_simulated_device_knows_pytorch() -> None:
+    files = [path for folder in ("device", "library") for path in (SOURCE / "sim" / folder).iterdir()]
+    assert files
+    outside = re.compile(r"^(torch|ATen|c10|pybind11|atoll/sim/pytorch)\b")
+    faults = [
+        f"{path.relative_to(ROOT)} includes {name}"
+        for path in files
+        for name in includes_of(path.read_text())
+        if outside.match(name)
+    ]
+    assert faults == []
+
+
 def test_own_header_comes_first() -> None:
     faults = []
     for path in source_files():

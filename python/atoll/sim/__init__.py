@@ -12,7 +12,7 @@ from atoll._version_check import require_matching_torch
 require_matching_torch()
 
 from atoll import _autoload, _sim  # noqa: E402 - only after the check
-from atoll.sim import device_module  # noqa: E402
+from atoll.sim import device_module, process_group  # noqa: E402
 
 NAME = "sim"
 
@@ -27,6 +27,7 @@ def _register() -> None:
 
 
 _register()
+process_group.register()
 
 
 def punctuality(index: int = -1) -> dict[str, int]:

@@ -124,6 +124,10 @@ std::byte* DeviceMemory::host_view(const void* device) const noexcept {
   return host_ + (static_cast<const std::byte*>(device) - device_);
 }
 
+std::size_t DeviceMemory::offset_of(const void* device) const noexcept {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(device) - device_);
+}
+
 MemoryStats DeviceMemory::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;

@@ -39,6 +39,15 @@ class DeviceMemory {
   /// Where the byte at `device`, an address inside this memory, can be read and written.
   std::byte* host_view(const void* device) const noexcept;
 
+  /// Distance of `device`, an address inside this memory, from its start: the same for every process that maps it.
+  std::size_t offset_of(const void* device) const noexcept;
+
+  /// Where the byte at `offset` from the start can be read and written.
+  std::byte* at_offset(std::size_t offset) const noexcept { return host_ + offset; }
+
+  /// Of the shared memory behind both mappings, for passing it to another process. Lives as long as this object.
+  int descriptor() const noexcept { return memory_; }
+
   MemoryStats stats() const;
 
  private:

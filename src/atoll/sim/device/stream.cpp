@@ -83,7 +83,12 @@ void Stream::push(Task task) {
 
 void Stream::enqueue(std::function<void(double)> work, nanoseconds duration) {
   const std::lock_guard lock(mutex_);
-  push({Task::Kind::kWork, std::move(work), duration, {}});
+  push({Task::Kind::kWork, std::move(work), duration, {}, {}});
+}
+
+void Stream::enqueue_open(std::function<Clock::time_point(Clock::time_point)> work, bool is_modelled) {
+  const std::lock_guard lock(mutex_);
+  push({Task::Kind::kOpen, {}, {}, {}, std::move(work), is_modelled});
 }
 
 Event Stream::record() {
@@ -94,14 +99,14 @@ Event Stream::record() {
     return event;
   }
   event.state_->passed = false;
-  push({Task::Kind::kPass, {}, {}, event});
+  push({Task::Kind::kPass, {}, {}, event, {}});
   return event;
 }
 
 void Stream::wait_for(const Event& event) {
   if (event.is_reached()) return;
   const std::lock_guard lock(mutex_);
-  push({Task::Kind::kWait, {}, {}, event});
+  push({Task::Kind::kWait, {}, {}, event, {}});
 }
 
 bool Stream::is_idle() const {
@@ -120,7 +125,8 @@ void Stream::serve() {
     const auto begin = std::max(finish_, task.issued);
     lock.unlock();
     const auto finish = finish_of(task, begin);
-    task.work = nullptr;  // what it held may come back to this stream as it goes
+    task.work = nullptr;  // what they held may come back to this stream as it goes
+    task.open = nullptr;
     lock.lock();
     finish_ = finish;
     queue_.pop_front();
@@ -132,6 +138,13 @@ Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
   switch (task.kind) {
     case Task::Kind::kPass: task.event.pass(begin); return begin;
     case Task::Kind::kWait: task.event.wait(); return std::max(begin, task.event.when());
+    case Task::Kind::kOpen: {
+      std::this_thread::sleep_until(begin);
+      const auto open_end = task.open(begin);
+      std::this_thread::sleep_until(open_end);
+      if (task.is_modelled) note(open_end);
+      return open_end;
+    }
     case Task::Kind::kWork: break;
   }
   const auto end = begin + task.duration;

@@ -68,6 +68,10 @@ class Stream {
   /// 1, as the modelled time passes: a copy arrives piece by piece.
   void enqueue(std::function<void(double share)> work, std::chrono::nanoseconds duration);
 
+  /// Work for the stream's own thread that says itself when it ends: `work(begin)` is called at the modelled time `begin`, may
+  /// block, and returns the modelled time of its end. `is_modelled`: it counts for punctuality.
+  void enqueue_open(std::function<Clock::time_point(Clock::time_point begin)> work, bool is_modelled);
+
   /// A point after everything issued so far.
   Event record();
 
@@ -82,11 +86,13 @@ class Stream {
 
  private:
   struct Task {
-    enum class Kind { kWork, kPass, kWait };
+    enum class Kind { kWork, kOpen, kPass, kWait };
     Kind kind;
-    std::function<void(double)> work;     // of kWork
-    std::chrono::nanoseconds duration{};  // of kWork
-    Event event;                          // to pass, or to wait for
+    std::function<void(double)> work;                            // of kWork
+    std::chrono::nanoseconds duration{};                         // of kWork
+    Event event;                                                 // to pass, or to wait for
+    std::function<Clock::time_point(Clock::time_point)> open{};  // of kOpen
+    bool is_modelled = false;                                    // likewise
     Clock::time_point issued = Clock::now();
   };
   void push(Task task);

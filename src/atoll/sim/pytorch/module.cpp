@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/sim/pytorch/generator.h"
+#include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace {
@@ -25,11 +27,23 @@ py::dict punctuality(int index) {
   return result;
 }
 
+void bind_process_group(py::module_& module) {
+  py::class_<ProcessGroupSimccl, c10::intrusive_ptr<ProcessGroupSimccl>, c10d::Backend>(
+      module, "ProcessGroupSimccl", "A process group of torch.distributed over simulated devices of one host.")
+      .def(py::init(
+               [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+                 return c10::make_intrusive<ProcessGroupSimccl>(store, rank, size, timeout);
+               }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+           py::call_guard<py::gil_scoped_release>());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_sim, module) {
   py::module_::import("torch");
   module.doc() = "A simulated accelerator; use it through atoll.sim.";
+  bind_process_group(module);
   module.def("device_count", [] { return static_cast<int>(device_count()); });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
   module.def(

@@ -18,22 +18,6 @@ constexpr c10::DeviceIndex kUsualDevices = 8;
 constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
 constexpr c10::StreamId kPoolStreams = 8;                       // 1 to 8
 
-/// "2.5", "16G": a number that may end with K, M or G (powers of 1000). Throws c10::Error naming the variable.
-double number_from(const char* name, double fallback) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
-  char* end = nullptr;
-  double value = std::strtod(text, &end);
-  const std::string unit = end;
-  if (unit == "K") value *= 1e3;
-  if (unit == "M") value *= 1e6;
-  if (unit == "G") value *= 1e9;
-  const bool known = unit.empty() || unit == "K" || unit == "M" || unit == "G";
-  TORCH_CHECK_VALUE(end != text && known && value >= 0, name, " is \"", text,
-                    "\"; it must be a number that is not negative, like 2.5 or 16G");
-  return value;
-}
-
 struct Runtime {
   std::mutex mutex;
   std::array<std::atomic<Device*>, kMostDevices> devices{};
@@ -50,6 +34,21 @@ thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<c10::StreamId, kMostDevices> this_stream{};
 
 }  // namespace
+
+double number_from(const char* name, double fallback) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  double value = std::strtod(text, &end);
+  const std::string unit = end;
+  if (unit == "K") value *= 1e3;
+  if (unit == "M") value *= 1e6;
+  if (unit == "G") value *= 1e9;
+  const bool known = unit.empty() || unit == "K" || unit == "M" || unit == "G";
+  TORCH_CHECK_VALUE(end != text && known && value >= 0, name, " is \"", text,
+                    "\"; it must be a number that is not negative, like 2.5 or 16G");
+  return value;
+}
 
 Device::Device(std::size_t memory_bytes, const Model& model) : model_(model), memory_(memory_bytes) {
   for (c10::StreamId id = 0; id <= kPoolStreams; ++id) streams_.push_back(std::make_unique<Stream>(punctuality_));

@@ -16,6 +16,10 @@ namespace atl::sim {
 
 inline constexpr c10::DeviceType kSim = c10::DeviceType::PrivateUse1;
 
+/// Of an environment variable like "2.5" or "16G": a number that may end with K, M or G (powers of 1000); `fallback` when it
+/// is not set. Throws c10::ValueError naming the variable.
+double number_from(const char* name, double fallback);
+
 /// One simulated device as PyTorch sees it. Its streams live as long as the process; stream 0 is the default one.
 /// Thread-safe.
 class Device {

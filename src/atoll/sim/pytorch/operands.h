@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <vector>
+
+#include "atoll/sim/library/call.h"
+
+namespace atl::sim {
+
+/// One call of the library with the tensors it is about. Each function checks its arguments and throws ValueError that begins with
+/// the operation's name.
+class Operands {
+ public:
+  Operands(Operation operation, const char* name) : name_(name) { call_.operation = operation; }
+
+  /// All tensors: contiguous, on one simulated device, of one dtype.
+  void read(const at::Tensor& tensor) { call_.input.push_back(take(tensor)); }
+  void write(const at::Tensor& tensor) { call_.output.push_back(take(tensor)); }
+  void read(const std::vector<at::Tensor>& tensors);
+  void write(const std::vector<at::Tensor>& tensors);
+
+  /// The tensor in parts, one after the other; with `splits` rows each, or equally among `size` ranks when that is empty.
+  void read_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& splits, int size);
+  void write_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& splits, int size);
+
+  void set_root(const char* what, std::int64_t root, int size);
+  void set_reduction(const c10d::ReduceOp& op);
+
+  /// Input and output have nothing in common.
+  void check_apart() const;
+
+  /// `found` is as large as `expected`; `what` names it.
+  void check_size(const char* what, const Region& expected, const Region& found) const;
+
+  /// Without tensors (barrier).
+  void set_device(c10::DeviceIndex index) { index_ = index; }
+
+  const Call& call() const noexcept { return call_; }
+  c10::DeviceIndex index() const noexcept { return index_; }
+  const std::vector<at::Tensor>& tensors() const noexcept { return tensors_; }
+  const char* name() const noexcept { return name_; }
+
+  /// The larger of what is read and what is written, bytes.
+  std::uint64_t bytes() const noexcept;
+
+ private:
+  Region take(const at::Tensor& tensor);
+  std::vector<Region> cut(const char* what, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+                          int size);
+
+  const char* name_;
+  Call call_;
+  c10::DeviceIndex index_ = -1;
+  at::ScalarType type_ = at::ScalarType::Undefined;
+  std::vector<at::Tensor> tensors_;
+};
+
+/// The only tensor, or list of tensors, of `list`; `what` names it. Throws ValueError.
+const at::Tensor& only(const char* name, const char* what, const std::vector<at::Tensor>& list);
+const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
+                                            const std::vector<std::vector<at::Tensor>>& lists, int size);
+void check_one_per_rank(const char* name, const char* what, const std::vector<at::Tensor>& list, int size);
+
+bool overlap(const Region& a, const Region& b) noexcept;
+
+}  // namespace atl::sim

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/pytorch/process_group.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "atoll/core/fd.h"
+#include "atoll/sim/pytorch/allocator.h"
+#include "atoll/sim/pytorch/runtime.h"
+#include "atoll/sim/pytorch/store_adaptor.h"
+
+namespace atl::sim {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr double kLongestDelay = 60;
+constexpr Milliseconds kClosingSlack{5'000};  // an operation that has passed its deadline still has to end
+
+bool switched_on(const char* name) {
+  const char* const text = std::getenv(name);
+  const std::string value = text == nullptr ? "" : text;
+  TORCH_CHECK_VALUE(value.empty() || value == "0" || value == "1", name, " is \"", value, "\"; it must be 0 or 1");
+  return value == "1";
+}
+
+std::chrono::nanoseconds longest_delay() {
+  const double seconds = number_from("ATOLL_SIM_DELAY", 0);
+  TORCH_CHECK_VALUE(seconds <= kLongestDelay, "ATOLL_SIM_DELAY is ", seconds, " seconds; at most ", kLongestDelay,
+                    " are allowed");
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                   Milliseconds timeout) {
+  CommunicatorOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.timeout = timeout;
+  options.longest_delay = longest_delay();
+  options.seed = static_cast<std::uint64_t>(number_from("ATOLL_SIM_SEED", 0));
+  try {
+    StoreAdaptor meeting_place(store, size);
+    return std::make_shared<Communicator>(meeting_place, options, [](int index) -> DeviceMemory& {
+      return device(static_cast<c10::DeviceIndex>(index)).memory();
+    });
+  } catch (const Error& error) {
+    throw_as_torch(error);
+  }
+}
+
+}  // namespace
+
+ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                       Milliseconds timeout)
+    : c10d::Backend(rank, size),
+      options_(c10::make_intrusive<c10d::Backend::Options>("simccl", timeout)),
+      made_in_(fork_depth()),
+      reorder_(switched_on("ATOLL_SIM_REORDER")),
+      link_bytes_per_s_(number_from("ATOLL_SIM_LINK", 0)),
+      communicator_(join(store, rank, size, timeout)),
+      timeout_ms_(timeout.count()) {
+  init();
+}
+
+ProcessGroupSimccl::~ProcessGroupSimccl() {
+  // What is under way keeps the communicator. In a forked child it belongs to threads that are not there.
+  if (made_in_ != fork_depth()) new std::shared_ptr<Communicator>(std::move(communicator_));
+}
+
+void ProcessGroupSimccl::check_open() const {
+  if (made_in_ != fork_depth()) {
+    throw_as_torch(Error(ErrorKind::kUnavailable,
+                         "simccl: the group belongs to the parent of this forked process and cannot be used here"));
+  }
+  if (closed_.load()) {
+    throw_as_torch(Error(ErrorKind::kAborted, "simccl: the group was shut down on rank " + std::to_string(rank_)));
+  }
+  if (const auto error = communicator_->error()) {
+    throw_as_torch(Error(error->kind(), "simccl: the group failed earlier, seen on rank " + std::to_string(rank_) +
+                                            ": " + error->what()));
+  }
+}
+
+ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::vector<Operands> all,
+                                                      const Tensors& inputs, Tensors outputs) {
+  check_open();
+  const auto timeout = about.timeout >= Milliseconds(0) ? about.timeout : Milliseconds(timeout_ms_.load());
+  std::vector<WorkSimccl::Part> parts;
+  std::uint64_t sequence = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    sequence = collectives_.load();
+    for (Operands& operands : all) parts.push_back(issue_one(std::move(operands), timeout));
+  }
+  const WorkSimccl::Facts facts{about.type, about.title, rank_, sequence, about.type == c10d::OpType::BARRIER};
+  auto work = c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
+  const std::lock_guard lock(regions_mutex_);
+  const auto region = regions_.find(std::this_thread::get_id());
+  if (region != regions_.end()) region->second.push_back(work);
+  return work;
+}
+
+StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) {
+  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kReceive;
+  const auto kind = is_message ? call.operation : Operation::kBarrier;  // one name for all collectives
+  const int number = is_message ? call.root : reorder_ ? static_cast<int>(call.sequence % kSlots) : 0;
+  auto& lease = lanes_[{index, kind, number}];
+  if (!lease) lease = std::make_unique<StreamLease>(index);
+  return *lease;
+}
+
+void ProcessGroupSimccl::wait_for_overlapping(const Call& call, Stream& stream) {
+  touched_.erase(std::remove_if(touched_.begin(), touched_.end(),
+                                [](const Touched& touched) { return touched.done.is_reached(); }),
+                 touched_.end());
+  Touched mine{call.input, {}};
+  mine.regions.insert(mine.regions.end(), call.output.begin(), call.output.end());
+  for (const Touched& earlier : touched_) {
+    const bool overlaps = std::any_of(earlier.regions.begin(), earlier.regions.end(), [&](const Region& a) {
+      return std::any_of(mine.regions.begin(), mine.regions.end(), [&](const Region& b) { return overlap(a, b); });
+    });
+    if (overlaps) stream.wait_for(earlier.done);
+  }
+  touched_.push_back(std::move(mine));
+}
+
+WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds timeout) {
+  Call call = operands.call();
+  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kReceive;
+  call.sequence = communicator_->next_sequence(call.operation, call.root);
+  if (!is_message) ++collectives_;
+  call.timeout = timeout;
+  call.duration = Model{0, link_bytes_per_s_}.copy_time(operands.bytes());
+
+  const StreamLease& place = lane(operands.index(), call);
+  Stream& stream = place.queue();
+  stream.wait_for(stream_of(current_stream(operands.index())).record());
+  Flow& flow = is_message ? flows_[{call.operation, call.root}]
+                          : flows_[{Operation::kBarrier, static_cast<int>(call.sequence % kSlots)}];
+  stream.wait_for(flow.last);
+  const bool may_overtake = reorder_ && !is_message;
+  if (may_overtake) wait_for_overlapping(call, stream);
+  for (const at::Tensor& tensor : operands.tensors()) note_use(tensor.storage().data_ptr(), place.get());
+
+  auto outcome = std::make_shared<Outcome>();
+  const bool is_modelled = call.duration.count() > 0;
+  stream.enqueue_open(
+      [communicator = communicator_, call = std::move(call), outcome](Clock::time_point begin) {
+        try {
+          const auto end = communicator->run(call, begin);
+          outcome->set(nullptr);
+          return end;
+        } catch (const Error& error) {
+          const c10::SourceLocation here{"simccl", __FILE__, static_cast<std::uint32_t>(__LINE__)};
+          outcome->set(std::make_exception_ptr(c10::DistBackendError(here, error.what())));
+        } catch (...) {
+          communicator->abort("an unexpected exception");
+          outcome->set(std::current_exception());
+        }
+        return std::max(begin, Clock::now());
+      },
+      is_modelled);
+  flow = {stream.record(), outcome};
+  if (may_overtake) touched_.back().done = flow.last;
+  return {outcome, flow.last, operands.index()};
+}
+
+void ProcessGroupSimccl::startCoalescing() {
+  const std::lock_guard lock(regions_mutex_);
+  // A region that an exception left open ends here: torch closes regions on the good path only.
+  regions_[std::this_thread::get_id()].clear();
+}
+
+ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
+  std::vector<c10::intrusive_ptr<WorkSimccl>> works;
+  {
+    const std::lock_guard lock(regions_mutex_);
+    const auto region = regions_.find(std::this_thread::get_id());
+    TORCH_CHECK(region != regions_.end(), "end of a coalescing region that this thread has not started");
+    works = std::move(region->second);
+    regions_.erase(region);
+  }
+  if (works.size() == 1) return works.front();
+  std::vector<WorkSimccl::Part> parts;
+  Tensors outputs;
+  for (const auto& work : works) {
+    parts.insert(parts.end(), work->parts().begin(), work->parts().end());
+    outputs.insert(outputs.end(), work->outputs().begin(), work->outputs().end());
+  }
+  const WorkSimccl::Facts facts{c10d::OpType::COALESCED, "simccl:coalesced", rank_, collectives_.load(), false};
+  return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
+}
+
+c10d::ErrorType ProcessGroupSimccl::getError() {
+  const auto error = communicator_->error();
+  if (!error) return c10d::ErrorType::SUCCESS;
+  if (error->kind() == ErrorKind::kTimeout) return c10d::ErrorType::TIMEOUT;
+  return error->kind() == ErrorKind::kPeerLost ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
+}
+
+void ProcessGroupSimccl::abort() {
+  if (made_in_ != fork_depth()) return;
+  communicator_->abort("abort() was called on rank " + std::to_string(rank_));
+}
+
+void ProcessGroupSimccl::shutdown() {
+  if (made_in_ != fork_depth() || closed_.exchange(true)) return;
+  std::vector<std::shared_ptr<Outcome>> outcomes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, flow] : flows_) outcomes.push_back(flow.outcome);
+  }
+  const auto deadline = Deadline::after(Milliseconds(timeout_ms_.load()) + kClosingSlack);
+  for (const auto& outcome : outcomes) {
+    if (outcome && !outcome->wait(deadline)) abort();
+  }
+  communicator_->leave();
+}
+
+}  // namespace atl::sim

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "atoll/sim/library/communicator.h"
+#include "atoll/sim/pytorch/operands.h"
+#include "atoll/sim/pytorch/stream_lease.h"
+#include "atoll/sim/pytorch/work.h"
+
+namespace atl::sim {
+
+/// The simulated accelerator's own process group, "simccl": what NCCL's is to CUDA. An operation waits for what the caller's
+/// current stream holds, runs on a stream of the library's, and Work::wait() makes the caller's current stream wait for it.
+/// Tensors are contiguous, on simulated devices of this process, those of one call on one device; they may be freed at any time.
+/// Collectives must be issued in the same order on all ranks. Messages match in order, whatever their tags, and those
+/// of each peer and direction run beside everything else. Wrong arguments throw ValueError before anything is issued; any other
+/// error is a DistBackendError, ends the group on all ranks, and is thrown by every later call. Thread-safe.
+class ProcessGroupSimccl final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// Meets the other ranks through `store`; keys of other groups must have another prefix. Blocks until all have come; throws
+  /// DistBackendError when one has not within `timeout`, which holds for operations too.
+  ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                     std::chrono::milliseconds timeout);
+  ~ProcessGroupSimccl() override;
+
+  const std::string getBackendName() const override { return "simccl"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = {}) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = {}) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts = {}) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts = {}) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts = {}) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts = {}) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+
+  /// Between the two, this thread's operations are issued at once; endCoalescing returns one Work for all.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return collectives_.load(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
+  c10d::ErrorType getError() override;
+
+  /// Fails the group on all ranks; whoever waits wakes at once. Needs no peer.
+  void abort() override;
+
+  /// Waits for what was issued, within the group's timeout, and leaves. Others fail only when they still need this rank.
+  void shutdown() override;
+
+ private:
+  struct About {
+    c10d::OpType type;
+    const char* title;  ///< for the profiler
+    std::chrono::milliseconds timeout;
+  };
+  /// Operations that must run one after the other, whichever streams they are on.
+  struct Flow {
+    Event last;
+    std::shared_ptr<Outcome> outcome;
+  };
+  struct Touched {
+    std::vector<Region> regions;
+    Event done;
+  };
+
+  WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
+  WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
+  StreamLease& lane(c10::DeviceIndex index, const Call& call);
+  void wait_for_overlapping(const Call& call, Stream& stream);
+  void check_open() const;
+  WorkPtr send_or_receive(bool sends, Tensors& tensors, int peer);
+
+  const c10::intrusive_ptr<c10d::Backend::Options> options_;
+  const std::uint32_t made_in_;  // fork_depth() of the maker
+  const bool reorder_;
+  const double link_bytes_per_s_;
+  std::shared_ptr<Communicator> communicator_;
+  std::atomic<std::int64_t> timeout_ms_;
+  std::atomic<std::uint64_t> collectives_{0};
+  std::atomic<bool> closed_{false};
+
+  std::mutex
+      mutex_;  // of what follows; held while an operation is issued, so that streams hold them in the order of their sequences
+  std::map<std::tuple<c10::DeviceIndex, Operation, int>, std::unique_ptr<StreamLease>> lanes_;
+  std::map<std::pair<Operation, int>, Flow> flows_;
+  std::vector<Touched> touched_;  // by collectives under way, when they may overtake each other
+
+  std::mutex regions_mutex_;
+  std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkSimccl>>> regions_;  // open for coalescing
+};
+
+}  // namespace atl::sim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include "atoll/sim/device/stream.h"
+
+namespace atl::sim {
+
+/// A stream that nobody else is given meanwhile. Streams live as long as the process, so they are handed on: only idle ones, or new
+/// ones. Thread-safe.
+class StreamLease {
+ public:
+  explicit StreamLease(c10::DeviceIndex index);
+  ~StreamLease();
+  StreamLease(const StreamLease&) = delete;
+  StreamLease& operator=(const StreamLease&) = delete;
+
+  const c10::Stream& get() const noexcept { return stream_; }
+  Stream& queue() const { return *queue_; }
+
+ private:
+  c10::Stream stream_;
+  Stream* queue_;
+};
+
+}  // namespace atl::sim

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/sim/pytorch/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "atoll/sim/pytorch/runtime.h"
+
+namespace atl::sim {
+
+void throw_as_torch(const Error& error) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
+  if (error.kind() == ErrorKind::kInvalidArgument) throw c10::ValueError(here, error.what());
+  throw c10::DistBackendError(here, error.what());
+}
+
+void Outcome::set(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  is_set_ = true;
+  changed_.notify_all();
+}
+
+bool Outcome::is_set() const {
+  const std::lock_guard lock(mutex_);
+  return is_set_;
+}
+
+std::exception_ptr Outcome::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+bool Outcome::wait(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto is_known = [this] { return is_set_; };
+  if (!deadline.is_never()) return changed_.wait_until(lock, deadline.when(), is_known);
+  changed_.wait(lock, is_known);
+  return true;
+}
+
+WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::vector<at::Tensor>& inputs,
+                       std::vector<at::Tensor> outputs, std::weak_ptr<Communicator> communicator)
+    : c10d::Work(facts.rank, facts.type, facts.title, inputs),
+      facts_(facts),
+      parts_(std::move(parts)),
+      outputs_(std::move(outputs)),
+      communicator_(std::move(communicator)) {
+  // The profiler's range covers the call; what the device does with it comes later.
+  if (recordFunctionEndCallback_) recordFunctionEndCallback_();
+}
+
+bool WorkSimccl::isCompleted() {
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.outcome->is_set() && part.done.is_reached(); });
+}
+
+bool WorkSimccl::isSuccess() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.outcome->is_set() && part.done.is_reached() && part.outcome->error() == nullptr;
+  });
+}
+
+std::exception_ptr WorkSimccl::exception() const {
+  for (const Part& part : parts_) {
+    if (const auto error = part.outcome->error()) return error;
+  }
+  return nullptr;
+}
+
+void WorkSimccl::block_host(Deadline deadline) const {
+  for (const Part& part : parts_) {
+    if (!part.outcome->wait(deadline)) {
+      throw_as_torch(Error(ErrorKind::kTimeout, std::string("simccl: the wait for ") + facts_.title + ", sequence " +
+                                                    std::to_string(facts_.sequence) + ", on rank " +
+                                                    std::to_string(facts_.rank) +
+                                                    " timed out; the operation goes on until its own deadline"));
+    }
+  }
+  for (const Part& part : parts_) part.done.wait();
+}
+
+bool WorkSimccl::wait(std::chrono::milliseconds timeout) {
+  if (timeout > kNoTimeout) {
+    block_host(Deadline::after(timeout));
+  } else if (facts_.blocks_host) {
+    block_host(Deadline::never());  // the operation's own deadline ends it
+  }
+  synchronize();
+  return true;
+}
+
+void WorkSimccl::synchronize() {
+  if (const auto error = exception()) std::rethrow_exception(error);
+  for (const Part& part : parts_) stream_of(current_stream(part.index)).wait_for(part.done);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkSimccl::getFuture() {
+  const std::lock_guard lock(future_mutex_);
+  if (future_) return future_;
+  std::set<c10::DeviceIndex> indices;
+  for (const Part& part : parts_) indices.insert(part.index);
+  std::vector<c10::Device> devices;
+  std::vector<c10::Stream> before;
+  for (const c10::DeviceIndex index : indices) {
+    devices.emplace_back(kSim, index);
+    const auto& join = joins_.emplace_back(std::make_unique<StreamLease>(index));
+    for (const Part& part : parts_) {
+      if (part.index == index) join->queue().wait_for(part.done);
+    }
+    before.push_back(set_current_stream(join->get()));
+  }
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+  try {
+    if (const auto error = exception()) {
+      future_->setError(error);
+    } else {
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+  } catch (...) {
+    for (const c10::Stream& stream : before) set_current_stream(stream);
+    throw;
+  }
+  for (const c10::Stream& stream : before) set_current_stream(stream);
+  return future_;
+}
+
+void WorkSimccl::abort() {
+  if (const auto communicator = communicator_.lock()) {
+    communicator->abort("Work.abort() was called on rank " + std::to_string(facts_.rank));
+  }
+}
+
+}  // namespace atl::sim

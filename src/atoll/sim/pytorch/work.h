@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "atoll/core/deadline.h"
+#include "atoll/sim/library/communicator.h"
+#include "atoll/sim/pytorch/stream_lease.h"
+
+namespace atl::sim {
+
+/// Throws the exception of torch.distributed for `error`: ValueError for kInvalidArgument, else DistBackendError.
+[[noreturn]] void throw_as_torch(const Error& error);
+
+/// How one operation went. Thread-safe.
+class Outcome {
+ public:
+  /// Once: nullptr or the error.
+  void set(std::exception_ptr error);
+  bool is_set() const;
+  std::exception_ptr error() const;  ///< nullptr as long as it is not known
+
+  /// Blocks until it is set; false at `deadline`.
+  bool wait(Deadline deadline) const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool is_set_ = false;
+  std::exception_ptr error_;
+};
+
+/// One or several operations of a ProcessGroupSimccl, which run on streams of their own. Thread-safe.
+class WorkSimccl final : public c10d::Work {
+ public:
+  /// One operation: the stream reaches `done` when it has run, well or not.
+  struct Part {
+    std::shared_ptr<Outcome> outcome;
+    Event done;
+    c10::DeviceIndex index = 0;
+  };
+  struct Facts {
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;
+    int rank = 0;
+    std::uint64_t sequence = 0;
+    bool blocks_host = false;  ///< wait() blocks the host too
+  };
+  WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::vector<at::Tensor>& inputs,
+             std::vector<at::Tensor> outputs, std::weak_ptr<Communicator> communicator);
+
+  const std::vector<Part>& parts() const noexcept { return parts_; }
+  const std::vector<at::Tensor>& outputs() const noexcept { return outputs_; }
+
+  /// Whether the device has done it. Errors are known then.
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+
+  /// Makes the calling thread's current stream wait; the host goes on, except with a timeout (zero: none) or after a barrier. Throws
+  /// the error if it is known, and DistBackendError at the timeout.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  std::vector<at::Tensor> result() override { return outputs_; }
+
+  /// Complete at once, for the device: whoever waits for it lets its current streams wait.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return facts_.sequence; }
+
+  /// Aborts the whole communicator.
+  void abort() override;
+
+ private:
+  void block_host(Deadline deadline) const;
+
+  const Facts facts_;
+  const std::vector<Part> parts_;
+  const std::vector<at::Tensor> outputs_;
+  const std::weak_ptr<Communicator> communicator_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::vector<std::unique_ptr<StreamLease>> joins_;  // on which the future waits for the parts, one per device
+};
+
+}  // namespace atl::sim

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""simccl refuses wrong calls, tells all ranks what went wrong, and never hangs."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simccl_suite import LONG, backend, fresh_group, group, ranks_on_sim, store
+from support import RankError, Ranks, raises
+
+Op = dist.ReduceOp
+Failed = dist.DistBackendError
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    yield from ranks_on_sim(2)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Ranks]:
+    yield from ranks_on_sim(3)
+
+
+def wrong_calls(rank: int) -> None:
+    where = group()
+    good = torch.ones(4, device="sim")
+    table: list[tuple[Any, list[str]]] = [
+        (lambda: dist.all_reduce(torch.ones(4, 4, device="sim").t()[:2], group=where), ["all_reduce", "contiguous"]),
+        (lambda: backend(where).allreduce([torch.ones(4)]), ["all_reduce", "device sim", "cpu"]),
+        (lambda: dist.all_reduce(good, Op.BAND, group=where), ["all_reduce", "SUM, AVG, PRODUCT", "BAND"]),
+        (
+            lambda: dist.all_reduce(good, dist._make_nccl_premul_sum(2.0), group=where),
+            ["all_reduce", "PREMUL_SUM"],
+        ),
+        (lambda: dist.all_reduce(good > 0, Op.AVG, group=where), ["no avg", "Bool"]),
+        (lambda: backend(where).allreduce([good.to(torch.float8_e5m2)]), ["no sum", "Float8_e5m2"]),
+        (lambda: backend(where).allreduce([good, good]), ["must hold one tensor, it holds 2"]),
+        (
+            lambda: dist.all_gather_into_tensor(torch.ones(9, device="sim"), good, group=where),
+            ["all_gather_into_tensor", "9 elements", "2 ranks"],
+        ),
+        (
+            lambda: dist.all_gather_into_tensor(torch.ones(10, device="sim"), good, group=where),
+            ["all_gather_into_tensor", "must have 4 elements, it has 5"],
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(4, device="sim"), good, [1, 1], [2, 2], group=where),
+            ["output split sizes", "add up to 4"],
+        ),
+        (lambda: dist.all_to_all_single(good, good, group=where), ["must not share memory"]),
+        (
+            lambda: backend(where).allgather([[good, good.double()]], [good]),
+            ["equal dtypes", "Float", "Double"],
+        ),
+        (lambda: backend(where).send([good], 2, 0), ["send", "destination 2", "group of 2"]),
+    ]
+    for call, parts in table:
+        with raises(ValueError, *parts):
+            call()
+    dist.all_reduce(good, group=where)
+    assert good.tolist() == [2.0] * 4, "the group is unharmed"
+
+
+def test_wrong_arguments_are_refused_before_anything_is_issued(two: Ranks) -> None:
+    two.run(wrong_calls)
+
+
+def different_calls(rank: int) -> None:
+    where = fresh_group(60)
+    tensor = torch.ones(3 + rank, device="sim")
+    work = dist.all_reduce(tensor, group=where, async_op=True)
+    for _ in range(2):
+        with raises(Failed, "all_reduce, sequence 0", f"on rank {rank}", "3 elements", "4 elements", "rank 1 called"):
+            work.wait(LONG)
+    assert work.is_completed()
+    assert not work.is_success()
+    with raises(Failed, "failed earlier", "ranks called different things"):
+        dist.all_reduce(tensor, group=where)
+
+
+def test_ranks_that_call_different_things_are_told(two: Ranks) -> None:
+    two.run(different_calls)
+
+
+def never_comes(rank: int) -> None:
+    where = fresh_group(0.2 if rank == 0 else 60)
+    if rank == 1:
+        store().wait(["timed out"], LONG)
+        with raises(Failed, "failed earlier", "rank 0 timed out"):
+            dist.barrier(group=where)
+        return
+    with raises(Failed, "barrier, sequence 0", "on rank 0", "after 200 ms waiting for rank 1 to call it"):
+        dist.barrier(group=where)
+    store().set("timed out", "")
+
+
+def test_a_missing_rank_is_named_at_the_timeout(two: Ranks) -> None:
+    two.run(never_comes)
+
+
+def aborts(rank: int) -> None:
+    where = fresh_group(60)
+    if rank == 1:
+        store().wait(["aborted"], LONG)
+        with raises(Failed, "abort() was called on rank 0"):
+            dist.all_reduce(torch.ones(1, device="sim"), group=where)
+        return
+    work = dist.all_reduce(torch.ones(1, device="sim"), group=where, async_op=True)
+    inbox = dist.irecv(torch.ones(1, device="sim"), 1, group=where)
+    assert inbox is not None
+    assert not work.is_completed()
+    thread = threading.Thread(target=backend(where).abort)
+    thread.start()
+    for waiting in (work, inbox):
+        with raises(Failed, "abort() was called on rank 0"):
+            waiting.wait(LONG)
+    thread.join()
+    store().set("aborted", "")
+
+
+def test_abort_wakes_every_waiter(two: Ranks) -> None:
+    two.run(aborts)
+
+
+def shuts_down(rank: int) -> None:
+    where = fresh_group(60)
+    tensor = torch.ones(1, device="sim")
+    work = dist.all_reduce(tensor, group=where, async_op=True)
+    left = f"left/{rank}"
+    if rank == 1:
+        closing = backend(where)
+        closing.shutdown()
+        store().set(left, "")
+        assert work.is_completed(), "what was issued is done"
+        assert tensor.item() == 2
+        with raises(Failed, "shut down on rank 1"):
+            closing.barrier().wait()
+        return
+    work.wait()
+    store().wait(["left/1"], LONG)
+    with raises(Failed, "sequence 1", "needs rank 1 to call it", "has left the group"):
+        dist.all_reduce(tensor, group=where, async_op=True).wait(LONG)
+
+
+def test_shutdown_ends_what_was_issued_and_leaves(two: Ranks) -> None:
+    two.run(shuts_down)
+
+
+def many_groups(rank: int) -> int:
+    for step in range(15):
+        where = fresh_group(60)
+        tensor = torch.ones(1, device="sim")
+        dist.all_reduce(tensor, group=where)
+        dist.send(tensor, 1, group=where) if rank == 0 else dist.recv(tensor, 0, group=where)
+        assert tensor.item() == 2
+        dist.destroy_process_group(where)
+        if step == 4:
+            before = len(os.listdir("/proc/self/task"))
+    return len(os.listdir("/proc/self/task")) - before
+
+
+def test_groups_that_end_give_back_their_threads(two: Ranks) -> None:
+    assert max(two.run(many_groups)) <= 0
+
+
+def dies(rank: int) -> None:
+    where = fresh_group(60)
+    tensor = torch.ones(1, device="sim")
+    dist.all_reduce(tensor, group=where)
+    if rank == 1:
+        store().wait(["waiting"], LONG)
+        os.kill(os.getpid(), signal.SIGKILL)
+    work = dist.all_reduce(tensor, group=where, async_op=True)
+    if rank == 0:
+        store().set("waiting", "")
+    with raises(Failed, "all_reduce, sequence 1", f"on rank {rank}", "rank 1 (process", "died"):
+        work.wait(LONG)
+
+
+def test_survivors_are_told_who_died(three: Ranks) -> None:
+    with pytest.raises(RankError) as caught:
+        three.run(dies)
+    assert str(caught.value) == "rank 1: the process ended with code -9"
+
+
+def bad_settings(rank: int) -> None:
+    for name, value, text in (
+        ("ATOLL_SIM_REORDER", "yes", "must be 0 or 1"),
+        ("ATOLL_SIM_DELAY", "100", "at most 60"),
+        ("ATOLL_SIM_DELAY", "soon", "must be a number"),
+        ("ATOLL_SIM_LINK", "-1", "must be a number that is not negative"),
+        ("ATOLL_SIM_SEED", "x", "must be a number"),
+    ):
+        os.environ[name] = value
+        try:
+            with raises(ValueError, name, value, text):
+                from atoll.sim import process_group
+
+                process_group.create(dist.PrefixStore(f"bad/{rank}", store()), 0, 1, LONG)
+        finally:
+            del os.environ[name]
+
+
+def test_settings_that_do_not_parse_are_named(two: Ranks) -> None:
+    two.run(bad_settings)
