@@ -4,7 +4,6 @@
 import importlib
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,11 +19,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
-def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendors, "_rows", list(vendors._rows))
     for name in ("ATOLL_INNER", "ATOLL_DEVICE", "ATOLL_SIM_VENDOR"):
         monkeypatch.delenv(name, raising=False)
-    yield
 
 
 def module(name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +40,8 @@ def test_the_cpu_needs_no_library() -> None:
 def test_gloo_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_INNER", "cuda:none,cpu:gloo")
     found = vendors.find("cpu")
-    assert found is not None and found.library == "gloo"
+    assert found is not None
+    assert found.library == "gloo"
     assert vendors.find("cuda") is None
 
 
