@@ -131,11 +131,10 @@ def monitored_barrier(
     backend.monitored_barrier(timeout or backend.options._timeout, wait_all_ranks)
 
 
-def print_schedule(
+def schedule_text(
     group: dist.ProcessGroup | None, operation: str, numel: int, dtype: torch.dtype = torch.float32, root: int = 0
-) -> None:
-    """Prints the steps by which this rank takes part in `operation` ("all_reduce", "all_gather", ...) on a tensor of
-    `numel` elements: the input, or for scatter the output. The root matters for rooted operations only."""
+) -> str:
+    """What print_schedule prints: the algorithm, a line with its cost, and the steps of each lane."""
     backend = backend_of(group)
     size = backend.size()
     counts, receive_counts = [numel], []
@@ -148,4 +147,12 @@ def print_schedule(
     if operation == "all_to_all":
         receive_counts = counts
     rooted = operation in ("broadcast", "reduce", "gather", "scatter")
-    print(backend.schedule(operation, dtype, root if rooted else -1, counts, receive_counts))
+    return backend.schedule(operation, dtype, root if rooted else -1, counts, receive_counts)
+
+
+def print_schedule(
+    group: dist.ProcessGroup | None, operation: str, numel: int, dtype: torch.dtype = torch.float32, root: int = 0
+) -> None:
+    """Prints the steps by which this rank takes part in `operation` ("all_reduce", "all_gather", ...) on a tensor of
+    `numel` elements: the input, or for scatter the output. The root matters for rooted operations only."""
+    print(schedule_text(group, operation, numel, dtype, root))

@@ -14,6 +14,7 @@ from rich.table import Table
 import atoll
 from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
+from atoll.doctor.command import doctor
 
 app = typer.Typer(
     name="atoll",
@@ -56,6 +57,7 @@ def info() -> None:
 
 
 app.command()(bench)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -41,10 +41,10 @@ class LocalRanks:
             environment.update(extra[rank] if extra else {})
             self._processes.append(subprocess.Popen(list(command), env=environment))
 
-    def wait(self) -> int:
-        """0, or the first failure's exit status."""
+    def wait(self, seconds: float = float("inf")) -> int:
+        """0, or the first failure's exit status. What still runs after `seconds` is ended, and counts as failed."""
         status = 0
-        deadline = float("inf")
+        deadline = time.monotonic() + seconds
         waiting = list(self._processes)
         while waiting:
             for process in list(waiting):
@@ -54,7 +54,7 @@ class LocalRanks:
                     continue
                 waiting.remove(process)
                 if code and not status:
-                    status, deadline = code, time.monotonic() + self.GRACE_SECONDS
+                    status, deadline = code, min(deadline, time.monotonic() + self.GRACE_SECONDS)
             if time.monotonic() > deadline:
                 self.end()
         return status if status >= 0 else 128 - status

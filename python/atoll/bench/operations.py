@@ -35,6 +35,7 @@ class Problem:
     bytes: int
     dtype: str = "float32"
     reduction: str = "sum"
+    device: str = "cpu"  # of this rank's buffers; may differ between ranks
 
 
 class Operation:
@@ -50,13 +51,14 @@ class Operation:
         self.ranks = dist.get_world_size(group)
         self.number = values.NUMBER_TYPES[problem.dtype]
         self.op = problem.reduction if self.reduces else "sum"
+        self.device = problem.device
         parts = self.ranks if self.split else 1
         self.count = max(1, problem.bytes // self.number.dtype.itemsize // parts)
         self.bytes = self.count * parts * self.number.dtype.itemsize
         self.allocate(self.count * parts)
 
     def allocate(self, elements: int) -> None:
-        self.buffer = torch.empty(elements, dtype=self.number.dtype)
+        self.buffer = torch.empty(elements, dtype=self.number.dtype, device=self.device)
 
     @property
     def most_calls(self) -> int:
@@ -159,7 +161,7 @@ class ReduceScatter(Parts):
 
     def allocate(self, elements: int) -> None:
         super().allocate(elements)
-        self.result = torch.empty(self.count, dtype=self.number.dtype)
+        self.result = torch.empty(self.count, dtype=self.number.dtype, device=self.device)
 
     def fill(self) -> None:
         super().fill()

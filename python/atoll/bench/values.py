@@ -99,7 +99,7 @@ def wrong(buffer: torch.Tensor, vector: torch.Tensor, phase: int = 0, relative: 
     tile = _tile(buffer, vector, phase)
     count = 0
     for begin in range(0, buffer.numel(), max(1, tile.numel())):
-        part = buffer[begin : begin + tile.numel()]
+        part = buffer[begin : begin + tile.numel()].cpu()
         expected = tile[: part.numel()]
         if relative:
             good = (part.double() - expected.double()).abs() <= relative * expected.double().abs()

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank runs on: machine, device, versions, limits and settings. No group is needed."""
+
+import fcntl
+import os
+import platform
+import resource
+import socket
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SIOCGIFADDR = 0x8915
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+
+
+@dataclass(frozen=True)
+class Facts:
+    rank: int
+    host: str
+    pid: int
+    device: str  # "cuda:0", "cpu"
+    device_name: str
+    device_count: int
+    versions: dict[str, str]  # of atoll, torch and python
+    library: str  # the device vendor's collective library with its version; empty without one
+    cores: list[int]  # those that this process may use
+    threads: int  # that PyTorch computes with
+    memory_bytes: int
+    machine: str  # equal for processes of one running system
+    network: str  # the network namespace
+    host_label: str  # ATOLL_HOST
+    transport: str  # ATOLL_TRANSPORT
+    key_file: bool
+    address: str  # ATOLL_ADDRESS or ATOLL_IFACE
+    interfaces: list[str]  # with an address, without loopback
+    open_files: list[int]  # lower and upper limit; -1: none
+
+    @property
+    def place(self) -> str:
+        """Equal for ranks that Atoll takes to be on one host."""
+        return self.host_label or f"{self.machine}/{self.network}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def of_this_rank(rank: int, wanted_device: str) -> Facts:
+    """Raises ValueError for a device that is not here."""
+    import atoll
+
+    device, count = _device(wanted_device)
+    variables = os.environ.get
+    return Facts(
+        rank=rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=str(device),
+        device_name=_device_name(device),
+        device_count=count,
+        versions={"atoll": atoll.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        library=_vendor_library(device),
+        cores=sorted(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        machine=_machine(),
+        network=_network(),
+        host_label=variables("ATOLL_HOST", ""),
+        transport=variables("ATOLL_TRANSPORT", "") or "auto",
+        key_file=bool(variables("ATOLL_KEY_FILE")),
+        address=variables("ATOLL_ADDRESS") or variables("ATOLL_IFACE") or "",
+        interfaces=_interfaces(),
+        open_files=list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+    )
+
+
+def _device(wanted: str) -> tuple[torch.device, int]:
+    """The device of this rank, chosen by LOCAL_RANK, and how many there are of its type."""
+    if wanted == "cpu":
+        return torch.device("cpu"), 1
+    if wanted == "sim":
+        import atoll.sim  # noqa: F401
+    current = torch.accelerator.current_accelerator()
+    if wanted == "auto" and current is None:
+        return torch.device("cpu"), 1
+    count = 0 if current is None else torch.accelerator.device_count()
+    if current is None or wanted not in ("auto", current.type) or count == 0:
+        here = f"cpu and {current.type} ({count})" if current is not None else "cpu only"
+        raise ValueError(f"device {wanted!r} is not here: {socket.gethostname()} has {here}; choose another --device")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % count
+    torch.accelerator.set_device_index(index)
+    return torch.device(current.type, index), count
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cpu":
+        info = Path("/proc/cpuinfo").read_text()
+        names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    if device.type == "sim":
+        return "simulated"
+    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    return str(name(device.index)) if name else device.type
+
+
+def _vendor_library(device: torch.device) -> str:
+    if device.type != "cuda" or not torch.distributed.is_nccl_available():
+        return ""
+    version = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    return f"{'RCCL' if torch.version.hip else 'NCCL'} {version}"
+
+
+def _machine() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _network() -> str:
+    try:
+        return str(os.stat("/proc/self/ns/net").st_ino)
+    except OSError:
+        return ""
+
+
+def _interfaces() -> list[str]:
+    """Network interfaces that are up and have an address, without loopback."""
+    try:
+        with_ipv6 = {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
+    except OSError:
+        with_ipv6 = set()
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                flags = int(Path(f"/sys/class/net/{name}/flags").read_text(), 16)
+            except OSError:
+                flags = _IFF_UP
+            up = flags & _IFF_UP and not flags & _IFF_LOOPBACK
+            if up and (name in with_ipv6 or _has_ipv4(probe, name)):
+                found.append(name)
+    return found
+
+
+def _has_ipv4(probe: socket.socket, interface: str) -> bool:
+    try:
+        fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+    except OSError:
+        return False
+    return True

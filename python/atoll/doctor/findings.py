@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong or could be better in a job, judged from its ranks' facts and links; each with the way out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+from atoll.doctor.facts import Facts
+from atoll.doctor.links import Measured, reason
+
+LEVELS = PROBLEM, WARNING, NOTE = "problem", "warning", "note"
+_MOST_DESCRIPTORS_PER_RANK = 16  # that one peer costs, with some to spare
+_OWN_DESCRIPTORS = 256  # of Python, PyTorch and the program itself
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A "problem" keeps a job from working, a "warning" makes it slower, unsafe or fragile, a "note" does neither."""
+
+    level: str
+    what: str
+    fix: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[dict[str, Any]]) -> list[Finding]:
+    """Everything that facts and links show, in a fixed order."""
+    return [
+        *_versions(facts),
+        *_libraries(facts, islands),
+        *_tcp_inside_a_machine(facts, links),
+        *_interfaces(facts),
+        *_key_file(facts),
+        *_open_files(facts),
+        *_processors(facts),
+    ]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """rank 3; ranks 0 2 3; ranks 0-7."""
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"ranks {ordered[0]}-{ordered[-1]}"
+    return "ranks " + " ".join(str(rank) for rank in ordered)
+
+
+def by_value(facts: Sequence[Facts], value: Callable[[Facts], str]) -> dict[str, list[int]]:
+    """The ranks that share each value, in order of first rank."""
+    found: dict[str, list[int]] = {}
+    for each in facts:
+        found.setdefault(value(each), []).append(each.rank)
+    return found
+
+
+def _who_has_what(values: dict[str, list[int]]) -> str:
+    return ", ".join(f"{value} on {ranks_text(ranks)}" for value, ranks in values.items())
+
+
+def _versions(facts: Sequence[Facts]) -> Iterator[Finding]:
+    advice = {
+        "atoll": (WARNING, "install the same release of atoll everywhere: one release's protocol may refuse another's"),
+        "python": (WARNING, "use the same Python everywhere if ranks exchange objects: pickles may not be understood"),
+        "torch": (NOTE, "nothing to do: unlike torch versions may form one group, as unlike vendors need them"),
+    }
+    for package, (level, fix) in advice.items():
+        values = by_value(facts, lambda each, name=package: each.versions[name])  # type: ignore[misc]
+        if len(values) > 1:
+            yield Finding(level, f"{package} differs: {_who_has_what(values)}", fix)
+
+
+def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Between islands they may differ: that is what the bridge is for."""
+    for island in islands:
+        values = by_value([facts[rank] for rank in island["ranks"]], lambda each: each.library or "none")
+        if len(values) > 1:
+            yield Finding(
+                WARNING,
+                f"the vendor library differs inside island {island['island']}: {_who_has_what(values)}",
+                "install the same one on these ranks, or give them different labels with ATOLL_ISLAND",
+            )
+
+
+def _tcp_inside_a_machine(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:
+    pairs: dict[str, list[str]] = {}
+    for link in links:
+        a, b = facts[link.a], facts[link.b]
+        if link.kind == "tcp" and a.machine == b.machine:
+            pairs.setdefault(reason(link.kind, a, b), []).append(f"{link.a}-{link.b}")
+    for why, names in pairs.items():
+        if "ATOLL_TRANSPORT" in why:
+            fix = "unset ATOLL_TRANSPORT, or set it to auto, to use shared memory"
+        elif "ATOLL_HOST" in why:
+            fix = "unset ATOLL_HOST, unless the ranks are meant to behave like several machines"
+        else:
+            fix = "give its containers one network namespace (such as --network host) to use shared memory"
+        yield Finding(WARNING, f"TCP inside one machine, {_pairs_text(names)}: {why}", fix)
+
+
+def _pairs_text(names: Sequence[str]) -> str:
+    shown = " ".join(names[:8])
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{'pair' if len(names) == 1 else 'pairs'} {shown}{more}"
+
+
+def _on_several_machines(facts: Sequence[Facts]) -> bool:
+    return len({each.machine for each in facts}) > 1
+
+
+def _interfaces(facts: Sequence[Facts]) -> Iterator[Finding]:
+    if not _on_several_machines(facts):
+        return
+    unsure = [each for each in facts if len(each.interfaces) > 1 and not each.address]
+    for names, ranks in by_value(unsure, lambda each: ", ".join(each.interfaces)).items():
+        yield Finding(
+            WARNING,
+            f"{ranks_text(ranks)} could use several network interfaces: {names}",
+            "set ATOLL_IFACE to the one that reaches the other hosts fastest",
+        )
+
+
+def _key_file(facts: Sequence[Facts]) -> Iterator[Finding]:
+    without = [each.rank for each in facts if not each.key_file]
+    if _on_several_machines(facts) and without:
+        yield Finding(
+            WARNING,
+            f"ranks are on several hosts, and {ranks_text(without)} have no key file: the job's key is in the store",
+            "head -c 32 /dev/urandom > atoll.key, copy it to every host, and set ATOLL_KEY_FILE to its path",
+        )
+
+
+def _open_files(facts: Sequence[Facts]) -> Iterator[Finding]:
+    need = _OWN_DESCRIPTORS + _MOST_DESCRIPTORS_PER_RANK * len(facts)
+    few = [each for each in facts if 0 <= each.open_files[0] < need]
+    for limit, ranks in by_value(few, lambda each: str(each.open_files[0])).items():
+        yield Finding(
+            WARNING,
+            f"{ranks_text(ranks)} may open {limit} files at once, where {need} are advisable for {len(facts)} ranks",
+            f"ulimit -n {max(4096, need)} before the start",
+        )
+
+
+def _processors(facts: Sequence[Facts]) -> Iterator[Finding]:
+    machines: dict[str, list[Facts]] = {}
+    for each in facts:
+        machines.setdefault(each.machine, []).append(each)
+    for members in machines.values():
+        cores = set().union(*(each.cores for each in members))
+        threads = sum(each.threads for each in members)
+        if threads > len(cores):
+            ranks = ranks_text([each.rank for each in members])
+            threads_each = len(cores) // len(members)
+            way_out = f"OMP_NUM_THREADS={threads_each}" if threads_each else "start fewer ranks on this machine"
+            yield Finding(
+                WARNING, f"{ranks} compute with {threads} threads on {len(cores)} cores of {members[0].host}", way_out
+            )
+        pinned = [(a, b) for a, b in combinations(members, 2) if a.cores == b.cores and len(a.cores) < len(cores)]
+        for a, b in pinned[:1]:
+            if len(a.cores) < a.threads + b.threads:
+                yield Finding(
+                    WARNING,
+                    f"ranks {a.rank} and {b.rank} are bound to the same {len(a.cores)} cores of {a.host}",
+                    "bind each rank to cores of its own",
+                )

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which backend serves each device type of a group, and what works inside its islands."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+
+def island_rows(group: dist.ProcessGroup) -> list[dict[str, Any]]:
+    """For each island of `group`: its label, its ranks, their device type and the library that reduces inside it."""
+    import atoll
+
+    return [
+        {"island": label, "ranks": list(ranks), "device": "cpu", "library": "atoll"}
+        for label, ranks in atoll.islands(group)
+    ]
+
+
+def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
+    """The name of the backend that this rank's `group` uses, by device type."""
+    found = {}
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        found[device.type] = getattr(backend, "wrapped_pg", backend).name()
+    return found
+
+
+def group_row(name: str, backends: Sequence[dict[str, str]], islands: list[dict[str, Any]]) -> dict[str, Any]:
+    """One group from what each of its ranks says: device types, each with its backends and the ranks that have it."""
+    devices: dict[tuple[str, str], list[int]] = {}
+    for rank, found in enumerate(backends):
+        for device, backend in found.items():
+            devices.setdefault((device, backend), []).append(rank)
+    rows = [{"device": device, "backend": backend, "ranks": ranks} for (device, backend), ranks in devices.items()]
+    return {"group": name, "ranks": len(backends), "backends": rows, "islands": islands}

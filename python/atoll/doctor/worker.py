@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of an examination. All ranks take the same steps; after each they tell each other how it went, through the
+store, so that a rank that fails ends the examination of all with its reason. Rank 0 reports."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from rich.console import Console
+
+from atoll.doctor import facts, groups, links, report, schedule, self_test
+from atoll.doctor.board import Board, JobError, open_board
+from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, ranks_text
+from atoll.doctor.options import Options
+
+GOOD, PROBLEMS = 0, 1
+STEPS = 10  # that wait for other ranks, at most
+_AFTER_A_FAILURE_SECONDS = 6.0  # for the others: a failed group wakes them within two
+_FAREWELL_SECONDS = 3.0
+
+
+class StoppedError(Exception):
+    """A step failed on some ranks, and the examination ends."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        super().__init__(findings)
+        self.findings = findings
+
+
+class Examination:
+    def __init__(self, options: Options, board: Board) -> None:
+        self.options, self.board = options, board
+        self.facts: list[facts.Facts] = []
+        self.links: list[links.Measured] = []
+        self.findings: list[Finding] = []
+        self.document: report.Document = {
+            "schema": 1, "ranks": [], "islands": [], "links": [], "groups": [], "schedule": None, "self_test": [],
+        }  # fmt: skip
+        self.status = Console(stderr=True).status("") if board.rank == 0 and sys.stderr.isatty() else None
+
+    def run(self) -> int:
+        """The exit status of this rank: 1 on rank 0 when there are problems."""
+        with self.status or contextlib.nullcontext():
+            try:
+                self.examine()
+            except StoppedError as stopped:
+                self.findings += stopped.findings
+            except JobError as error:
+                print(f"atoll doctor: rank {self.board.rank}: {error}", file=sys.stderr, flush=True)
+                self.findings.append(Finding(PROBLEM, str(error), "what other ranks wrote may say more"))
+        self.conclude()
+        status = PROBLEMS if self.document["problems"] else GOOD
+        status = max(status, self.write()) if self.board.rank == 0 else GOOD
+        with contextlib.suppress(JobError):
+            self.board.collect("the end", {}, _FAREWELL_SECONDS)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        return status
+
+    def examine(self) -> None:
+        rank, options = self.board.rank, self.options
+        wanted = options.device_of(rank)
+        answers = self.step("look at the ranks", lambda: facts.of_this_rank(rank, wanted).as_json())
+        self.facts = [facts.Facts(**answer) for answer in answers]
+        self.document["ranks"] = answers
+        self.step("start Atoll", self.start_alone)
+        islands = self.step("join the group", self.join)[0]
+        self.document["islands"] = islands
+        group = dist.group.WORLD
+        assert group is not None
+        backends = self.step("ask for the backends", lambda: groups.backends_of(group))
+        self.document["groups"] = [groups.group_row("default", backends, islands)]
+        members = [island["ranks"] for island in islands]
+        measured = self.step("measure the links", lambda: links.measure(group, members))
+        self.take_links([links.Measured(**pair) for pairs in measured for pair in pairs])
+        if options.schedule:
+            count = schedule.elements(options.schedule, options.bytes, options.dtype, self.board.ranks)
+            parts = self.step(
+                "build the schedule", lambda: schedule.of_this_rank(group, options.schedule, count, options.dtype)
+            )
+            self.document["schedule"] = schedule.section(
+                options.schedule, count, options.dtype, parts, options.steps_of
+            )
+        self.test_operations(group)
+
+    def step(self, name: str, function: Callable[[], Any]) -> list[Any]:
+        """function()'s result on every rank. Raises StoppedError with the reasons of the ranks where it failed."""
+        self.progress(name)
+        answer: dict[str, Any] = {}
+        seconds = self.options.timeout
+        try:
+            answer["value"] = function()
+        except Exception as error:
+            answer["error"] = " ".join(str(error).split()) or type(error).__name__
+            seconds = min(seconds, _AFTER_A_FAILURE_SECONDS)
+            answer["follows"] = self.group_has_failed()
+            self.wake_the_others()
+        answers = self.board.collect(name, answer, seconds)
+        findings = failures(name, answers, self.options.timeout)
+        if findings:
+            raise StoppedError(findings)
+        return [each["value"] for each in answers]
+
+    def group_has_failed(self) -> bool:
+        """Whether this rank's error may follow from another's."""
+        import atoll
+
+        return dist.is_initialized() and "error" in atoll.dump()
+
+    def wake_the_others(self) -> None:
+        """Ranks that wait for this one in the group need not wait for its timeout."""
+        if dist.is_initialized():
+            from atoll.backend import backend_of
+
+            with contextlib.suppress(RuntimeError):
+                backend_of().abort()
+
+    def start_alone(self) -> None:
+        """Finds what is wrong with this rank's own settings before others wait for it."""
+        if self.options.layout:
+            os.environ["ATOLL_ISLAND"] = self.options.layout[self.board.rank]
+        dist.init_process_group("atoll", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+
+    def join(self) -> list[dict[str, Any]]:
+        store = dist.PrefixStore("group", self.board.store)
+        limit = timedelta(seconds=self.options.timeout)
+        dist.init_process_group("atoll", store=store, rank=self.board.rank, world_size=self.board.ranks, timeout=limit)
+        group = dist.group.WORLD
+        assert group is not None
+        return groups.island_rows(group)
+
+    def take_links(self, pairs: list[links.Measured]) -> None:
+        self.links = pairs
+        for pair in pairs:
+            why = links.reason(pair.kind, self.facts[pair.a], self.facts[pair.b])
+            self.document["links"].append({**pair.as_json(), "kind": pair.kind, "reason": why})
+
+    def test_operations(self, group: dist.ProcessGroup) -> None:
+        places = {"cpu": ["cpu"] * self.board.ranks, "device": [each.device for each in self.facts]}
+        if set(places["device"]) == {"cpu"}:
+            del places["device"]
+        for tensors, devices in places.items():
+            device = devices[self.board.rank]
+            test = partial(self_test.run, group, device, self.options.fault, self.progress)
+            found = self.step(f"test operations on the {tensors}", test)
+            self.document["self_test"] += self_test.rows(tensors, found)
+        for row in self.document["self_test"]:
+            if not row["passed"]:
+                ranks = ranks_text(sorted({each["rank"] for each in row["failures"]}))
+                what = f"{row['operation']} on the {row['tensors']} gave wrong results, seen by {ranks}"
+                fix = "run again with ATOLL_CHECK=1 and ATOLL_SIMD=plain, and report what it writes with this output"
+                self.findings.append(Finding(PROBLEM, what, fix))
+
+    def progress(self, text: str) -> None:
+        if self.status:
+            self.status.update(text)
+
+    def conclude(self) -> None:
+        self.findings += judge(self.facts, self.links, self.document["islands"])
+        self.findings.sort(key=lambda finding: LEVELS.index(finding.level))
+        levels = [finding.level for finding in self.findings]
+        problems, warnings = levels.count(PROBLEM), levels.count(WARNING)
+        self.document["findings"] = [finding.as_json() for finding in self.findings]
+        self.document["problems"], self.document["warnings"] = problems, warnings
+        self.document["verdict"] = report.verdict(problems, warnings)
+
+    def write(self) -> int:
+        text = json.dumps(self.document, indent=1)
+        if self.options.json_path == "-":
+            print(text, flush=True)
+            return GOOD
+        report.show(self.document)
+        sys.stdout.flush()
+        if self.options.json_path:
+            try:
+                Path(self.options.json_path).write_text(text + "\n")
+            except OSError as error:
+                print(f"atoll doctor: --json cannot be written: {error}", file=sys.stderr, flush=True)
+                return PROBLEMS
+        return GOOD
+
+
+def failures(step: str, answers: list[Any], seconds: float) -> list[Finding]:
+    """One problem for each reason that ranks gave, and one that names the ranks without an answer. What follows from
+    another rank's failure is left out, or becomes one problem where that rank is silent."""
+    failed = {rank: answer for rank, answer in enumerate(answers) if answer is not None and "error" in answer}
+    causes = {rank: answer["error"] for rank, answer in failed.items() if not answer["follows"]}
+    if not causes and failed:
+        causes = dict.fromkeys(failed, next(iter(failed.values()))["error"])
+    reasons: dict[str, list[int]] = {}
+    for rank, reason in causes.items():
+        reasons.setdefault(reason, []).append(rank)
+    found = [
+        Finding(PROBLEM, f"{ranks_text(ranks)} cannot {step}: {reason}", "repair this first; the rest was left out")
+        for reason, ranks in reasons.items()
+    ]
+    missing = [rank for rank, answer in enumerate(answers) if answer is None]
+    if missing:
+        limit = f"{min(seconds, _AFTER_A_FAILURE_SECONDS) if reasons else seconds:g} s"
+        fix = f"start all {len(answers)} ranks, look at what those wrote, or raise --timeout"
+        found.append(Finding(PROBLEM, f"{ranks_text(missing)} did not {step} within {limit}", fix))
+    return found
+
+
+def run(options: Options) -> int:
+    """The exit status of this rank."""
+    try:
+        board = open_board(options.timeout)
+    except JobError as error:
+        print(f"atoll doctor: {error}", file=sys.stderr, flush=True)
+        return PROBLEMS
+    return Examination(options, board).run()
+
+
+if __name__ == "__main__":
+    sys.exit(run(Options.from_json(sys.argv[1])))
