@@ -14,6 +14,7 @@ from rich.table import Table
 import atoll
 from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
+from atoll.launch import command as launch
 
 app = typer.Typer(
     name="atoll",
@@ -56,6 +57,9 @@ def info() -> None:
 
 
 app.command()(bench)
+app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
+app.command()(launch.ps)
+app.command()(launch.stop)
 
 
 def main() -> None:
