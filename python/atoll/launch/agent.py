@@ -79,7 +79,8 @@ class PipedLogs(LogsSpecs):
 
 
 class Agent(LocalElasticAgent):
-    """Calls `on_start` with the workers and their processes, by local rank, each time that they have started."""
+    """Calls `on_start` with the workers and their processes, by local rank, each time that they have started. A signal
+    that comes while the ranks are being stopped ends their grace."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Agent(LocalElasticAgent):
     ) -> None:
         super().__init__(spec, logs, config.start_method, shutdown_timeout=config.shutdown_timeout or 0)
         self._on_start = on_start
+        self._has_grace = True
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         pids: dict[int, Any] = super()._start_workers(worker_group)
@@ -97,7 +99,11 @@ class Agent(LocalElasticAgent):
         return pids
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        super()._shutdown(death_sig, min(timeout, self._shutdown_timeout))
+        try:
+            super()._shutdown(death_sig, min(timeout, self._shutdown_timeout) if self._has_grace else 0)
+        except SignalException:
+            self._has_grace = False
+            raise
 
 
 def _address(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
@@ -123,9 +129,12 @@ def run_agent(
         backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id, min_nodes=config.min_nodes,
         max_nodes=config.max_nodes, local_addr=config.local_addr, **config.rdzv_configs,
     )  # fmt: skip
-    address, port = _address(parameters)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    rendezvous = get_rendezvous_handler(parameters)
+    try:
+        address, port = _address(parameters)
+        rendezvous = get_rendezvous_handler(parameters)
+    except ValueError as error:
+        raise LaunchError(f"--rdzv-backend={config.rdzv_backend}: {error}") from None
     spec = WorkerSpec(
         role=config.role, local_world_size=config.nproc_per_node, entrypoint=command[0], args=tuple(command[1:]),
         rdzv_handler=rendezvous, max_restarts=config.max_restarts, monitor_interval=config.monitor_interval,

@@ -28,14 +28,19 @@ def parse_signals(text: str) -> list[signal.Signals]:
 
 
 class EndingOnSignal:
-    """While it lasts, the first of `signals` raises SignalException in the main thread. If the body has not ended
-    `limit_s()` seconds later, because the main thread waits in a library, `last_resort()` runs on another thread
-    and the process ends with status 128 plus the signal. Enter it on the main thread."""
+    """While it lasts, each of `signals` raises SignalException in the main thread. On the first, another thread calls
+    `tell(signal)`; if the body has not ended `limit_s()` seconds later, because the main thread waits in a library, it
+    calls `last_resort()` and ends the process with status 128 plus the signal. Enter it on the main thread."""
 
     def __init__(
-        self, signals: Sequence[signal.Signals], limit_s: Callable[[], float], last_resort: Callable[[], None]
+        self,
+        signals: Sequence[signal.Signals],
+        tell: Callable[[signal.Signals], None],
+        limit_s: Callable[[], float],
+        last_resort: Callable[[], None],
     ) -> None:
         self._signals = signals
+        self._tell = tell
         self._limit_s = limit_s
         self._last_resort = last_resort
         self._done = threading.Event()
@@ -71,13 +76,20 @@ class EndingOnSignal:
         name = signal.Signals(number)
         raise SignalException(f"got {name.name}", sigval=name)
 
+    def _tell_safely(self, number: int) -> None:
+        with contextlib.suppress(Exception):
+            self._tell(signal.Signals(number))
+
     def _guard(self) -> None:
         while number := os.read(self._source, 1):
             if number[0] in self._signals:
                 break
         else:
             return
-        if not self._done.wait(self._limit_s()):
+        limit_s = self._limit_s()
+        # Whoever reads what is printed may have stopped reading, so this may wait.
+        threading.Thread(target=self._tell_safely, args=(number[0],), name="atoll-tell", daemon=True).start()
+        if not self._done.wait(limit_s):
             with contextlib.suppress(Exception):
                 self._last_resort()
             os._exit(128 + number[0])

@@ -149,14 +149,22 @@ class Output:
     def _run(self) -> None:
         while not self._closing:
             for key, _ in self._selector.select():
-                key.data()
+                self._serve(key)
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while time.monotonic() < deadline and (ready := self._selector.select(0)):
             for key, _ in ready:
-                key.data()
+                self._serve(key)
         for stream in list(self._unfinished):
             self._end(stream)
         self._selector.close()
+
+    def _serve(self, key: selectors.SelectorKey) -> None:
+        """One stream that fails must not silence the others, whose ranks would wait for a reader."""
+        try:
+            key.data()
+        except OSError as error:
+            self._selector.unregister(key.fd)
+            self.write(STDERR, f"atoll run: a rank's output can no longer be read: {error}\n".encode())
 
     def _read(self, stream: _Stream) -> None:
         data = os.read(stream.source, _READ_BYTES)

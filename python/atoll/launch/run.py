@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -30,6 +31,7 @@ from atoll.launch.processes import kill_groups, start_time
 from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
 
 _USAGE_STATUS = 2
+_LONGEST_ID = 100
 _NO_JOB_ID = "none"  # torchrun's default of --rdzv-id
 _LIMIT_WITHOUT_RANKS_S = 2.0
 _LIMIT_AFTER_GRACE_S = 15.0
@@ -64,6 +66,9 @@ class Run:
         self._options = options
         self._own_log_folder: str | None = None
         self._pids: list[int] = []
+        self._runtime: str | None = None
+        self._grace_s = 0.0
+        self._is_unsettled = False
         _reject_unsupported(options)
         islands = [parse_island(text) for text in options.island]
         given = options.nproc_per_node
@@ -79,19 +84,26 @@ class Run:
         """The exit status."""
         if self._local_ranks > 1:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
-        if not self._options.log_dir:
-            self._options.log_dir = self._own_log_folder = tempfile.mkdtemp(prefix="atoll_")
         sizes = {island.name: len(island.ranks) for island in self._islands}
         self._record = JobRecord(self._id, self._options.training_script, sizes, self._local_ranks)
-        try:
-            config, command, starts = self._prepare()
-            self._runtime = starts.runtime
-            self._output = Output()
-            return self._supervise(config, command, [rank.island for rank in starts.ranks])
-        finally:
-            self._record.remove()
-            if self._own_log_folder and not self._keeps_logs():
-                shutil.rmtree(self._own_log_folder, ignore_errors=True)
+        self._output = Output()
+        with EndingOnSignal(self._signals, self._note_signal, self._limit_s, self._last_resort) as ending:
+            try:
+                if not self._options.log_dir:
+                    self._options.log_dir = self._own_log_folder = tempfile.mkdtemp(prefix="atoll_")
+                return self._start_and_wait()
+            except SignalException as error:
+                ending.ignore_signals()
+                self._say(f"ended by {error.sigval.name}: all ranks of this command were stopped")
+                return 128 + int(error.sigval)
+            finally:
+                ending.ignore_signals()
+                if self._is_unsettled:
+                    self._kill_all()
+                self._output.close()
+                self._record.remove()
+                if self._own_log_folder and not self._keeps_logs():
+                    shutil.rmtree(self._own_log_folder, ignore_errors=True)
 
     def _keeps_logs(self) -> bool:
         return (self._options.redirects, self._options.tee) != ("0", "0")
@@ -110,7 +122,9 @@ class Run:
         self._check_script(with_python)
         file = self._record.folder / "starts.json"
         write_starts(starts, file)
-        return config, [sys.executable, "-I", "-S", str(WORKER), str(file), "${local_rank}", *arguments], starts
+        # Torch elastic reads "$" in arguments; those of the program are as the user has written them.
+        ours = [str(path).replace("$", "$$") for path in (WORKER, file)]
+        return config, [sys.executable, "-I", "-S", *ours, "${local_rank}", *arguments], starts
 
     def _check_script(self, with_python: bool) -> None:
         script = self._options.training_script
@@ -121,28 +135,24 @@ class Run:
                 "program"
             )
 
-    def _supervise(self, config: LaunchConfig, command: list[str], islands: list[str]) -> int:
-        logs = PipedLogs(config, islands, self._output)
-        self._say_start()
+    def _start_and_wait(self) -> int:
+        config, command, starts = self._prepare()
+        self._runtime = starts.runtime
         self._grace_s = float(config.shutdown_timeout or 0)
-        with _quiet_elastic(), EndingOnSignal(self._signals, self._limit_s, self._last_resort) as ending:
-            well = False
-            try:
-                result = run_agent(config, command, logs, self._note_start)
-                well = result is None or not result.is_failed()
-                return self._report(result, islands)
-            except SignalException as error:
-                ending.ignore_signals()
-                self._say(f"ended by {error.sigval.name}: all ranks of this command were stopped")
-                return 128 + error.sigval
-            except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
-                self._say(f"the commands of job {self._id} could not meet at {config.rdzv_endpoint}: {error}")
-                return 1
-            finally:
-                ending.ignore_signals()
-                if not well:
-                    self._kill_all()
-                self._output.close()
+        islands = [rank.island for rank in starts.ranks]
+        self._say_start()
+        self._is_unsettled = True
+        try:
+            with _quiet_elastic():
+                result = run_agent(config, command, PipedLogs(config, islands, self._output), self._note_start)
+        except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
+            self._say(f"the commands of job {self._id} could not meet at {config.rdzv_endpoint}: {error}")
+            return 1
+        except OSError as error:
+            self._say(f"cannot go on: {error}")
+            return 1
+        self._is_unsettled = False
+        return self._report(result, islands)
 
     def _report(self, result: RunResult | None, islands: Sequence[str]) -> int:
         if result is None or not result.is_failed():
@@ -180,6 +190,10 @@ class Run:
         if self._runtime:
             remove_containers(self._runtime, self._label())
 
+    def _note_signal(self, number: signal.Signals) -> None:
+        self._say(f"got {number.name}: stopping the ranks; once more kills them")
+        self._record.set_state("stopping")
+
     def _last_resort(self) -> None:
         self._kill_all()
         self._record.remove()
@@ -195,6 +209,11 @@ class Run:
 
 
 def _reject_unsupported(options: Namespace) -> None:
+    if not 0 < len(options.rdzv_id) <= _LONGEST_ID or not options.rdzv_id.isprintable() or "/" in options.rdzv_id:
+        raise LaunchError(
+            f"--rdzv-id={options.rdzv_id!r}: the job's folders carry it: write 1 to {_LONGEST_ID} characters without a "
+            "slash"
+        )
     if options.run_path:
         raise LaunchError("--run-path: each rank has a process of its own here: leave --run-path out")
     if options.logs_specs:
