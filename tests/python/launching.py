@@ -87,6 +87,10 @@ class Launched:
                     found.append(int(entry.name))
         return found
 
+    def wait_until_gone(self) -> None:
+        """A process that was killed takes a moment to vanish."""
+        eventually(lambda: not self.marked(), f"the processes {self.marked()} end")
+
 
 @contextmanager
 def launched(*arguments: object, **environment: str) -> Iterator[Launched]:

@@ -19,7 +19,7 @@ WAIT = """
 import os, subprocess, signal, sys
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
-child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
 print("ready", os.environ["RANK"], flush=True)
 signal.pause()
 while "stubborn" in sys.argv:
@@ -49,7 +49,7 @@ def test_a_signal_ends_everything(number: signal.Signals, folder: Path, wait_scr
         assert len(job.marked()) == 6
         assert job.end(number, SOON_S) == 128 + number
         assert f"atoll run: ended by {number.name}: all ranks of this command were stopped\n" in job.text
-        assert job.marked() == []
+        job.wait_until_gone()
     assert list(folder.iterdir()) == []
 
 
@@ -57,7 +57,7 @@ def test_stubborn_ranks_are_killed(folder: Path, wait_script: Path) -> None:
     with launched("--shutdown-timeout=1", "--island=a:2", wait_script, "stubborn") as job:
         job.wait_for("ready", 2)
         assert job.end(signal.SIGTERM, SOON_S) == 143
-        assert job.marked() == []
+        job.wait_until_gone()
 
 
 def test_a_second_signal_leaves_nothing(folder: Path, wait_script: Path) -> None:
@@ -68,16 +68,16 @@ def test_a_second_signal_leaves_nothing(folder: Path, wait_script: Path) -> None
         job.wait_for("atoll run: got SIGTERM: stopping the ranks; once more kills them\n")
         eventually(lambda: [found.state for found in jobs.running_jobs()] == ["stopping"], "the state is told")
         assert job.end(signal.SIGTERM, SOON_S) == 143
-        assert job.marked() == []
+        job.wait_until_gone()
     assert list(folder.iterdir()) == []
 
 
 def test_a_failure_ends_what_the_others_started(folder: Path, tmp_path: Path) -> None:
-    source = WAIT.replace("signal.pause()", "sys.exit(4) if os.environ['RANK'] == '0' else signal.pause()", 1)
+    source = WAIT.replace("\nsignal.pause()", "\nif os.environ['RANK'] == '0': sys.exit(4)\nsignal.pause()", 1)
     (tmp_path / "fail.py").write_text(source)
     with launched("--island=a:1", "--island=b:1", tmp_path / "fail.py") as job:
         assert job.end(timeout=SOON_S) == 4
-        assert job.marked() == []
+        job.wait_until_gone()
 
 
 def test_ranks_die_with_their_launcher(folder: Path, wait_script: Path) -> None:
@@ -95,7 +95,6 @@ def test_ranks_die_with_their_launcher(folder: Path, wait_script: Path) -> None:
 
 @pytest.mark.parametrize("node_rank", [0, 1])
 def test_a_signal_while_nobody_joins(node_rank: int, folder: Path, wait_script: Path) -> None:
-    """PyTorch waits for the other command without looking at signals."""
     common = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}", f"--node-rank={node_rank}"]
     with launched(*common, "--island=a:1", wait_script) as job:
         job.wait_for("1 local rank, a: 1")
@@ -104,6 +103,37 @@ def test_a_signal_while_nobody_joins(node_rank: int, folder: Path, wait_script: 
         assert job.end(signal.SIGTERM, SOON_S) == 143
         assert time.monotonic() - began < 10
     assert list(folder.iterdir()) == []
+
+
+DEAF = """
+import ctypes, signal
+from atoll.launch.ending import EndingOnSignal
+def say(*words): print(*words, flush=True)
+with EndingOnSignal([signal.SIGTERM], lambda number: say(number.name), lambda: 0.1, lambda: say("last resort")):
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    told = False
+    while True:
+        try:
+            told = told or say("deaf") or True
+            library.pthread_mutex_lock(mutex)
+        except Exception as error:
+            caught = error
+"""
+
+
+def test_a_launcher_that_waits_in_a_library_ends() -> None:
+    """A second lock of the same mutex waits for ever, and no signal interrupts it."""
+    with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "deaf\n"
+        process.send_signal(signal.SIGTERM)
+        try:
+            rest, _ = process.communicate(timeout=SOON_S)
+        finally:
+            process.kill()
+    assert process.returncode == 143
+    assert sorted(rest.splitlines()) == ["SIGTERM", "last resort"]
 
 
 def test_ps_and_stop(folder: Path, wait_script: Path) -> None:
@@ -122,7 +152,7 @@ def test_ps_and_stop(folder: Path, wait_script: Path) -> None:
         stopped = atoll("stop")
         assert (stopped.returncode, stopped.stdout) == (0, "job first has stopped\n")
         assert job.end() == 143
-        assert job.marked() == []
+        job.wait_until_gone()
     empty = atoll("stop")
     assert (empty.returncode, empty.stderr) == (1, "atoll stop: no job runs here that you have started\n")
 
@@ -135,7 +165,7 @@ def test_stop_kills_a_launcher_that_does_not_listen(folder: Path, wait_script: P
         text = f"job {found.id} did not stop within 0.1 s and was killed"
         # A child's exit code stays until it is asked for; that counts as ended.
         assert jobs.stop_job(found, 0.1) == text
-        eventually(lambda: not job.marked(), "the ranks end")
+        job.wait_until_gone()
         assert list(folder.iterdir()) == []
 
 

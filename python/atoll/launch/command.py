@@ -47,7 +47,7 @@ def ps() -> None:
 
 
 def stop(
-    identifier: Annotated[str, typer.Argument(metavar="[ID]", help="The job; may be left out if only one runs.")] = "",
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The job; may be left out if only one runs.")] = "",
     grace: Annotated[float, typer.Option(min=0, help="Seconds from SIGTERM to SIGKILL.")] = 10,
 ) -> None:
     """Stop a job that atoll run has started on this host."""
