@@ -110,15 +110,19 @@ def test_without_islands_it_is_torchrun(tmp_path: Path) -> None:
 
 
 FAIL = """
-import os, sys
+import os, select, sys
 fifo, rank = sys.argv[1], os.environ["RANK"]
 if rank == "2":
-    with open(fifo, "w"):
-        print("the cause", file=sys.stderr, flush=True)
-        os._exit(3)
+    with open(fifo, "w") as stream:
+        stream.write(str(os.getpid()))
+    print("the cause", file=sys.stderr, flush=True)
+    os._exit(3)
 if rank == "0":
     with open(fifo) as stream:
-        stream.read()
+        try:
+            select.select([os.pidfd_open(int(stream.read()))], [], [])
+        except ProcessLookupError:
+            pass
     sys.exit("the consequence")
 import signal
 signal.pause()

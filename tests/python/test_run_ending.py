@@ -207,6 +207,14 @@ def test_an_entry_that_is_being_made_stays(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"new.{os.getpid()}"]
 
 
+def test_nothing_is_written_after_the_end(folder: Path) -> None:
+    record = jobs.JobRecord("late", "x", {}, 1)
+    assert [job.id for job in jobs.running_jobs()] == ["late"]
+    record.remove()
+    record.set_state("stopping")
+    assert list(folder.iterdir()) == []
+
+
 def test_which_job_to_stop(folder: Path) -> None:
     with pytest.raises(LaunchError, match=r"^no job 'x' runs here; there is none$"):
         jobs.choose_jobs("x")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,7 +65,8 @@ def jobs_folder() -> Path:
 
 
 class JobRecord:
-    """This process's own entry: `folder` is for whatever the job needs, and vanishes with remove()."""
+    """This process's own entry: `folder` is for whatever the job needs, and vanishes with remove(), after which nothing
+    more is written. Any thread may call it."""
 
     def __init__(self, identifier: str, script: str, islands: dict[str, int], local_ranks: int) -> None:
         pid = os.getpid()
@@ -72,6 +74,8 @@ class JobRecord:
         self.folder = jobs_folder() / f"{quote(identifier, safe='')[:100]}.{pid}"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
+        self._lock = threading.Lock()
+        self._is_removed = False
         self._write()
 
     def set_state(self, state: str) -> None:
@@ -84,12 +88,17 @@ class JobRecord:
         self.set_state("running")
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with self._lock:
+            self._is_removed = True
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self) -> None:
-        partial = self.folder / "job.partial"
-        partial.write_text(json.dumps(asdict(self.job)), encoding="utf-8")
-        partial.replace(self.folder / "job.json")
+        with self._lock:
+            if self._is_removed:
+                return
+            partial = self.folder / "job.partial"
+            partial.write_text(json.dumps(asdict(self.job)), encoding="utf-8")
+            partial.replace(self.folder / "job.json")
 
 
 def _read(folder: Path) -> Job | None:
