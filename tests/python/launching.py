@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,16 +41,22 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def _ignore(signals: Sequence[int]) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if number in signals else signal.SIG_DFL)
+
+
 class Launched:
     """A running `atoll run`, with its output so far in `text`. Its ranks and whatever they start can be found again:
     they carry a variable of their own."""
 
-    def __init__(self, *arguments: object, **environment: str) -> None:
+    def __init__(self, *arguments: object, ignored: Sequence[int] = (), **environment: str) -> None:
         self.mark = f"TEST_MARK={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
             [*COMMAND, "run", *map(str, arguments)], env={**os.environ, name: value, **environment},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=lambda: _ignore(ignored),
         )  # fmt: skip
         self.text = ""
 
@@ -93,8 +99,8 @@ class Launched:
 
 
 @contextmanager
-def launched(*arguments: object, **environment: str) -> Iterator[Launched]:
-    job = Launched(*arguments, **environment)
+def launched(*arguments: object, ignored: Sequence[int] = (), **environment: str) -> Iterator[Launched]:
+    job = Launched(*arguments, ignored=ignored, **environment)
     try:
         yield job
     finally:

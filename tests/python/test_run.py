@@ -217,6 +217,14 @@ def test_log_files(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_logs_without_a_folder_are_told(tmp_path: Path) -> None:
+    done = atoll("run", "--tee=1", "--island=a:1", script(tmp_path, "print('x')"), TMPDIR=str(tmp_path))
+    assert done.stdout == "[a:0] x\n"
+    (log,) = tmp_path.glob("atoll-logs-*/**/stdout.log")
+    assert f"atoll run: logs are in {log.parents[3]}\n" in done.stderr
+    assert log.read_text() == "x\n"
+
+
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_colours_are_for_terminals(tmp_path: Path, no_color: str) -> None:
     here, there = pty.openpty()

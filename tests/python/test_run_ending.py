@@ -53,6 +53,14 @@ def test_a_signal_ends_everything(number: signal.Signals, folder: Path, wait_scr
     assert list(folder.iterdir()) == []
 
 
+def test_an_ignored_signal_stays_ignored(folder: Path, wait_script: Path) -> None:
+    with launched("--island=a:1", wait_script, ignored=[signal.SIGHUP]) as job:
+        job.wait_for("ready")
+        os.kill(job.process.pid, signal.SIGHUP)
+        assert job.end(signal.SIGTERM, SOON_S) == 143
+        assert "SIGHUP" not in job.text
+
+
 def test_stubborn_ranks_are_killed(folder: Path, wait_script: Path) -> None:
     with launched("--shutdown-timeout=1", "--island=a:2", wait_script, "stubborn") as job:
         job.wait_for("ready", 2)

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, Worker
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import SignalException, Std
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser, parse_min_max_nnodes
@@ -64,7 +63,6 @@ class Run:
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
-        self._own_log_folder: str | None = None
         self._pids: list[int] = []
         self._runtime: str | None = None
         self._grace_s = 0.0
@@ -78,7 +76,10 @@ class Run:
         options.nproc_per_node = str(self._local_ranks)
         self._id = options.rdzv_id if options.rdzv_id != _NO_JOB_ID else secrets.token_hex(3)
         _choose_rendezvous(options, self._id)
-        self._signals = parse_signals(options.signals_to_handle)
+        # What the caller ignores stays ignored, as under nohup.
+        wanted = parse_signals(options.signals_to_handle)
+        self._signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
+        options.signals_to_handle = ",".join(number.name for number in self._signals) or "SIGTERM"
 
     def call(self) -> int:
         """The exit status."""
@@ -89,8 +90,7 @@ class Run:
         self._output = Output()
         with EndingOnSignal(self._signals, self._note_signal, self._limit_s, self._last_resort) as ending:
             try:
-                if not self._options.log_dir:
-                    self._options.log_dir = self._own_log_folder = tempfile.mkdtemp(prefix="atoll_")
+                self._choose_log_folder()
                 return self._start_and_wait()
             except SignalException as error:
                 ending.ignore_signals()
@@ -102,11 +102,16 @@ class Run:
                     self._kill_all()
                 self._output.close()
                 self._record.remove()
-                if self._own_log_folder and not self._keeps_logs():
-                    shutil.rmtree(self._own_log_folder, ignore_errors=True)
 
-    def _keeps_logs(self) -> bool:
-        return (self._options.redirects, self._options.tee) != ("0", "0")
+    def _choose_log_folder(self) -> None:
+        """Without `--log-dir`: one that stays if the user has asked for log files, else one that goes with the job."""
+        if self._options.log_dir:
+            return
+        if (self._options.redirects, self._options.tee) == ("0", "0"):
+            self._options.log_dir = str(self._record.folder / "logs")
+        else:
+            self._options.log_dir = tempfile.mkdtemp(prefix="atoll-logs-")
+            self._say(f"logs are in {self._options.log_dir}")
 
     def _label(self) -> str:
         return f"{self._id}.{os.getpid()}"
@@ -201,8 +206,6 @@ class Run:
     def _say_start(self) -> None:
         islands = "".join(f", {island.name}: {len(island.ranks)}" for island in self._islands)
         self._say(f"job {self._id}: {self._local_ranks} local rank{'s' * (self._local_ranks > 1)}{islands}")
-        if self._own_log_folder and self._keeps_logs():
-            self._say(f"logs are in {self._own_log_folder}")
 
     def _say(self, text: str) -> None:
         self._output.write(STDERR, f"atoll run: {text}\n".encode())
@@ -214,6 +217,14 @@ def _reject_unsupported(options: Namespace) -> None:
             f"--rdzv-id={options.rdzv_id!r}: the job's folders carry it: write 1 to {_LONGEST_ID} characters without a "
             "slash"
         )
+    for name in ("redirects", "tee"):
+        try:
+            Std.from_str(getattr(options, name))
+        except ValueError:
+            raise LaunchError(
+                f"--{name}={getattr(options, name)}: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each "
+                "local rank, such as 0:1,1:3"
+            ) from None
     if options.run_path:
         raise LaunchError("--run-path: each rank has a process of its own here: leave --run-path out")
     if options.logs_specs:
