@@ -40,9 +40,10 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
          "as SIGTERM,SIGINT"),
         (["--rdzv-id=a/b", "x.py"], "--rdzv-id='a/b': the job's folders carry it: write 1 to 100 characters without a "
          "slash"),
-        (["--redirects=9", "x.py"], "--redirects=9: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each local "
-         "rank, such as 0:1,1:3"),
-        (["--nnodes=0", "x.py"], "min_nodes must be > 0 and <= max_nodes, got min_nodes=0, max_nodes=0"),
+        (["--redirects=9", "x.py"], "--redirects=9: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each "
+         "local rank, such as 0:1,1:3"),
+        (["--nnodes=4:2", "x.py"], "--nnodes=4:2: write a number such as 2, or a range such as 1:4"),
+        (["--nnodes=0", "x.py"], "--nnodes=0: write a number such as 2, or a range such as 1:4"),
     ],
 )  # fmt: skip
 def test_refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

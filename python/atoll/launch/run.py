@@ -249,7 +249,9 @@ def _local_ranks(text: str) -> int:
 def _choose_rendezvous(options: Namespace, identifier: str) -> None:
     """What torchrun does: a job of one command meets itself on a free port."""
     try:
-        _, most = parse_min_max_nnodes(options.nnodes)
+        least, most = parse_min_max_nnodes(options.nnodes)
+        if not 0 < least <= most:
+            raise ValueError
     except (ValueError, RuntimeError):
         raise LaunchError(f"--nnodes={options.nnodes}: write a number such as 2, or a range such as 1:4") from None
     alone = options.rdzv_backend == "static" and not options.rdzv_endpoint and options.master_port is None and most == 1
