@@ -46,7 +46,7 @@ def wait_script(tmp_path: Path) -> Path:
 def test_a_signal_ends_everything(number: signal.Signals, folder: Path, wait_script: Path) -> None:
     with launched("--island=a:2", "--island=b:1", wait_script) as job:
         job.wait_for("ready", 3)
-        assert len(job.marked()) == 6
+        eventually(lambda: len(job.marked()) == 6, "three ranks and their children run")
         assert job.end(number, SOON_S) == 128 + number
         assert f"atoll run: ended by {number.name}: all ranks of this command were stopped\n" in job.text
         job.wait_until_gone()
