@@ -15,6 +15,7 @@ import atoll
 from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
 from atoll.doctor.command import doctor
+from atoll.launch import command as launch
 
 app = typer.Typer(
     name="atoll",
@@ -58,6 +59,9 @@ def info() -> None:
 
 app.command()(bench)
 app.command()(doctor)
+app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
+app.command()(launch.ps)
+app.command()(launch.stop)
 
 
 def main() -> None:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch elastic's agent with Atoll's output in place of its own, and a hook that says which processes have started."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from string import Template
+from typing import Any
+
+from torch.distributed.elastic import events, metrics
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from torch.distributed.launcher.api import LaunchConfig
+
+from atoll.launch import LaunchError
+from atoll.launch.output import STDERR, STDOUT, Copy, Output
+
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+class PipedLogs(LogsSpecs):
+    """The log files of `config`, with the streams that go to the console led through `output`. `islands` are the local
+    ranks' islands, empty where they have none."""
+
+    def __init__(self, config: LaunchConfig, islands: Sequence[str], output: Output) -> None:
+        super().__init__()
+        self._inner = config.logs_specs or DefaultLogsSpecs()
+        self._islands = islands
+        self._output = output
+        self._template = config.log_line_prefix_template or "[${role_name}${local_rank}]:"
+        self._filters = {STDOUT: config.duplicate_stdout_filters, STDERR: config.duplicate_stderr_filters}
+
+    @property
+    def root_log_dir(self) -> str:
+        return self._inner.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        found = self._inner.reify(envs)
+        targets = [
+            (STDOUT, found.stdouts, found.tee_stdouts, found.filtered_stdout),
+            (STDERR, found.stderrs, found.tee_stderrs, found.filtered_stderr),
+        ]
+        for target, paths, tees, filtered in targets:
+            for local_rank, path in paths.items():
+                if not path:
+                    paths[local_rank] = self._open(local_rank, target, envs[local_rank], [])
+                elif tees.get(local_rank) == path:
+                    copies = [Copy(path)]
+                    if needles := self._filters[target]:
+                        prefix = self._prefix(local_rank, envs[local_rank], True) or b""
+                        copies.append(Copy(filtered, [needle.encode() for needle in needles], prefix))
+                    paths[local_rank] = self._open(local_rank, target, envs[local_rank], copies)
+                else:
+                    self._output.remember_file(local_rank, target, path)
+            tees.clear()
+        return found
+
+    def _open(self, local_rank: int, target: int, environment: dict[str, str], copies: list[Copy]) -> str:
+        prefix = self._prefix(local_rank, environment, bool(copies))
+        island = self._islands[local_rank]
+        if prefix and island and os.isatty(target) and not os.environ.get("NO_COLOR"):
+            colour = _COLOURS[list(dict.fromkeys(self._islands)).index(island) % len(_COLOURS)]
+            prefix = b"\x1b[%dm%s\x1b[0m " % (colour, prefix.rstrip())
+        return self._output.open(local_rank, target, prefix, copies)
+
+    def _prefix(self, local_rank: int, environment: dict[str, str], teed: bool) -> bytes | None:
+        """With islands their name and the rank; without, what torchrun would write."""
+        if self._islands[local_rank]:
+            return f"[{self._islands[local_rank]}:{environment['RANK']}] ".encode()
+        if teed:
+            names = {"role_name": environment["ROLE_NAME"], "rank": environment["RANK"], "local_rank": local_rank}
+            return Template(self._template).safe_substitute(names).encode()
+        return None if len(self._islands) == 1 else b""
+
+
+class Agent(LocalElasticAgent):
+    """Calls `on_start` with the workers and their processes, by local rank, each time that they have started. A signal
+    that comes while the ranks are being stopped ends their grace."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        config: LaunchConfig,
+        logs: PipedLogs,
+        on_start: Callable[[list[Worker], dict[int, int]], None],
+    ) -> None:
+        super().__init__(spec, logs, config.start_method, shutdown_timeout=config.shutdown_timeout or 0)
+        self._on_start = on_start
+        self._has_grace = True
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        pids: dict[int, Any] = super()._start_workers(worker_group)
+        self._on_start(worker_group.workers, pids)
+        return pids
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        try:
+            super()._shutdown(death_sig, min(timeout, self._shutdown_timeout) if self._has_grace else 0)
+        except SignalException:
+            self._has_grace = False
+            raise
+
+
+def _address(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
+    """MASTER_ADDR and MASTER_PORT where the command line settles them; the rendezvous does so otherwise."""
+    if parameters.backend != "static":
+        return None, None
+    address, port = parse_rendezvous_endpoint(parameters.endpoint.strip(), default_port=-1)
+    if port == -1:
+        raise LaunchError(f"--rdzv-endpoint={parameters.endpoint}: the port is missing: write HOST:PORT")
+    return address, port
+
+
+def run_agent(
+    config: LaunchConfig,
+    command: Sequence[str],
+    logs: PipedLogs,
+    on_start: Callable[[list[Worker], dict[int, int]], None],
+) -> RunResult | None:
+    """Meets the other commands of the job, starts the local ranks, waits for them, and returns how they ended; None if
+    the job was over before this command joined it. Raises what torch elastic raises: SignalException after a signal,
+    an error of the rendezvous if it fails."""
+    parameters = RendezvousParameters(
+        backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id, min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes, local_addr=config.local_addr, **config.rdzv_configs,
+    )  # fmt: skip
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
+    try:
+        address, port = _address(parameters)
+        rendezvous = get_rendezvous_handler(parameters)
+    except ValueError as error:
+        raise LaunchError(f"--rdzv-backend={config.rdzv_backend}: {error}") from None
+    spec = WorkerSpec(
+        role=config.role, local_world_size=config.nproc_per_node, entrypoint=command[0], args=tuple(command[1:]),
+        rdzv_handler=rendezvous, max_restarts=config.max_restarts, monitor_interval=config.monitor_interval,
+        master_addr=address, master_port=port, local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler, numa_options=config.numa_options,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters, virtual_local_rank=config.virtual_local_rank,
+    )  # fmt: skip
+    agent = Agent(spec, config, logs, on_start)
+    metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
+    stays_open = False
+    try:
+        result: RunResult | None = agent.run()
+        events.record(agent.get_event_succeeded(), config.event_log_handler)
+        return result
+    except Exception as error:
+        # A command that was stopped leaves the rendezvous open, so that another may take its place.
+        stays_open = isinstance(error, SignalException)
+        events.record(agent.get_event_failed(), config.event_log_handler)
+        raise
+    finally:
+        if not stays_open:
+            rendezvous.shutdown()

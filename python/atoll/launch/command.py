@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sub-commands `atoll run`, `atoll ps` and `atoll stop`."""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from atoll.launch import LaunchError
+from atoll.launch.jobs import Job, choose_jobs, running_jobs, stop_job
+
+_PAGE_WIDTH = 1000
+
+# Options and `--` belong to torchrun's parser and to the script.
+RUN_SETTINGS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+
+
+def run(context: typer.Context) -> None:
+    """Start a job over unlike islands: torchrun's options, and --island (see atoll run --help)."""
+    from atoll.launch.run import run as run_job
+
+    raise typer.Exit(run_job(context.args))
+
+
+def ps() -> None:
+    """The jobs that you have started on this host with atoll run."""
+    try:
+        jobs = running_jobs()
+    except LaunchError as error:
+        raise _failed("ps", error) from None
+    table = Table(box=None, pad_edge=False, header_style=None)
+    for name in ("ID", "PID", "ISLANDS", "RANKS", "PIDS", "STATE", "AGE", "SCRIPT"):
+        table.add_column(name, no_wrap=True)
+    for job in jobs:
+        table.add_row(*_row(job))
+    console = Console(highlight=False, markup=False)
+    console = console if console.is_terminal else Console(highlight=False, markup=False, width=_PAGE_WIDTH)
+    console.print(table)
+
+
+def stop(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The job; may be left out if only one runs.")] = "",
+    grace: Annotated[float, typer.Option(min=0, help="Seconds from SIGTERM to SIGKILL.")] = 10,
+) -> None:
+    """Stop a job that atoll run has started on this host."""
+    try:
+        for job in choose_jobs(identifier or None):
+            typer.echo(stop_job(job, grace))
+    except LaunchError as error:
+        raise _failed("stop", error) from None
+
+
+def _failed(command: str, error: LaunchError) -> typer.Exit:
+    print(f"atoll {command}: {error}", file=sys.stderr)
+    return typer.Exit(1)
+
+
+def _row(job: Job) -> list[str]:
+    islands = " ".join(f"{name}:{count}" for name, count in job.islands.items())
+    ranks = ",".join(str(worker.rank) for worker in job.workers)
+    pids = ",".join(str(worker.pid) for worker in job.workers)
+    return [job.id, str(job.pid), islands or "-", ranks or "-", pids or "-", job.state, _age(job), job.script]
+
+
+def _age(job: Job) -> str:
+    seconds = max(0, int(time.time() - job.created))
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days}d{hours % 24}h"
+    if hours:
+        return f"{hours}h{minutes % 60}m"
+    return f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Islands in containers: which runtime, with which command, and what is left to remove."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from atoll.launch import LaunchError
+
+_RUNTIMES = ("podman", "docker")
+_ANSWER_TIMEOUT_S = 20
+_JOB_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
+_DEVICE_FLAGS = {
+    ("podman", "cuda"): ["--device", "nvidia.com/gpu=all"],
+    ("docker", "cuda"): ["--gpus", "all"],
+    ("podman", "rocm"): ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "keep-groups"],
+    ("docker", "rocm"): ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"],
+    ("podman", "xpu"): ["--device", "/dev/dri", "--group-add", "keep-groups"],
+    ("docker", "xpu"): ["--device", "/dev/dri", "--group-add", "video"],
+}
+
+
+def find_runtime(island: str) -> str:
+    """The path of podman or else docker, whichever answers. Waits 20 s for each at most; `island` is for the error."""
+    problems = []
+    for name in _RUNTIMES:
+        path = shutil.which(name)
+        if path is None:
+            problems.append(f"{name} is not installed")
+            continue
+        try:
+            done = subprocess.run(
+                [path, "version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=_ANSWER_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problems.append(f"{name} does not run ({error})")
+            continue
+        if done.returncode == 0:
+            return path
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        problems.append(f"{name} does not run ({last})")
+    raise LaunchError(
+        f"island {island!r} asks for a container, but {' and '.join(problems)}: install one of them, start its "
+        "service, or leave container= out"
+    )
+
+
+def container_command(
+    runtime: str, image: str, label: str, device: str | None, environment: dict[str, str], folders: Sequence[Path]
+) -> list[str]:
+    """The command that runs what follows it in a container of `image`: on the host's network and inter-process
+    communication, in the same working directory, with the job's environment and the devices of type `device`.
+    `label` marks the container for remove_containers()."""
+    kind = (device or "").partition(":")[0]
+    inherited = [*_JOB_VARIABLES, *sorted(name for name in os.environ if name.startswith("ATOLL_"))]
+    here = Path.cwd()
+    command = [
+        runtime, "run", "--rm", "--init", "--label", f"atoll.launcher={label}", "--network", "host", "--ipc", "host",
+        "--security-opt", "label=disable", "--ulimit", "memlock=-1", "--workdir", str(here),
+    ]  # fmt: skip
+    for folder in dict.fromkeys([here, *folders]):
+        command += ["--volume", f"{folder}:{folder}"]
+    key_file = os.environ.get("ATOLL_KEY_FILE")
+    if key_file:
+        command += ["--volume", f"{key_file}:{key_file}:ro"]
+    command += _DEVICE_FLAGS.get((Path(runtime).name, kind), [])
+    for name in inherited:
+        if name not in environment:
+            command += ["--env", name]
+    for name, value in environment.items():
+        command += ["--env", f"{name}={value}"]
+    return [*command, image]
+
+
+def remove_containers(runtime: str, label: str) -> None:
+    """Ends the containers that carry `label`, at most 40 s long. Says nothing where there are none."""
+    try:
+        listing = [runtime, "ps", "--all", "--quiet", "--filter", f"label=atoll.launcher={label}"]
+        done = subprocess.run(
+            listing, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+        )
+        if done.returncode == 0 and done.stdout.split():
+            subprocess.run(
+                [runtime, "rm", "--force", *done.stdout.split()], stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=_ANSWER_TIMEOUT_S, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        pass

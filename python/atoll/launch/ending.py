@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends the command within a bounded time after a signal, wherever its main thread waits."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from atoll.launch import LaunchError
+
+
+def parse_signals(text: str) -> list[signal.Signals]:
+    """The signals that `--signals-to-handle` names."""
+    found = []
+    for name in text.split(","):
+        try:
+            found.append(signal.Signals[name.strip()])
+        except KeyError:
+            raise LaunchError(
+                f"--signals-to-handle: {name.strip()!r} is no signal: write names such as SIGTERM,SIGINT"
+            ) from None
+    return found
+
+
+class EndingOnSignal:
+    """While it lasts, each of `signals` raises SignalException in the main thread. On the first, another thread calls
+    `tell(signal)`; if the body has not ended `limit_s()` seconds later, because the main thread waits in a library, it
+    calls `last_resort()` and ends the process with status 128 plus the signal. Enter it on the main thread."""
+
+    def __init__(
+        self,
+        signals: Sequence[signal.Signals],
+        tell: Callable[[signal.Signals], None],
+        limit_s: Callable[[], float],
+        last_resort: Callable[[], None],
+    ) -> None:
+        self._signals = signals
+        self._tell = tell
+        self._limit_s = limit_s
+        self._last_resort = last_resort
+        self._done = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "EndingOnSignal":
+        self._source, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._thread = threading.Thread(target=self._guard, name="atoll-ending", daemon=True)
+        self._thread.start()
+        self._wake_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._raise) for number in self._signals}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wake_before)
+        self._done.set()
+        os.close(self._wake)
+        self._thread.join()
+        os.close(self._source)
+
+    def ignore_signals(self) -> None:
+        """From here on nothing interrupts the main thread; the limit of an earlier signal still holds."""
+        for number in self._signals:
+            signal.signal(number, signal.SIG_IGN)
+
+    @staticmethod
+    def _raise(number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        raise SignalException(f"got {name.name}", sigval=name)
+
+    def _tell_safely(self, number: int) -> None:
+        with contextlib.suppress(Exception):
+            self._tell(signal.Signals(number))
+
+    def _guard(self) -> None:
+        while number := os.read(self._source, 1):
+            if number[0] in self._signals:
+                break
+        else:
+            return
+        limit_s = self._limit_s()
+        # Whoever reads what is printed may have stopped reading, so this may wait.
+        threading.Thread(target=self._tell_safely, args=(number[0],), name="atoll-tell", daemon=True).start()
+        if not self._done.wait(limit_s):
+            with contextlib.suppress(Exception):
+                self._last_resort()
+            os._exit(128 + number[0])

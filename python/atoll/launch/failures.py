@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on ranks that failed: which was first, what it said, and briefly the others."""
+
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from atoll.launch.output import Output
+
+# A traceback that is older than this when its rank ends is not what ended it.
+_TRACEBACK_AGE_S = 10.0
+
+
+def exit_status(failure: ProcessFailure) -> int:
+    """The status with which a shell would report the failure: the exit code, or 128 and the signal."""
+    return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+
+
+def failed_at(failure: ProcessFailure, output: Output) -> float:
+    """When the rank failed, in seconds since 1970: when it wrote its error file, began its traceback or ended."""
+    ended = output.ended_at(failure.local_rank)
+    times = [float(failure.timestamp + 1) if ended is None else ended]
+    traceback = output.traceback_at(failure.local_rank)
+    if traceback is not None and times[0] - traceback < _TRACEBACK_AGE_S:
+        times.append(traceback)
+    if os.path.isfile(failure.error_file):
+        times.append(os.stat(failure.error_file).st_mtime)
+    return min(times)
+
+
+def in_order(failures: Mapping[int, ProcessFailure], output: Output) -> list[tuple[int, ProcessFailure]]:
+    """(rank, failure) by the time of failing."""
+    return sorted(failures.items(), key=lambda item: (failed_at(item[1], output), item[0]))
+
+
+def _exception_of(failure: ProcessFailure) -> list[str]:
+    """The traceback that the script's @record wrote, if it did."""
+    message = failure.error_file_data.get("message")
+    if not isinstance(message, dict):
+        return []
+    text = message.get("extraInfo", {}).get("py_callstack") or message.get("message") or ""
+    return str(text).rstrip().splitlines()
+
+
+def _ending(failure: ProcessFailure) -> str:
+    if failure.exitcode >= 0:
+        return f"exit code {failure.exitcode}"
+    try:
+        return f"ended by {signal.Signals(-failure.exitcode).name}"
+    except ValueError:
+        return f"ended by signal {-failure.exitcode}"
+
+
+def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
+    island = islands[failure.local_rank]
+    return f"island {island}, " if island else ""
+
+
+def describe(ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[str], output: Output) -> str:
+    """The report, with in_order()'s result; `islands` are the local ranks' islands, empty where they have none."""
+    rank, failure = ordered[0]
+    lines = [
+        f"atoll run: rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
+        f"{failure.local_rank}, pid {failure.pid}, {_ending(failure)}"
+    ]
+    said = _exception_of(failure) or output.last_lines(failure.local_rank)
+    lines += [f"    {line}" for line in said] or ["    (it printed nothing)"]
+    for rank, failure in ordered[1:]:
+        said = _exception_of(failure) or output.last_lines(failure.local_rank)
+        last = next((line.strip() for line in reversed(said) if line.strip()), "")
+        stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
+        tail = f": {last}" if last and not stopped else ""
+        lines.append(
+            f"atoll run: then rank {rank}: {_where(failure, islands)}pid {failure.pid}, {_ending(failure)}{tail}"
+        )
+    return "\n".join(lines) + "\n"

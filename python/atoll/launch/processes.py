@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of this host by number and start time, because numbers are used again."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_POLL_S = 0.02
+
+
+def start_time(pid: int) -> int | None:
+    """When process `pid` started, in clock ticks since boot; None if there is none, or only its exit code is left."""
+    try:
+        # The name before the last parenthesis may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_running(pid: int, started: int) -> bool:
+    return start_time(pid) == started
+
+
+def wait_until_gone(pid: int, started: int, timeout_s: float) -> bool:
+    """Whether the process has ended, at the latest after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while is_running(pid, started):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def kill_groups(leaders: Iterable[int]) -> None:
+    """SIGKILL to the process groups with these leaders, even if a leader has ended and others of its group have not."""
+    for pid in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll run`: torchrun with islands."""
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import RunResult, Worker
+from torch.distributed.elastic.multiprocessing import SignalException, Std
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser, parse_min_max_nnodes
+
+from atoll.launch import LaunchError, failures
+from atoll.launch.agent import PipedLogs, run_agent
+from atoll.launch.containers import remove_containers
+from atoll.launch.ending import EndingOnSignal, parse_signals
+from atoll.launch.islands import Island, parse_island, place
+from atoll.launch.jobs import JobRecord, WorkerState
+from atoll.launch.output import STDERR, Output
+from atoll.launch.processes import kill_groups, start_time
+from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
+
+_USAGE_STATUS = 2
+_LONGEST_ID = 100
+_NO_JOB_ID = "none"  # torchrun's default of --rdzv-id
+_LIMIT_WITHOUT_RANKS_S = 2.0
+_LIMIT_AFTER_GRACE_S = 15.0
+_ISLAND_HELP = """local ranks that form one island; give it once for each island. RANKS are how many (2: the next two)
+or which (0-1+4). Options: device=cuda numbers the island's devices, device=cuda:3 names one; python=PATH is the
+island's interpreter; env=NAME=VALUE sets a variable, and may be repeated; container=IMAGE runs the ranks under podman
+or docker. A comma inside a value is written twice."""
+
+
+def make_parser() -> ArgumentParser:
+    """torchrun's parser with `--island`."""
+    parser = get_args_parser()
+    parser.prog = "atoll run"
+    parser.description = "Starts the ranks of a job on this host as torchrun does, and sorts them into islands."
+    if "PET_NPROC_PER_NODE" not in os.environ:
+        parser.set_defaults(nproc_per_node=None)
+    group = parser.add_argument_group("islands")
+    group.add_argument(
+        "--island",
+        action="append",
+        default=[],
+        metavar="NAME:RANKS[,OPTION]...",
+        help=_ISLAND_HELP,
+    )
+    return parser
+
+
+class Run:
+    """One `atoll run`: call() once, on the main thread."""
+
+    def __init__(self, options: Namespace) -> None:
+        self._options = options
+        self._pids: list[int] = []
+        self._runtime: str | None = None
+        self._grace_s = 0.0
+        self._is_unsettled = False
+        _reject_unsupported(options)
+        islands = [parse_island(text) for text in options.island]
+        given = options.nproc_per_node
+        local_ranks = None if given is None else _local_ranks(given)
+        self._islands: list[Island] = place(islands, local_ranks) if islands else []
+        self._local_ranks = sum(len(island.ranks) for island in self._islands) or local_ranks or 1
+        options.nproc_per_node = str(self._local_ranks)
+        self._id = options.rdzv_id if options.rdzv_id != _NO_JOB_ID else secrets.token_hex(3)
+        _choose_rendezvous(options, self._id)
+        # What the caller ignores stays ignored, as under nohup.
+        wanted = parse_signals(options.signals_to_handle)
+        self._signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
+        options.signals_to_handle = ",".join(number.name for number in self._signals) or "SIGTERM"
+
+    def call(self) -> int:
+        """The exit status."""
+        if self._local_ranks > 1:
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
+        sizes = {island.name: len(island.ranks) for island in self._islands}
+        self._record = JobRecord(self._id, self._options.training_script, sizes, self._local_ranks)
+        self._output = Output()
+        with EndingOnSignal(self._signals, self._note_signal, self._limit_s, self._last_resort) as ending:
+            try:
+                self._choose_log_folder()
+                return self._start_and_wait()
+            except SignalException as error:
+                ending.ignore_signals()
+                self._say(f"ended by {error.sigval.name}: all ranks of this command were stopped")
+                return 128 + int(error.sigval)
+            finally:
+                ending.ignore_signals()
+                if self._is_unsettled:
+                    self._kill_all()
+                self._output.close()
+                self._record.remove()
+
+    def _choose_log_folder(self) -> None:
+        """Without `--log-dir`: one that stays if the user has asked for log files, else one that goes with the job."""
+        if self._options.log_dir:
+            return
+        if (self._options.redirects, self._options.tee) == ("0", "0"):
+            self._options.log_dir = str(self._record.folder / "logs")
+        else:
+            self._options.log_dir = tempfile.mkdtemp(prefix="atoll-logs-")
+            self._say(f"logs are in {self._options.log_dir}")
+
+    def _label(self) -> str:
+        return f"{self._id}.{os.getpid()}"
+
+    def _prepare(self) -> tuple[LaunchConfig, list[str], Starts]:
+        try:
+            config, program, arguments = config_from_args(self._options)
+        except (AssertionError, ValueError, RuntimeError, OSError) as error:
+            raise LaunchError(str(error)) from None
+        with_python = not self._options.no_python
+        folders = [Path(self._options.log_dir).absolute()]
+        starts = plan_starts(self._islands, str(program), with_python, self._local_ranks, self._label(), folders)
+        self._check_script(with_python)
+        file = self._record.folder / "starts.json"
+        write_starts(starts, file)
+        # Torch elastic reads "$" in arguments; those of the program are as the user has written them.
+        ours = [str(path).replace("$", "$$") for path in (WORKER, file)]
+        return config, [sys.executable, "-I", "-S", *ours, "${local_rank}", *arguments], starts
+
+    def _check_script(self, with_python: bool) -> None:
+        script = self._options.training_script
+        in_container = any(island.container for island in self._islands)
+        if with_python and not self._options.module and not in_container and not os.path.exists(script):
+            raise LaunchError(
+                f"{script}: no such file: write the path of a Python script, -m and a module, or --no-python and a "
+                "program"
+            )
+
+    def _start_and_wait(self) -> int:
+        config, command, starts = self._prepare()
+        self._runtime = starts.runtime
+        self._grace_s = float(config.shutdown_timeout or 0)
+        islands = [rank.island for rank in starts.ranks]
+        self._say_start()
+        self._is_unsettled = True
+        try:
+            with _quiet_elastic():
+                result = run_agent(config, command, PipedLogs(config, islands, self._output), self._note_start)
+        except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
+            self._say(f"the commands of job {self._id} could not meet at {config.rdzv_endpoint}: {error}")
+            return 1
+        except OSError as error:
+            self._say(f"cannot go on: {error}")
+            return 1
+        self._is_unsettled = False
+        return self._report(result, islands)
+
+    def _report(self, result: RunResult | None, islands: Sequence[str]) -> int:
+        if result is None or not result.is_failed():
+            return 0
+        self._record.set_state("stopping")
+        self._kill_all()
+        self._output.close()
+        if not result.failures:
+            self._say(f"the ranks ended in state {result.state.value}")
+            return 1
+        ordered = failures.in_order(result.failures, self._output)
+        self._output.write(STDERR, failures.describe(ordered, islands, self._output).encode())
+        return failures.exit_status(ordered[0][1])
+
+    def _note_start(self, workers: list[Worker], pids: dict[int, int]) -> None:
+        kill_groups(self._pids)
+        self._pids = list(pids.values())
+        self._output.watch(pids)
+        islands = {rank: island.name for island in self._islands for rank in island.ranks}
+        self._record.set_workers([
+            WorkerState(
+                worker.global_rank, worker.local_rank, islands.get(worker.local_rank, ""), pids[worker.local_rank],
+                start_time(pids[worker.local_rank]) or 0,
+            )
+            for worker in workers
+        ])  # fmt: skip
+
+    def _limit_s(self) -> float:
+        """How long the main thread may take to end after a signal: without ranks there is nothing to wait for."""
+        has_ranks = any(start_time(pid) is not None for pid in self._pids)
+        return self._grace_s + _LIMIT_AFTER_GRACE_S if has_ranks else _LIMIT_WITHOUT_RANKS_S
+
+    def _kill_all(self) -> None:
+        kill_groups(self._pids)
+        if self._runtime:
+            remove_containers(self._runtime, self._label())
+
+    def _note_signal(self, number: signal.Signals) -> None:
+        self._say(f"got {number.name}: stopping the ranks; once more kills them")
+        self._record.set_state("stopping")
+
+    def _last_resort(self) -> None:
+        self._kill_all()
+        self._record.remove()
+
+    def _say_start(self) -> None:
+        islands = "".join(f", {island.name}: {len(island.ranks)}" for island in self._islands)
+        self._say(f"job {self._id}: {self._local_ranks} local rank{'s' * (self._local_ranks > 1)}{islands}")
+
+    def _say(self, text: str) -> None:
+        self._output.write(STDERR, f"atoll run: {text}\n".encode())
+
+
+def _reject_unsupported(options: Namespace) -> None:
+    if not 0 < len(options.rdzv_id) <= _LONGEST_ID or not options.rdzv_id.isprintable() or "/" in options.rdzv_id:
+        raise LaunchError(
+            f"--rdzv-id={options.rdzv_id!r}: the job's folders carry it: write 1 to {_LONGEST_ID} characters without a "
+            "slash"
+        )
+    for name in ("redirects", "tee"):
+        try:
+            Std.from_str(getattr(options, name))
+        except ValueError:
+            raise LaunchError(
+                f"--{name}={getattr(options, name)}: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each "
+                "local rank, such as 0:1,1:3"
+            ) from None
+    if options.run_path:
+        raise LaunchError("--run-path: each rank has a process of its own here: leave --run-path out")
+    if options.logs_specs:
+        raise LaunchError(f"--logs-specs={options.logs_specs}: use --log-dir, --redirects and --tee instead")
+    if options.virtual_local_rank and any("device=" in text for text in options.island):
+        raise LaunchError(
+            "--virtual-local-rank shows each rank one device as number 0, and device= numbers them: leave one of them "
+            "out"
+        )
+
+
+def _local_ranks(text: str) -> int:
+    try:
+        number: int = determine_local_world_size(text)
+    except (ValueError, RuntimeError) as error:
+        raise LaunchError(f"--nproc-per-node={text}: {error}") from None
+    if number < 1:
+        raise LaunchError(f"--nproc-per-node={text}: a host has at least one rank")
+    return number
+
+
+def _choose_rendezvous(options: Namespace, identifier: str) -> None:
+    """What torchrun does: a job of one command meets itself on a free port."""
+    try:
+        least, most = parse_min_max_nnodes(options.nnodes)
+        if not 0 < least <= most:
+            raise ValueError
+    except (ValueError, RuntimeError):
+        raise LaunchError(f"--nnodes={options.nnodes}: write a number such as 2, or a range such as 1:4") from None
+    alone = options.rdzv_backend == "static" and not options.rdzv_endpoint and options.master_port is None and most == 1
+    if options.standalone or alone:
+        options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id = "c10d", "localhost:0", identifier
+    if options.master_port is None:
+        options.master_port = 29500
+
+
+@contextlib.contextmanager
+def _quiet_elastic() -> Iterator[None]:
+    """Leaves the account of failures to this command, unless LOGLEVEL asks for torch elastic's own."""
+    loggers = [
+        logging.getLogger(f"torch.distributed.elastic.{name}")
+        for name in ("multiprocessing.api", "agent.server.api", "agent.server.local_elastic_agent")
+    ]
+    levels = [logger.level for logger in loggers]
+    if "LOGLEVEL" not in os.environ:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carries out `atoll run` with these arguments and returns its exit status: that of the rank that failed first, 128
+    plus the number of a signal, 2 for a command that cannot be carried out."""
+    options = make_parser().parse_args(list(arguments))
+    try:
+        return Run(options).call()
+    except LaunchError as error:
+        print(f"atoll run: {error}", file=sys.stderr)
+        return _USAGE_STATUS

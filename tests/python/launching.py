@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll run` for tests: as a finished command, or as one that runs and is waited for by what it prints."""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from atoll.launch import processes
+
+TIMEOUT_S = 60
+COMMAND = [sys.executable, "-m", "atoll.cli"]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def atoll(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A finished `atoll ARGUMENTS`."""
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s: {what}"
+        time.sleep(0.01)
+
+
+def _ignore(signals: Sequence[int]) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if number in signals else signal.SIG_DFL)
+
+
+class Launched:
+    """A running `atoll run`, with its output so far in `text`. Its ranks and whatever they start can be found again:
+    they carry a variable of their own."""
+
+    def __init__(self, *arguments: object, ignored: Sequence[int] = (), **environment: str) -> None:
+        self.mark = f"TEST_MARK={uuid.uuid4().hex}"
+        name, _, value = self.mark.partition("=")
+        self.process = subprocess.Popen(
+            [*COMMAND, "run", *map(str, arguments)], env={**os.environ, name: value, **environment},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=lambda: _ignore(ignored),
+        )  # fmt: skip
+        self.text = ""
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Reads until `text` was printed `count` times."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while self.text.count(text) < count:
+                assert selector.select(max(0.0, deadline - time.monotonic())), f"{text!r} not printed: {self.text}"
+                data = os.read(self.process.stdout.fileno(), 65536)
+                assert data, f"ended without {text!r}: {self.text}"
+                self.text += data.decode()
+
+    def end(self, number: int | None = None, timeout: float = TIMEOUT_S) -> int:
+        """Sends the signal, if one is given, and returns the exit status; `text` is then complete."""
+        if number is not None:
+            os.kill(self.process.pid, number)
+        out, _ = self.process.communicate(timeout=timeout)
+        self.text += out.decode()
+        return self.process.returncode
+
+    def marked(self) -> list[int]:
+        """The processes of this job, without those of which only the exit code is left."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != self.process.pid:
+                try:
+                    environment = (entry / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if self.mark.encode() in environment and processes.start_time(int(entry.name)) is not None:
+                    found.append(int(entry.name))
+        return found
+
+    def wait_until_gone(self) -> None:
+        """A process that was killed takes a moment to vanish."""
+        eventually(lambda: not self.marked(), f"the processes {self.marked()} end")
+
+
+@contextmanager
+def launched(*arguments: object, ignored: Sequence[int] = (), **environment: str) -> Iterator[Launched]:
+    job = Launched(*arguments, ignored=ignored, **environment)
+    try:
+        yield job
+    finally:
+        for pid in [job.process.pid, *job.marked()]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        job.process.communicate(timeout=TIMEOUT_S)
