@@ -207,14 +207,19 @@ void ProcessGroupSimccl::abort() {
 
 void ProcessGroupSimccl::shutdown() {
   if (made_in_ != fork_depth() || closed_.exchange(true)) return;
-  std::vector<std::shared_ptr<Outcome>> outcomes;
+  std::vector<Flow> flows;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [key, flow] : flows_) outcomes.push_back(flow.outcome);
+    for (const auto& [key, flow] : flows_) {
+      if (flow.outcome) flows.push_back(flow);
+    }
   }
   const auto deadline = Deadline::after(Milliseconds(timeout_ms_.load()) + kClosingSlack);
-  for (const auto& outcome : outcomes) {
-    if (outcome && !outcome->wait(deadline)) abort();
+  for (const Flow& flow : flows) {
+    if (!flow.outcome->wait(deadline)) abort();
+  }
+  for (const Flow& flow : flows) {
+    if (flow.outcome->is_set()) flow.last.wait();  // for its modelled end
   }
   communicator_->leave();
 }
