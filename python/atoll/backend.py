@@ -88,6 +88,8 @@ class Island:
     label: str
     ranks: list[int]
     """The group's own, ascending."""
+    device: str
+    """PyTorch's type of the device its ranks compute on."""
     library: str
     """That works inside: "nccl", "gloo"; "atoll" where Atoll does it itself."""
 
@@ -96,9 +98,10 @@ def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
     """The islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in operations
     on tensors of its own device; Atoll does everything else."""
     backend = backend_of(group)
-    rows = zip(backend.islands(), backend.libraries(), strict=True)
+    rows = zip(backend.islands(), backend.devices(), backend.libraries(), strict=True)
     return [
-        Island(label, ranks, library if library and len(ranks) > 1 else "atoll") for (label, ranks), library in rows
+        Island(label, ranks, device, library if library and len(ranks) > 1 else "atoll")
+        for (label, ranks), device, library in rows
     ]
 
 

@@ -110,8 +110,8 @@ def send_round(rank: int) -> None:
     size = dist.get_world_size()
     to, source = (rank + 1) % size, (rank - 1) % size
     for count in (1, 5000):
-        # The second message is on the CPU and must not overtake the first. Both ends of a message inside an island are on
-        # one kind of device.
+        # The second message is on the CPU and must not overtake the first. Both ends of a message inside an island are
+        # on one kind of device.
         places = (device(), "cpu", device())
         incoming = [torch.empty(count, device=place) for place in places]
         works = [dist.irecv(tensor, source, tag=1) for tensor in incoming]

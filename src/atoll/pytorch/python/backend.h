@@ -98,7 +98,6 @@ class BackendAtoll final : public c10d::Backend {
 
   /// The library that this rank's island uses: its name, "" for none.
   std::string library_in_use() const;
-  const Place& place() const noexcept { return place_; }
 
   /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
   /// thread of Atoll touches Python.

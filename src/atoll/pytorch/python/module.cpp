@@ -53,8 +53,9 @@ std::string schedule(const BackendAtoll& backend, const std::string& operation, 
   });
 }
 
-// Each island: label, ranks and the library that may work inside, "" for none.
+// By island.
 std::vector<std::string> libraries(const BackendAtoll& backend) { return backend.group()->topology().libraries; }
+std::vector<std::string> devices(const BackendAtoll& backend) { return backend.group()->topology().devices; }
 
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place", "What a rank computes on, and with which library its island may reduce there.")
@@ -103,8 +104,8 @@ void bind_backend(py::module_& module) {
       .def_property_readonly("options", &BackendAtoll::getBackendOptions)
       .def("islands", &islands)
       .def("libraries", &libraries)
+      .def("devices", &devices)
       .def("library_in_use", &BackendAtoll::library_in_use)
-      .def("device", [](const BackendAtoll& self) { return self.place().device; })
       .def("time_split", &time_split)
       .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
       .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })
