@@ -29,6 +29,14 @@ void Pending::issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin
   items_.push_back({std::move(work), {}});
 }
 
+std::vector<c10::intrusive_ptr<c10d::Work>> Pending::works() const {
+  std::vector<c10::intrusive_ptr<c10d::Work>> list;
+  for (const Item& item : items_) {
+    if (item.work) list.push_back(item.work);
+  }
+  return list;
+}
+
 void Pending::check() {
   for (const Item& item : items_) {
     guarded([&] {

@@ -127,6 +127,10 @@ class BackendAtoll final : public c10d::Backend {
                                 const Tensors& inputs, Tensors outputs);
   template <typename Call>
   WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, Call&& call);
+  static void watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip);
+  WorkPtr of_library(std::vector<WorkPtr> works);
+  Watch::EntryPtr watch_over(const std::vector<WorkPtr>& works);
+  void explain(const std::exception_ptr& error);
   WorkPtr with_copies(const PlainTensors& plain, const WorkPtr& work);
   const std::vector<int>& island() const;
   template <typename Opts>
