@@ -228,7 +228,9 @@ def show(outcome: Outcome) -> None:
     )
     late = max(facts["late"] for facts in outcome.ranks)
     if late > 0.05:
-        print(f"Oversubscribed: {late:.0%} of its operations ended later than modelled, because this machine is too busy.")
+        print(
+            f"Oversubscribed: {late:.0%} of its operations ended later than modelled, because this machine is too busy."
+        )
     print("\nParameters, SHA-256 of all bytes:")
     for facts in outcome.ranks:
         print(f"  rank {facts['rank']}: {facts['sha256']}")

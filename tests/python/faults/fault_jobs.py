@@ -56,7 +56,7 @@ class Me:
 
     def join(self, seconds: float = 60, port: int | None = None) -> None:
         """Joins the default group through the job's store. `seconds` limits this and every collective."""
-        import atoll  # noqa: F401
+        import atoll
 
         if os.environ.get("ATOLL_DEVICE", "").startswith("sim"):
             import atoll.sim  # noqa: F401

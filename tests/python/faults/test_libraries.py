@@ -123,9 +123,7 @@ def resources() -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
-@pytest.mark.parametrize(
-    "times", [30, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])]
-)
+@pytest.mark.parametrize("times", [30, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])])
 def test_groups_leave_nothing_behind(tmp_path: Path, environment: dict[str, str], times: int) -> None:
     with Job(tmp_path, make_and_break, "AAB", (times,), environment) as job:
         job.wait_for("end", seconds=60 if times < 100 else 800)

@@ -11,6 +11,7 @@
 #include "atoll/pytorch/inner/watch.h"
 #include "atoll/pytorch/python/completions.h"
 #include "atoll/pytorch/python/in_order.h"
+#include "atoll/pytorch/python/store.h"
 
 namespace atl::pytorch {
 
@@ -23,6 +24,7 @@ struct Process {
   }
 
   std::shared_ptr<collectives::Context> context;
+  StoreClones store_clones;
   std::shared_ptr<Completions> completions = std::make_shared<Completions>();
   Watch watch;    // over what libraries do on accelerators
   InOrder sends;  // of tensors on accelerators, and of others behind them
