@@ -80,7 +80,7 @@ def of_this_rank(rank: int, wanted_device: str) -> Facts:
 
 
 def _device(wanted: str) -> tuple[torch.device, int]:
-    """The device of this rank, and how many there are of its type. What the user wants of it goes before the environment."""
+    """The device of this rank, and how many there are of its type. `wanted` goes before the environment."""
     if wanted != "auto":
         os.environ["ATOLL_DEVICE"] = wanted
         _autoload.register()
