@@ -4,6 +4,7 @@
 import atexit
 import copy
 import json
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -31,9 +32,20 @@ def _make_library(*arguments: Any) -> Any:
 _C.set_library_maker(_make_library)
 
 
-def create(settings: Any, options: Any) -> _C.Backend:
-    """A backend for one new process group. Called by torch.distributed on every rank of the group; blocks until all
-    have come, or the group's timeout has passed."""
+def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
+    """A backend for one new process group; with ATOLL_BRIDGE=relay the baseline of that name. Called by torch.distributed
+    on every rank of the group; blocks until all have come, or the group's timeout has passed."""
+    bridge = os.environ.get("ATOLL_BRIDGE", "")
+    if bridge == "":
+        return _create(settings, options)
+    if bridge != "relay":
+        raise ValueError(f'ATOLL_BRIDGE="{bridge}": expected relay, or nothing for Atoll\'s own bridge')
+    from atoll import relay
+
+    return relay.make(settings, lambda: _create(settings, options))
+
+
+def _create(settings: Any, options: Any) -> _C.Backend:
     if options is None:
         options = Options()
     elif isinstance(options, Options):
@@ -69,6 +81,10 @@ def _place() -> _C.Place:
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
     """The Atoll backend of `group` (default: the default group). Raises ValueError when the group uses another one."""
     group = group or distributed_c10d._get_default_group()
+    from atoll.relay import Relay
+
+    if isinstance(group, Relay):
+        raise ValueError("the group uses the relay (ATOLL_BRIDGE), which has nothing to report: unset it")
     backend = group._get_backend(torch.device("cpu"))
     backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it
     if not isinstance(backend, _C.Backend):
