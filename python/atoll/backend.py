@@ -33,7 +33,7 @@ _C.set_library_maker(_make_library)
 
 
 def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
-    """A backend for one new process group; with ATOLL_BRIDGE=relay the baseline of that name. Called by torch.distributed
+    """A backend for a new process group, with ATOLL_BRIDGE=relay that baseline. Called by torch.distributed
     on every rank of the group; blocks until all have come, or the group's timeout has passed."""
     bridge = os.environ.get("ATOLL_BRIDGE", "")
     if bridge == "":

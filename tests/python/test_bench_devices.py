@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll bench` on devices, and what it compares with: tiny sizes, every element checked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from atoll.bench import groups, worker
+from test_bench import bench
+
+QUICK = ["--sizes", "4,4096", "--rounds", "2", "--iters", "2", "--warmup", "1", "--force-busy"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "against", "inner"),
+    [
+        ("AAB", "sim,sim,cpu", "relay", ""),
+        ("AA", "sim", "inner", ""),
+        ("AA", "cpu", "inner", "cpu:gloo"),
+        ("AB", "sim", "simccl", ""),
+    ],
+)
+def test_devices_and_baselines(
+    layout: str, devices: str, against: str, inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bench.json"
+    monkeypatch.setenv("ATOLL_INNER", inner)
+    names = ["--layout", layout, "--device", devices, "--against", against, "--json", str(path)]
+    done = bench("all_reduce", *names, *QUICK)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(path.read_text())
+    wanted = devices.split(",") if "," in devices else [devices] * len(layout)
+    assert [device.partition(":")[0] for device in document["devices"]] == wanted
+    assert document["oversubscribed"] == []
+    assert all(row[name]["us"] > 0 for row in document["rows"] for name in ("atoll", against))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--against", "inner"], "no library works inside this island; on the CPU set ATOLL_INNER=cpu:gloo"),
+        (["--layout", "AB", "--against", "inner"], "inner is the library of one island, and here are 2 (A, B)"),
+        (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: this process finds no device of type pdp11"),
+    ],
+)
+def test_what_cannot_be_compared(arguments: list[str], message: str) -> None:
+    done = bench("all_reduce", *arguments, *QUICK)
+    assert done.returncode == worker.BAD_USAGE, done.stdout
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_each_library_has_its_device() -> None:
+    with pytest.raises(groups.UsageError, match="gloo takes tensors on cpu, and rank 1 is on sim: compare with relay"):
+        groups.check_devices("gloo", ["cpu", "sim"])
+    groups.check_devices("simccl", ["sim", "sim"])
+    with pytest.raises(groups.UsageError, match="measure it with --against inner"):
+        groups.make_default("inner")
+
+
+def test_a_fault_on_a_device_is_found() -> None:
+    done = bench("all_gather", "--device", "sim", *QUICK, "--inject-fault")
+    assert done.returncode == worker.WRONG_RESULTS, done.stderr
+    assert "# FAILED: 2 wrong elements" in done.stdout
