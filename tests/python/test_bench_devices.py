@@ -2,12 +2,13 @@
 """`atoll bench` on devices, and what it compares with: tiny sizes, every element checked."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from atoll.bench import groups, worker
-from test_bench import bench
+from test_bench import bench, run_scenarios
 
 QUICK = ["--sizes", "4,4096", "--rounds", "2", "--iters", "2", "--warmup", "1", "--force-busy"]
 
@@ -18,7 +19,6 @@ QUICK = ["--sizes", "4,4096", "--rounds", "2", "--iters", "2", "--warmup", "1", 
         ("AAB", "sim,sim,cpu", "relay", ""),
         ("AA", "sim", "inner", ""),
         ("AA", "cpu", "inner", "cpu:gloo"),
-        ("AB", "sim", "simccl", ""),
     ],
 )
 def test_devices_and_baselines(
@@ -63,3 +63,21 @@ def test_a_fault_on_a_device_is_found() -> None:
     done = bench("all_gather", "--device", "sim", *QUICK, "--inject-fault")
     assert done.returncode == worker.WRONG_RESULTS, done.stderr
     assert "# FAILED: 2 wrong elements" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
+    done = run_scenarios(tmp_path, "devices")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "devices.json").read_text())
+    assert [(row["library"], row["bytes"]) for row in document["overhead"]] == [
+        ("gloo", 4), ("gloo", 256), ("simccl", 4), ("simccl", 256)
+    ]  # fmt: skip
+    assert [row["library"] for row in document["ddp"]] == ["simccl"]
+    assert [row["devices"] for row in document["staging"]] == [["cpu", "sim"], ["sim", "sim"]]
+    assert all(0 < row["fraction"]["median"] < 1.5 for row in document["staging"])
+    assert [row["layout"] for row in document["fsdp"]] == ["AB"]
+    page = (tmp_path / "devices.md").read_text()
+    assert "## Added time per call" in page
+    assert "| PCIe 4 x16 : 10 GbE | cpu + sim | 2.5 GB/s | 1 Gbit/s |" in page
+    assert "## FSDP2's exposed communication" in page
