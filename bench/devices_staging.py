@@ -8,6 +8,7 @@ from typing import Any
 
 from atoll.bench.operations import Problem
 from atoll.bench.sizes import format_size
+from bridge import rate_text
 from compare import compare, spread
 from contenders import Contender, Place, TorchRanks
 from devices_ddp import late_text, oversubscribed
@@ -16,7 +17,8 @@ from results import Settings, microseconds, ratio_text, say, table
 
 SIZE = 64 << 20
 DEVICES = (("cpu", "sim"), ("sim", "sim"))
-GBIT_BYTES = 125_000_000  # per second
+LINK = 500_000_000  # bits per second: slow enough that this machine can play the copies beside it
+LINK_BYTES = LINK // 8
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class Case:
 
 
 CASES = (
-    Case("PCIe 4 x16 : 10 GbE", 10**9, 20 * GBIT_BYTES),
-    Case("PCIe 4 x16 : 25 GbE", 10**9, 8 * GBIT_BYTES),
-    Case("copies as fast as the bridge", 10**9, GBIT_BYTES),
-    Case("copies slower than the bridge", 0, 4 * GBIT_BYTES),
+    Case("PCIe 4 x16 : 10 GbE", LINK, 20 * LINK_BYTES),
+    Case("PCIe 4 x16 : 25 GbE", LINK, 8 * LINK_BYTES),
+    Case("copies as fast as the bridge", LINK, LINK_BYTES),
+    Case("copies slower than the bridge", 0, 500_000_000),
 )
 
 
@@ -93,7 +95,7 @@ def report(rows: list[dict[str, Any]]) -> str:
     titles = ["case", "devices", "copies", "bridge", "copy alone", "bridge alone", "atoll", "of the slowest stage"]
     cells = []
     for row in rows:
-        rate = f"{row['rate'] // 10**9} Gbit/s" if row["rate"] else "shared memory"
+        rate = rate_text(row["rate"]) if row["rate"] else "shared memory"
         cell = [row["case"], " + ".join(row["devices"]), f"{row['copy_bytes_s'] * 1e-9:g} GB/s", rate]
         cell += [
             microseconds(row["copy_us"]),
@@ -102,5 +104,11 @@ def report(rows: list[dict[str, Any]]) -> str:
         fraction = {name: value * 100 for name, value in row["fraction"].items()}
         shown = f"{fraction['median']:.0f} % ({fraction['p10']:.0f} to {fraction['p90']:.0f}), {row['slowest']}"
         cell += [late_text(row["oversubscribed"]) or shown, microseconds(row["us"]["relay"]["median"])]
-        cells.append([*cell, ratio_text(row["ratio"]["relay"])])
-    return text + table([*titles, "relay", "relay / atoll"], cells)
+        cells.append([*cell, ratio_text(row["ratio"]["relay"]), f"{most_to_gain(row):.2f}"])
+    titles += ["relay", "relay / atoll", "relay / slowest stage, the most any backend can gain"]
+    return text + table(titles, cells)
+
+
+def most_to_gain(row: dict[str, Any]) -> float:
+    slowest: float = max(row["copy_us"], row["us"]["bridge"]["median"])
+    return row["us"]["relay"]["median"] / slowest

@@ -79,5 +79,5 @@ def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
     assert [row["layout"] for row in document["fsdp"]] == ["AB"]
     page = (tmp_path / "devices.md").read_text()
     assert "## Added time per call" in page
-    assert "| PCIe 4 x16 : 10 GbE | cpu + sim | 2.5 GB/s | 1 Gbit/s |" in page
+    assert "| PCIe 4 x16 : 10 GbE | cpu + sim | 1.25 GB/s | 500 Mbit/s |" in page
     assert "## FSDP2's exposed communication" in page

@@ -50,8 +50,10 @@ def bench(
     from atoll.bench import operations, values, worker
     from atoll.bench.devices import split_devices
 
+    launched = "RANK" in os.environ
+    ranks = int(os.environ["WORLD_SIZE"]) if launched else len(layout) or ranks
     try:
-        size_list = parse_sizes(sizes)
+        size_list, devices = parse_sizes(sizes), split_devices(device, ranks)
         values.check_supported(dtype, op)
         if operation not in operations.OPERATIONS:
             raise ValueError(f"operation {operation!r}: choose from {', '.join(operations.OPERATIONS)}")
@@ -61,16 +63,10 @@ def bench(
             raise ValueError(f"--against {against}: that is the backend itself")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    launched = "RANK" in os.environ
-    ranks = int(os.environ["WORLD_SIZE"]) if launched else len(layout) or ranks
     if layout and len(layout) != ranks:
         raise typer.BadParameter(f"layout {layout!r} names {len(layout)} ranks, the job has {ranks}")
     if operation == "send" and ranks < 2:
         raise typer.BadParameter("send needs two ranks")
-    try:
-        devices = split_devices(device, ranks)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     options = Options(
         operation, size_list, dtype, op, ranks, devices, layout, backend, against, iters, warmup, rounds, json,
         expect_link, force_busy, inject_fault,
