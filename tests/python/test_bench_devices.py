@@ -51,12 +51,14 @@ def test_what_cannot_be_compared(arguments: list[str], message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_each_library_has_its_device() -> None:
+def test_each_library_has_its_limits() -> None:
     with pytest.raises(groups.UsageError, match="gloo takes tensors on cpu, and rank 1 is on sim: compare with relay"):
-        groups.check_devices("gloo", ["cpu", "sim"])
-    groups.check_devices("simccl", ["sim", "sim"])
+        groups.check("gloo", "all_reduce", ["cpu", "sim"])
+    groups.check("simccl", "send", ["sim", "sim"])
     with pytest.raises(groups.UsageError, match="measure it with --against inner"):
         groups.make_default("inner")
+    with pytest.raises(groups.UsageError, match="the relay does not support send, only all_reduce, reduce_scatter"):
+        groups.check("relay", "send", ["cpu", "cpu"])
 
 
 def test_a_fault_on_a_device_is_found() -> None:

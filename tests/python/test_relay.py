@@ -46,7 +46,7 @@ def own(rank: int, count: int, dtype: torch.dtype, where: str) -> torch.Tensor:
 
 def everything(rank: int, where: str) -> None:
     size = dist.get_world_size()
-    for count in (1, 61, 100_003):
+    for count in (0, 1, 61, 100_003):
         for dtype in (torch.float32, torch.int64):
             parts = [own(each, count, dtype, "cpu") for each in range(size)]
             tensor = own(rank, count, dtype, where)

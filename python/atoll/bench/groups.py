@@ -12,6 +12,7 @@ import torch.distributed as dist
 from atoll import vendors
 
 OURS = ("atoll", "relay")
+RELAYED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
 
 
 class UsageError(ValueError):
@@ -64,8 +65,11 @@ def inner_library(group: dist.ProcessGroup) -> str:
     return islands[0].library
 
 
-def check_devices(name: str, devices: Sequence[str]) -> None:
-    """Raises UsageError when a library is to be measured on what it cannot reduce; `devices` are types, by rank."""
+def check(name: str, operation: str, devices: Sequence[str]) -> None:
+    """Raises UsageError for what a backend cannot do: an operation, or tensors on a device; `devices` are types, by
+    rank."""
+    if name == "relay" and operation not in RELAYED:
+        raise UsageError(f"the relay does not support {operation}, only {', '.join(RELAYED)}")
     known = sorted({row.device for row in vendors.vendors() if row.library == name})
     for rank, device in enumerate(devices):
         if known and device not in known:

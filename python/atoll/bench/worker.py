@@ -60,7 +60,7 @@ def start(options: Options) -> Session:
     session = Session(options, {options.backend: world}, dist.new_group(backend="gloo"), device)
     types = session.collect(device.type)
     for name in options.backends:
-        groups.check_devices(name, types)
+        groups.check(name, options.operation, types)
     if options.against:
         session.groups[options.against] = groups.make_another(options.against, world)
     return session
