@@ -125,7 +125,53 @@ def idle_share(document: Document) -> list[Found]:
     return [Found(row["share"] * 100, row["share"] * 100, row["share"] * 100, f"over {row['link']}") for row in rows]
 
 
+def added(library: str) -> Any:
+    """Microseconds per call, in those rows whose interval is narrow enough to judge them."""
+
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in document["overhead"]:
+            of = row["added_us"]
+            narrow = of["high"] - of["low"] <= 2 * ADDED_US or of["low"] > ADDED_US
+            if row["library"] == library and narrow:
+                found.append(Found(of["median"], of["low"], of["high"], f"at {size_text(row['bytes'])}"))
+        return found
+
+    return measure
+
+
+def _in_time(rows: Iterable[Any]) -> list[Any]:
+    """Those whose modelled times this machine could keep."""
+    return [row for row in rows if not row["oversubscribed"]]
+
+
+def step_ratio(width: bool) -> Any:
+    """In percent: half the width of the ratio's interval, or how far 1.00 is outside of it."""
+
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in _in_time(document["ddp"]):
+            low, high = row["ratio"]["low"], row["ratio"]["high"]
+            value = 100 * ((high - low) / 2 if width else max(low - 1, 1 - high, 0.0))
+            found.append(Found(value, value, value, f"over {row['library']}"))
+        return found
+
+    return measure
+
+
+def between_islands(against_relay: bool) -> Any:
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in _in_time(document["staging"]):
+            of = row["ratio"]["relay"] if against_relay else row["fraction"]
+            found.append(Found(of["median"], of["p10"], of["p90"], f"{row['case']}, {' + '.join(row['devices'])}"))
+        return found
+
+    return measure
+
+
 GBIT = 10**9
+ADDED_US = 20
 MPI = ("ompi4", "ompi5")
 AIMS = [
     Aim("latency", "2 ranks, 4 B, one call", 10, "us", call_time(4), at_most=True),
@@ -143,6 +189,12 @@ AIMS = [
     Aim("bridge", "200 Mbit/s and 1 Gbit/s, against Gloo", 1.4, "x", bridge_rows((GBIT // 5, GBIT), False)),
     Aim("bridge", "5 Gbit/s, against Gloo", 2, "x", bridge_rows((5 * GBIT,), False)),
     Aim("ddp", "exposed time, of what is allowed", 1, "%", exposed, at_most=True),
+    Aim("devices", "added per call to Gloo alone", ADDED_US, "us", added("gloo"), at_most=True),
+    Aim("devices", "added per call to simccl alone", ADDED_US, "us", added("simccl"), at_most=True),
+    Aim("devices", "DDP step over a library / alone: 1.00 outside by", 0, "percent", step_ratio(False), at_most=True),
+    Aim("devices", "DDP step over a library / alone: +- of the ratio", 3, "percent", step_ratio(True), at_most=True),
+    Aim("devices", "islands of devices, of the slowest stage", 0.85, "%", between_islands(False)),
+    Aim("devices", "islands of devices, against the relay", 2, "x", between_islands(True)),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

@@ -36,19 +36,20 @@ def fastest(candidates: Mapping[str, Contender], problem: Problem) -> str:
 
 def compare(
     contenders: Mapping[str, Contender], problem: Problem, rounds: int, *, block_seconds: float = BLOCK_SECONDS,
-    each: bool = False, before_round: Callable[[], None] | None = None,
+    each: bool = False, turns: bool = False, before_round: Callable[[], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Times by contender in microseconds per call, and ratios of the others' times to the first contender's, by round.
 
-    Raises RuntimeError on a wrong element."""
+    With `turns` every other round goes in reverse order. Raises RuntimeError on a wrong element."""
     calls = {name: warm_up(contender, problem, block_seconds) for name, contender in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     single: dict[str, list[float]] = {name: [] for name in contenders}
     size = problem.bytes
-    for _ in range(rounds):
+    order = list(contenders.items())
+    for turn in range(rounds):
         if before_round:
             before_round()
-        for name, contender in contenders.items():
+        for name, contender in reversed(order) if turns and turn % 2 else order:
             result = contender.block(problem, calls[name], each)
             if result.wrong:
                 raise RuntimeError(f"{name}: {result.wrong} wrong elements in {problem}")

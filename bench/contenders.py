@@ -88,8 +88,9 @@ class TorchRanks:
             answers.append(json.loads(line))
         return answers
 
-    def contender(self, backend: str) -> "TorchContender":
-        return TorchContender(self, backend)
+    def contender(self, backend: str, device: str = "cpu") -> "TorchContender":
+        """`device`: "cpu", or "own" for each rank's own."""
+        return TorchContender(self, backend, device)
 
     def close(self) -> None:
         for process in self._processes:
@@ -116,9 +117,11 @@ class TorchRanks:
 class TorchContender:
     ranks: TorchRanks
     backend: str
+    device: str = "cpu"
 
     def block(self, problem: Problem, calls: int, each: bool) -> Result:
-        blocks = self.ranks.ask("block", backend=self.backend, problem=vars(problem), calls=calls, each=each)
+        on_device = {**vars(problem), "device": self.device}
+        blocks = self.ranks.ask("block", backend=self.backend, problem=on_device, calls=calls, each=each)
         return Result(
             seconds=max(block["seconds"] for block in blocks),
             wrong=sum(block["wrong"] for block in blocks),

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from atoll.bench import links
+import nothing
+from atoll.bench import groups, links
 from atoll.bench.block import run_block
+from atoll.bench.devices import oversubscribed, take_device
 from atoll.bench.operations import Operation, Problem, make
 from ddp_step import DdpSteps
+from training import Training
 
 TIMEOUT = timedelta(seconds=180)
 
@@ -25,19 +29,22 @@ TIMEOUT = timedelta(seconds=180)
 class Rank:
     def __init__(self, backends: list[str]) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group(backends[0], timeout=TIMEOUT)
-        world = dist.group.WORLD
-        assert world is not None
+        warnings.filterwarnings("ignore", message=r"barrier\(\)")  # it uses the current device, as it should
+        self.device = take_device("")
+        nothing.register(self.device.type)
+        world = groups.make_default(backends[0], TIMEOUT)
         self.groups = {backends[0]: world}
         for name in backends[1:]:
-            self.groups[name] = dist.new_group(backend=name, timeout=TIMEOUT)
+            self.groups[name] = groups.make_another(name, world, TIMEOUT)
         self.operations: dict[tuple[str, Problem], Operation] = {}
         self.ddp: DdpSteps | None = None
+        self.trained: Training | None = None
 
     def do_block(self, backend: str, problem: dict[str, Any], calls: int, each: bool) -> dict[str, Any]:
         """A timed block; buffers are kept until another problem comes."""
-        key = (backend, Problem(**problem))
-        if any(known != key[1] for _, known in self.operations):
+        device = str(self.device) if problem["device"] == "own" else "cpu"
+        key = (backend, Problem(**{**problem, "device": device}))
+        if any(known.bytes != key[1].bytes or known.operation != key[1].operation for _, known in self.operations):
             self.operations.clear()
         if key not in self.operations:
             self.operations[key] = make(key[1], self.groups[backend])
@@ -73,6 +80,22 @@ class Rank:
     def do_ddp_buckets(self, backend: str) -> dict[str, Any]:
         assert self.ddp is not None
         return {"bytes": self.ddp.bucket_bytes(backend)}
+
+    def do_training(self, kind: str, names: list[str], **model: int) -> dict[str, Any]:
+        chosen = {name: self.groups[name] for name in names}
+        self.trained = Training(chosen, self.device, kind, **model)
+        return {}
+
+    def do_training_block(self, name: str, steps: int) -> dict[str, Any]:
+        assert self.trained is not None
+        return {"seconds": self.trained.block(name, steps)}
+
+    def do_training_differ(self, names: list[str]) -> dict[str, Any]:
+        assert self.trained is not None
+        return {"relative": self.trained.parameters_differ(names)}
+
+    def do_oversubscribed(self) -> dict[str, Any]:
+        return {"late": oversubscribed(self.device)}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 
 import bridge
 import ddp
+import devices
 import host
 import idle
 import latency
@@ -14,6 +15,7 @@ SCENARIOS: dict[str, Scenario] = {
     "latency": latency,
     "bridge": bridge,
     "ddp": ddp,
+    "devices": devices,
     "idle": idle,
     "startup": startup,
 }

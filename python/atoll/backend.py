@@ -5,6 +5,7 @@ import atexit
 import copy
 import ctypes
 import json
+import os
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,9 +47,20 @@ _C.set_library_maker(_make_library)
 _C.set_interrupt(_interrupt, threading.main_thread().ident or 0)
 
 
-def create(settings: Any, options: Any) -> _C.Backend:
-    """A backend for one new process group. Called by torch.distributed on every rank of the group; blocks until all
-    have come, or the group's timeout has passed."""
+def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
+    """A backend for a new process group, with ATOLL_BRIDGE=relay that baseline. Called by torch.distributed
+    on every rank of the group; blocks until all have come, or the group's timeout has passed."""
+    bridge = os.environ.get("ATOLL_BRIDGE", "")
+    if bridge == "":
+        return _create(settings, options)
+    if bridge != "relay":
+        raise ValueError(f'ATOLL_BRIDGE="{bridge}": expected relay, or nothing for Atoll\'s own bridge')
+    from atoll import relay
+
+    return relay.make(settings, lambda: _create(settings, options))
+
+
+def _create(settings: Any, options: Any) -> _C.Backend:
     if options is None:
         options = Options()
     elif isinstance(options, Options):
@@ -84,6 +96,10 @@ def _place() -> _C.Place:
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
     """The Atoll backend of `group` (default: the default group). Raises ValueError when the group uses another one."""
     group = group or distributed_c10d._get_default_group()
+    from atoll.relay import Relay
+
+    if isinstance(group, Relay):
+        raise ValueError("the group uses the relay (ATOLL_BRIDGE), which has nothing to report: unset it")
     backend = group._get_backend(torch.device("cpu"))
     backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it
     if not isinstance(backend, _C.Backend):

@@ -69,6 +69,8 @@ def test_wrong_results_and_unexpected_links_fail() -> None:
         (["all_reduce", "--expect-link", "pigeon"], "choose shm or tcp"),
         (["all_reduce", "--against", "atoll"], "the backend itself"),
         (["send", "--ranks", "1"], "two ranks"),
+        (["all_reduce", "--device", "sim,cpu", "--ranks", "3"], "names 2 devices, the job has 3 ranks"),
+        (["all_reduce", "--device", "sim,,cpu", "--ranks", "3"], "expected devices with commas, such as sim,sim,cpu"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:
@@ -200,7 +202,7 @@ class OneRank(worker.Session):
 
 def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.bench.machine.cores_used_by_others", lambda: 1.5)
-    session = OneRank(Options("all_reduce", [4]), {}, None)  # type: ignore[arg-type]
+    session = OneRank(Options("all_reduce", [4]), {}, None, torch.device("cpu"))  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as ended:
         worker.check_quiet(session)
     assert ended.value.code == worker.BUSY

@@ -50,3 +50,65 @@ def test_doubtful_measurements_are_not_judged(load: Any, tmp_path: Path, mark: s
     (tmp_path / "bridge.json").write_text(json.dumps(bridge_document(**{mark: True})))
     assert "missed" not in load("aims").summary(tmp_path)
     assert " met " not in load("aims").summary(tmp_path)
+
+
+def devices_document(**changes: Any) -> dict[str, Any]:
+    def added(size: int, low: float, median: float, high: float) -> dict[str, Any]:
+        return {"library": "gloo", "bytes": size, "added_us": {"median": median, "low": low, "high": high}}
+
+    def staged(case: str, share: float, late: list[int]) -> dict[str, Any]:
+        ratio = {"median": share, "p10": share, "p90": share}
+        row = {"case": case, "devices": ["cpu", "sim"], "fraction": ratio, "ratio": {"relay": ratio}}
+        return {**row, "oversubscribed": late}
+
+    return {
+        "quick": False, "busy": False,
+        "overhead": [added(4, 1, 2, 3), added(1 << 20, 5, 15, 30), added(64 << 20, -900, 300, 1200)],
+        "ddp": [{"library": "gloo", "ratio": {"median": 1.0, "low": 0.99, "high": 1.03}, "oversubscribed": []}],
+        "staging": [staged("fast", 0.9, []), staged("slow", 0.5, [1])],
+        **changes,
+    }  # fmt: skip
+
+
+def lines_of(load: Any, folder: Path, document: dict[str, Any]) -> dict[str, str]:
+    (folder / "devices.json").write_text(json.dumps(document))
+    rows = (line.split(" | ") for line in load("aims").summary(folder).splitlines())
+    return {row[0].removeprefix("| "): f"{row[2]} {row[3].removesuffix(' |')}" for row in rows if len(row) == 4}
+
+
+def test_added_time_is_judged_where_it_can_be_seen(load: Any, tmp_path: Path) -> None:
+    line = "added per call to Gloo alone"
+    assert lines_of(load, tmp_path, devices_document())[line] == "15.0 us (5.0 us to 30.0 us), at 1 MiB met"
+    noisy_but_slower = [{"library": "gloo", "bytes": 4, "added_us": {"median": 300, "low": 50, "high": 900}}]
+    found = lines_of(load, tmp_path, devices_document(overhead=noisy_but_slower))
+    assert found[line].endswith("at 4 B **missed**")
+    unclear = [{"library": "gloo", "bytes": 4, "added_us": {"median": 300, "low": -50, "high": 900}}]
+    assert lines_of(load, tmp_path, devices_document(overhead=unclear))[line] == "not measured "
+
+
+def test_ratios_of_steps_and_oversubscribed_rows(load: Any, tmp_path: Path) -> None:
+    found = lines_of(load, tmp_path, devices_document())
+    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("over gloo met")
+    assert found["DDP step over a library / alone: +- of the ratio"].startswith("2.0 percent")
+    assert found["islands of devices, of the slowest stage"] == "90% (90% to 90%), fast, cpu + sim met"
+    document = devices_document()
+    document["ddp"][0]["ratio"] = {"median": 1.02, "low": 1.01, "high": 1.03}
+    found = lines_of(load, tmp_path, document)
+    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("**missed**")
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(1, 1, 1), (5, 1, 5), (6, 1, 6), (9, 2, 8), (61, 23, 39)],  # by tables of the sign test
+)
+def test_median_interval(load: Any, count: int, low: int, high: int) -> None:
+    found = load("intervals").median_interval([float(value) for value in range(count, 0, -1)])
+    assert found == {"median": (count + 1) / 2, "low": low, "high": high}
+
+
+def test_the_slowest_stage(load: Any) -> None:
+    row = {"bytes": 1000, "copy_bytes_s": 1e9, "us": {}}  # 1 us at that rate
+    for bridge, slowest, fraction in ((0.5, "the copies", 0.5), (1.5, "the bridge", 0.75)):
+        row["us"] = {name: {"median": us, "rounds": [us]} for name, us in (("atoll", 2.0), ("bridge", bridge))}
+        found = load("devices_staging").of_slowest(row)
+        assert (found["slowest"], found["fraction"]["median"]) == (slowest, fraction)

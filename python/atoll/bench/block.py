@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from atoll.bench.devices import synchronize
 from atoll.bench.operations import Operation
 
 
@@ -23,10 +24,12 @@ class Block:
 
 
 def run_block(operation: Operation, calls: int, *, fault: bool = False) -> Block:
-    """Fills the buffers, times `calls` calls that all ranks begin together, and checks every element.
+    """Fills the buffers, times `calls` calls that all ranks begin together, and checks every element. On an accelerator
+    the block ends when the device has done them all; the time of a single call is what its caller waits.
 
     `fault` spoils one element before the check, to prove that the check works."""
     operation.fill()
+    synchronize(operation.device)
     clock = time.perf_counter_ns
     call_ns = [0] * calls
     collects = gc.isenabled()
@@ -38,11 +41,13 @@ def run_block(operation: Operation, calls: int, *, fault: bool = False) -> Block
         now = clock()
         call_ns[index] = now - last
         last = now
+    synchronize(operation.device)
+    end = clock()
     if collects:
         gc.enable()
     if fault:
         spoil(operation)
-    return Block(calls, (last - begin) * 1e-9, call_ns, operation.wrong(calls))
+    return Block(calls, (end - begin) * 1e-9, call_ns, operation.wrong(calls))
 
 
 def spoil(operation: Operation) -> None:

@@ -26,8 +26,15 @@ def bench(
     op: Annotated[str, typer.Option(help="Reduction: sum, avg, product, min, max, band, bor, bxor.")] = "sum",
     ranks: Annotated[int, typer.Option(min=1, help="Local processes to start (not under torchrun).")] = 2,
     layout: Annotated[str, typer.Option(help="Islands, one letter per rank: AAB. Sets the number of ranks.")] = "",
+    device: Annotated[str, typer.Option(help="What ranks compute on, one for all or one each: sim,sim,cpu.")] = "",
     backend: Annotated[str, typer.Option(help="The backend to measure.")] = "atoll",
-    against: Annotated[str, typer.Option(help="A second backend, measured in turn in the same run: gloo.")] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="A second one, measured in turn in the same run: gloo; relay, the baseline through the host; inner, "
+            "the library of the one island; or another backend of torch.distributed."
+        ),
+    ] = "",
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything measured to FILE.")] = "",
     expect_link: Annotated[str, typer.Option(help="Fail unless all links are shm, or tcp.")] = "",
     iters: Annotated[int, typer.Option(min=0, help="Calls in a timed block; 0 chooses.")] = 0,
@@ -41,9 +48,12 @@ def bench(
     Starts local ranks, or takes part under torchrun. Ends with 1 after wrong results, 3 after an unexpected link, 4
     when others keep the machine busy."""
     from atoll.bench import operations, values, worker
+    from atoll.bench.devices import split_devices
 
+    launched = "RANK" in os.environ
+    ranks = int(os.environ["WORLD_SIZE"]) if launched else len(layout) or ranks
     try:
-        size_list = parse_sizes(sizes)
+        size_list, devices = parse_sizes(sizes), split_devices(device, ranks)
         values.check_supported(dtype, op)
         if operation not in operations.OPERATIONS:
             raise ValueError(f"operation {operation!r}: choose from {', '.join(operations.OPERATIONS)}")
@@ -53,15 +63,13 @@ def bench(
             raise ValueError(f"--against {against}: that is the backend itself")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    launched = "RANK" in os.environ
-    ranks = int(os.environ["WORLD_SIZE"]) if launched else len(layout) or ranks
     if layout and len(layout) != ranks:
         raise typer.BadParameter(f"layout {layout!r} names {len(layout)} ranks, the job has {ranks}")
     if operation == "send" and ranks < 2:
         raise typer.BadParameter("send needs two ranks")
     options = Options(
-        operation, size_list, dtype, op, ranks, layout, backend, against, iters, warmup, rounds, json, expect_link,
-        force_busy, inject_fault,
+        operation, size_list, dtype, op, ranks, devices, layout, backend, against, iters, warmup, rounds, json,
+        expect_link, force_busy, inject_fault,
     )  # fmt: skip
     raise typer.Exit(worker.run(options) if launched else _run_locally(options))
 

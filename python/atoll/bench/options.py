@@ -12,6 +12,7 @@ class Options:
     dtype: str = "float32"
     reduction: str = "sum"
     ranks: int = 2
+    devices: list[str] = field(default_factory=list)  # by rank; none: what ATOLL_DEVICE says
     layout: str = ""  # one letter per rank: its island
     backend: str = "atoll"
     against: str = ""  # another backend, measured in turn with the first

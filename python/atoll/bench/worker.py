@@ -4,6 +4,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from atoll.bench import links, machine, operations, table
+from atoll.bench import devices, groups, links, machine, operations, table
 from atoll.bench.block import Block, choose_calls, run_block
 from atoll.bench.options import Options
+from atoll.vendors import VendorError
 
-GOOD, WRONG_RESULTS, UNEXPECTED_LINK, BUSY = 0, 1, 3, 4
+GOOD, WRONG_RESULTS, BAD_USAGE, UNEXPECTED_LINK, BUSY = 0, 1, 2, 3, 4
 _BLOCK_SECONDS = 0.02
 
 
@@ -25,6 +27,7 @@ class Session:
     options: Options
     groups: dict[str, dist.ProcessGroup]  # by backend
     control: dist.ProcessGroup  # for what ranks tell each other between blocks
+    device: torch.device
 
     @property
     def rank(self) -> int:
@@ -48,21 +51,24 @@ class Session:
 
 def start(options: Options) -> Session:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message=r"barrier\(\)")  # it uses the current device, as it should
+    rank = int(os.environ["RANK"])
     if options.layout:
-        os.environ["ATOLL_ISLAND"] = options.layout[int(os.environ["RANK"])]
-    dist.init_process_group(options.backend)
-    world = dist.group.WORLD
-    assert world is not None
-    control = dist.new_group(backend="gloo")
-    groups = {options.backend: world}
+        os.environ["ATOLL_ISLAND"] = options.layout[rank]
+    device = devices.take_device(options.devices[rank] if options.devices else "")
+    world = groups.make_default(options.backend)
+    session = Session(options, {options.backend: world}, dist.new_group(backend="gloo"), device)
+    types = session.collect(device.type)
+    for name in options.backends:
+        groups.check(name, options.operation, types)
     if options.against:
-        groups[options.against] = dist.new_group(backend=options.against)
-    return Session(options, groups, control)
+        session.groups[options.against] = groups.make_another(options.against, world)
+    return session
 
 
 def measure(session: Session, size: int) -> table.Row:
     options = session.options
-    problem = operations.Problem(options.operation, size, options.dtype, options.reduction)
+    problem = operations.Problem(options.operation, size, options.dtype, options.reduction, str(session.device))
     contenders = {name: operations.make(problem, group) for name, group in session.groups.items()}
     blocks: dict[str, list[Block]] = {name: [] for name in contenders}
     calls: dict[str, int] = {}
@@ -97,12 +103,15 @@ def check_quiet(session: Session) -> float:
     return float(used)
 
 
-def print_header(session: Session, views: Sequence[links.RankLinks], used: float) -> dict[str, str | int | float]:
+def print_header(
+    session: Session, views: Sequence[links.RankLinks], places: Sequence[str], used: float
+) -> dict[str, str | int | float]:
     facts = machine.describe()
     islands = links.describe_islands(views)
     session.say(f"# {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}")
     session.say(f"# torch {torch.__version__}, Python {facts['python']}, one compute thread per rank")
     session.say(f"# {len(views)} ranks; {session.options.operation} with {session.options.backend}; islands {islands}")
+    session.say(f"# devices: {', '.join(places)}")
     if used > machine.BUSY_CORES:
         session.say(f"# BUSY MACHINE: others used {used:.2f} cores before the start; times are not to be quoted")
     for line in table.heading(session.options.against):
@@ -115,7 +124,8 @@ def measure_all(session: Session) -> int:
     used = check_quiet(session)
     group = session.groups[options.backend]
     views = session.collect(links.of_this_rank(options.backend, group))
-    facts = print_header(session, views, used)
+    places = session.collect(str(session.device))
+    facts = print_header(session, views, places, used)
     load, own = machine.OthersLoad(), machine.own_seconds()
     rows = []
     for size in [0] if options.operation == "barrier" else options.sizes:
@@ -125,14 +135,18 @@ def measure_all(session: Session) -> int:
     views = session.collect(links.of_this_rank(options.backend, group))
     surprises = links.unexpected(views, options.expect_link)
     wrong = sum(row.wrong for row in rows)
+    late = [rank for rank, is_late in enumerate(session.collect(devices.oversubscribed(session.device))) if is_late]
     session.say(f"# links: {links.describe(views)}")
     session.say(f"# others used {during:.2f} cores during the run")
+    if late:
+        session.say(f"# OVERSUBSCRIBED: modelled times of ranks {late} mean nothing: this machine is too slow for them")
     for line in surprises:
         session.say(f"# FAILED: {line}")
     session.say(f"# FAILED: {wrong} wrong elements" if wrong else "# every element of every result was right")
     if session.rank == 0 and options.json_path:
         document = {
             "machine": facts, "torch": torch.__version__, "operation": options.operation, "ranks": len(views),
+            "devices": places, "oversubscribed": late,
             "islands": [view.island for view in views], "links": links.describe(views), "unexpected_links": surprises,
             "others_cores_before": used, "others_cores_during": during,
             "busy": max(used, during) > machine.BUSY_CORES, "wrong": wrong, "rows": [row.as_json() for row in rows],
@@ -145,11 +159,18 @@ def measure_all(session: Session) -> int:
 
 def run(options: Options) -> int:
     """The exit status of this rank; only rank 0 reports a failed measurement."""
-    session = start(options)
     try:
-        status = measure_all(session)
+        status = measure_all(start(options))
+    except VendorError as error:
+        print(f"atoll bench: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except groups.UsageError as error:  # the same on all ranks
+        if os.environ["RANK"] == "0":
+            print(f"atoll bench: {error}", file=sys.stderr)
+        return BAD_USAGE
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
     return status if int(os.environ["RANK"]) == 0 else GOOD
 
 

@@ -5,6 +5,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/inner/pieces.h"
+#include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
 namespace {
@@ -42,7 +43,7 @@ void Passage::load_locked() {
       entry.error = std::current_exception();
     } catch (const std::exception& error) {
       entry.error = std::make_exception_ptr(
-          Error(ErrorKind::kUnavailable, std::string("bringing a tensor to the host failed: ") + error.what()));
+          Error(ErrorKind::kUnavailable, "bringing a tensor to the host failed: " + plain_text(error)));
     }
     entry.is_issued = true;
   }

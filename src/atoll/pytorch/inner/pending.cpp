@@ -2,6 +2,7 @@
 #include "atoll/pytorch/inner/pending.h"
 
 #include "atoll/core/error.h"
+#include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
 
@@ -12,7 +13,7 @@ auto Pending::guarded(Body&& body) -> decltype(body()) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kPeerLost, "the library " + library_ + " failed inside the island: " + error.what());
+    throw Error(ErrorKind::kPeerLost, "the library " + library_ + " failed inside the island: " + plain_text(error));
   }
 }
 

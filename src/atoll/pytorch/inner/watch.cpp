@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "atoll/core/log.h"
+#include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
 namespace {
@@ -31,7 +31,7 @@ std::string fault_of(const Watch::Entry& entry) {
     try {
       if (const auto error = work->exception()) std::rethrow_exception(error);
     } catch (const std::exception& error) {
-      return error.what();
+      return plain_text(error);
     }
   }
   return "";

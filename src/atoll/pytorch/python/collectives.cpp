@@ -131,7 +131,7 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector
   check_same_dtype("reduce_scatter", output, parts);
   check_numel("reduce_scatter", "the output", parts[static_cast<std::size_t>(rank_)].numel(), output.numel());
   const Reduction how = reduction(opts.reduceOp);
-  if (const auto library = whole_library(outputs, &how)) {
+  if (const auto library = list_library(parts, &how)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists{plain.read(parts)};

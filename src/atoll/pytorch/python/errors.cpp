@@ -2,6 +2,7 @@
 #include "atoll/pytorch/python/errors.h"
 
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
 
@@ -26,7 +27,7 @@ std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return known.what();
+    return plain_text(known);
   } catch (...) {
     return "an unknown error";
   }

@@ -16,7 +16,7 @@ BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Ten
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
   check_same_dtype("all_gather", input, parts);
   check_numel("all_gather", "this rank's output", input.numel(), parts[static_cast<std::size_t>(rank_)].numel());
-  if (const auto library = whole_library(inputs)) {
+  if (const auto library = list_library(parts)) {
     PlainTensors plain;
     Tensors list = plain.read(inputs);
     std::vector<Tensors> results{plain.write(parts)};

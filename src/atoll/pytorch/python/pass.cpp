@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "atoll/pytorch/inner/plain_text.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/library_failure.h"
@@ -23,6 +24,14 @@ std::shared_ptr<Library> BackendAtoll::message_library(const at::Tensor& tensor,
   auto library = this->library();
   if (!library || tensor.device().type() != library->device_type()) return nullptr;
   return group()->topology().same_island(rank_, peer) ? library : nullptr;
+}
+
+/// The same for lists with one tensor per rank, which Gloo takes in equal sizes only. All ranks know the sizes.
+std::shared_ptr<Library> BackendAtoll::list_library(const Tensors& tensors, const Reduction* how) const {
+  auto library = whole_library(tensors, how);
+  const bool equal = std::all_of(tensors.begin(), tensors.end(),
+                                 [&](const at::Tensor& each) { return each.numel() == tensors.front().numel(); });
+  return equal || !tensors.front().device().is_cpu() ? library : nullptr;
 }
 
 const std::vector<int>& BackendAtoll::island() const {
@@ -79,7 +88,7 @@ void BackendAtoll::explain(const std::exception_ptr& error) {
   } catch (const c10::TypeError&) {
     throw;
   } catch (const std::exception& known) {
-    const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + known.what());
+    const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));
     std::rethrow_exception(as_torch(account_of_library_failure(*group(), told)));
   }
 }
