@@ -36,7 +36,7 @@ def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
     values yet that an island's library failed to make."""
     base = dist.DistNetworkError if peer_lost else dist.DistBackendError
 
-    def __init__(self: Any, *_: Any) -> None:
+    def __init__(self: Any, *_: Any) -> None:  # noqa: N807 - a method of the class made below
         base.__init__(self, text)
 
     kind = type(base.__name__, (base,), {"__init__": __init__, "__module__": base.__module__})

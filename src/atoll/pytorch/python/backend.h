@@ -99,6 +99,9 @@ class BackendAtoll final : public c10d::Backend {
   /// The library that this rank's island uses: its name, "" for none.
   std::string library_in_use() const;
 
+  /// What this rank computes on, as torch names the type.
+  const std::string& device_type() const noexcept { return place_.device; }
+
   /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
   /// thread of Atoll touches Python.
   static void shut_down_all() noexcept;

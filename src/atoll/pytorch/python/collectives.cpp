@@ -159,6 +159,13 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
   constexpr const char* kName = "reduce_scatter_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
   const Reduction how = reduction(opts.reduceOp);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_tensor(kName, outputs[i]);
+    check_tensor(kName, inputs[i]);
+    check_same_dtype(kName, outputs[i], inputs[i]);
+    check_numel(kName, "the input (as many times the output's as there are ranks)", outputs[i].numel() * size_,
+                inputs[i].numel());
+  }
   if (const auto library = whole_library(outputs, &how)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
@@ -172,11 +179,6 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
   Operands operands;
   std::vector<Call> calls;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    check_tensor(kName, outputs[i]);
-    check_tensor(kName, inputs[i]);
-    check_same_dtype(kName, outputs[i], inputs[i]);
-    check_numel(kName, "the input (as many times the output's as there are ranks)", outputs[i].numel() * size_,
-                inputs[i].numel());
     Call& call = calls.emplace_back(call_for(Kind::kReduceScatter, about, reduced_type(kName, outputs[i], how)));
     set_reduction(call, how);
     call.input = cut_equally(operands.read(inputs[i]), size_);

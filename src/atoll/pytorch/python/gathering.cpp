@@ -69,6 +69,13 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
                                                                     const c10d::AllgatherOptions& opts) {
   constexpr const char* kName = "all_gather_into_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_tensor(kName, outputs[i]);
+    check_tensor(kName, inputs[i]);
+    check_same_dtype(kName, outputs[i], inputs[i]);
+    check_numel(kName, "the output (as many times the input's as there are ranks)", inputs[i].numel() * size_,
+                outputs[i].numel());
+  }
   if (const auto library = whole_library(inputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
@@ -82,11 +89,6 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
   Operands operands;
   std::vector<Call> calls;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    check_tensor(kName, outputs[i]);
-    check_tensor(kName, inputs[i]);
-    check_same_dtype(kName, outputs[i], inputs[i]);
-    check_numel(kName, "the output (as many times the input's as there are ranks)", inputs[i].numel() * size_,
-                outputs[i].numel());
     Call& call = calls.emplace_back(call_for(Kind::kAllGather, about, wire_type(inputs[i].scalar_type())));
     call.input = {operands.read(inputs[i])};
     call.output = cut_equally(operands.write(outputs[i]), size_);
@@ -98,28 +100,29 @@ BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensor
                                            const c10d::GatherOptions& opts) {
   const at::Tensor& input = only("gather", "input", inputs);
   check_rank("gather", "root", opts.rootRank, size_);
+  const bool is_root = opts.rootRank == rank_;
+  Tensors results;
+  if (is_root) {
+    results = one_per_rank("gather", "output", outputs, size_);
+    check_same_dtype("gather", input, results);
+    check_numel("gather", "the root's own output", input.numel(), results[static_cast<std::size_t>(rank_)].numel());
+  } else {
+    TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
+                      opts.rootRank);
+  }
   if (const auto library = whole_library(inputs)) {
     PlainTensors plain;
     Tensors list = plain.read(inputs);
-    std::vector<Tensors> results;
-    for (const Tensors& parts : outputs) results.push_back(plain.write(parts));
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.gather(results, list, with_timeout(opts)); });
+    std::vector<Tensors> lists;
+    if (is_root) lists.push_back(plain.write(results));
+    return pass(library, plain, [&](c10d::Backend& inner) { return inner.gather(lists, list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kGather, about, wire_type(input.scalar_type()));
   call.root = static_cast<int>(opts.rootRank);
   call.input = {operands.read(input)};
-  Tensors results;
-  if (call.root == rank_) {
-    results = one_per_rank("gather", "output", outputs, size_);
-    check_same_dtype("gather", input, results);
-    check_numel("gather", "the root's own output", input.numel(), results[static_cast<std::size_t>(rank_)].numel());
-    for (const at::Tensor& part : results) call.output.push_back(operands.write(part));
-  } else {
-    TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
-                      call.root);
-  }
+  for (const at::Tensor& part : results) call.output.push_back(operands.write(part));
   return issue(about, {std::move(call)}, std::move(operands), inputs, std::move(results));
 }
 
@@ -127,11 +130,21 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
                                             const c10d::ScatterOptions& opts) {
   const at::Tensor& output = only("scatter", "output", outputs);
   check_rank("scatter", "root", opts.rootRank, size_);
+  const bool is_root = opts.rootRank == rank_;
+  Tensors parts;
+  if (is_root) {
+    parts = one_per_rank("scatter", "input", inputs, size_);
+    check_same_dtype("scatter", output, parts);
+    check_numel("scatter", "the root's own input", output.numel(), parts[static_cast<std::size_t>(rank_)].numel());
+  } else {
+    TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
+                      opts.rootRank);
+  }
   if (const auto library = whole_library(outputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists;
-    for (const Tensors& some : inputs) lists.push_back(plain.read(some));
+    if (is_root) lists.push_back(plain.read(parts));
     return pass(library, plain,
                 [&](c10d::Backend& inner) { return inner.scatter(results, lists, with_timeout(opts)); });
   }
@@ -139,16 +152,7 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
   Operands operands;
   Call call = call_for(Kind::kScatter, about, wire_type(output.scalar_type()));
   call.root = static_cast<int>(opts.rootRank);
-  Tensors parts;
-  if (call.root == rank_) {
-    parts = one_per_rank("scatter", "input", inputs, size_);
-    check_same_dtype("scatter", output, parts);
-    check_numel("scatter", "the root's own input", output.numel(), parts[static_cast<std::size_t>(rank_)].numel());
-    for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
-  } else {
-    TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
-                      call.root);
-  }
+  for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
   call.output = {operands.write(output)};
   return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
 }
@@ -161,6 +165,10 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
   check_tensor(kName, output);
   check_tensor(kName, input);
   check_same_dtype(kName, output, input);
+  const auto sent = split_numels(kName, "input", input, input_splits, size_);
+  const auto received = split_numels(kName, "output", output, output_splits, size_);
+  const auto mine = static_cast<std::size_t>(rank_);
+  check_numel(kName, "this rank's part of the output", sent[mine], received[mine]);
   if (const auto library = whole_library({input})) {
     PlainTensors plain;
     at::Tensor result = plain.write(output);
@@ -169,10 +177,6 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
       return inner.alltoall_base(result, whole, output_splits, input_splits, with_timeout(opts));
     });
   }
-  const auto sent = split_numels(kName, "input", input, input_splits, size_);
-  const auto received = split_numels(kName, "output", output, output_splits, size_);
-  const auto mine = static_cast<std::size_t>(rank_);
-  check_numel(kName, "this rank's part of the output", sent[mine], received[mine]);
   const Operation about{c10d::OpType::ALLTOALL_BASE, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(input.scalar_type()));

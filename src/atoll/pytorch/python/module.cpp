@@ -121,6 +121,7 @@ void bind_backend(py::module_& module) {
       .def("islands", &islands)
       .def("libraries", &libraries)
       .def("devices", &devices)
+      .def("device", &BackendAtoll::device_type)
       .def("library_in_use", &BackendAtoll::library_in_use)
       .def("time_split", &time_split)
       .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
