@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes `init_process_group("atoll")` work. PyTorch calls register() at the end of `import torch`, and `import atoll`
-does; it loads nothing else but the device that ATOLL_DEVICE names: Atoll's own library is loaded when the first group is
-made."""
+does; it loads nothing else but the device that ATOLL_DEVICE names: Atoll's own library is loaded when the first group
+is made."""
 
 import os
 import warnings

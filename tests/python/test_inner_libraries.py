@@ -2,6 +2,7 @@
 """What a library inside an island changes, and what it must not: results, sizes, reductions, order."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,35 @@ def give_wrong_arguments(rank: int) -> None:
     assert tensor[0].item() == dist.get_world_size()
 
 
+def average_with_a_library_that_only_adds(rank: int) -> None:
+    """In a group of its own, whose ranks state a poorer library."""
+    from atoll import vendors
+
+    size = dist.get_world_size()
+    poor = [replace(row, reductions=frozenset({"sum"})) for row in vendors._rows]
+    rich, vendors._rows[:] = list(vendors._rows), poor
+    group = dist.new_group()
+    vendors._rows[:] = rich
+    for count in (7, 300_007):
+        for dtype in (torch.float32, torch.int64):
+            inputs = everybodys(count, dtype)
+            tensor = inputs[rank].clone().to(device())
+            dist.all_reduce(tensor, dist.ReduceOp.AVG, group=group)
+            compare(tensor, reduced(dist.ReduceOp.AVG, inputs), ("avg", dtype, count))
+            mine = torch.empty(count, dtype=dtype, device=device())
+            dist.reduce_scatter_tensor(mine, torch.cat(inputs).to(device()), dist.ReduceOp.AVG, group=group)
+            compare(mine, inputs[rank], ("reduce_scatter avg", dtype, count))
+        inputs = everybodys(count, torch.float32)
+        tensor, whole = inputs[rank].clone().to(device()), torch.cat(inputs).to(device())
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5), group=group)
+        compare(tensor, 0.5 * reduced(dist.ReduceOp.SUM, inputs), ("premul", count))
+        mine = torch.empty(count, device=device())
+        dist.reduce_scatter_tensor(mine, whole, dist._make_nccl_premul_sum(0.5), group=group)
+        compare(mine, 0.5 * size * inputs[rank], ("reduce_scatter premul", count))
+        compare(whole, torch.cat(inputs), "the input is left as it was")
+    dist.destroy_process_group(group)
+
+
 @pytest.fixture(params=["cpu", "sim"], scope="module")
 def one_island(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     ranks = Ranks(3, ["A"] * 3, GLOO, [request.param] * 3)
@@ -255,7 +285,16 @@ def one_island(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 @pytest.mark.parametrize(
     "job",
-    [reduce_all_types, reduce_in_other_ways, uneven_sizes, interleave, give_strided, coalesce, give_wrong_arguments],
+    [
+        reduce_all_types,
+        reduce_in_other_ways,
+        uneven_sizes,
+        interleave,
+        give_strided,
+        coalesce,
+        give_wrong_arguments,
+        average_with_a_library_that_only_adds,
+    ],
 )
 def test_one_island(one_island: Ranks, job: Any) -> None:
     one_island.run(job)

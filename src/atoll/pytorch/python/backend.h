@@ -142,6 +142,9 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, std::size_t count, Call&& call);
   std::shared_ptr<Library> whole_library(const Tensors& tensors, const Reduction* how = nullptr) const;
   std::shared_ptr<Library> list_library(const Tensors& tensors, const Reduction* how = nullptr) const;
+  std::shared_ptr<Library> scaling_library(const at::Tensor& tensor, const Reduction& how) const;
+  WorkPtr pass_scaled(const Operation& about, const std::shared_ptr<Library>& library, const Reduction& how,
+                      const Tensors& inputs, const Tensors& outputs, const std::function<WorkPtr(c10d::Backend&)>& sum);
   std::shared_ptr<Library> message_library(const at::Tensor& tensor, int peer) const;
   void join_library(const c10::intrusive_ptr<c10d::Store>& store);
   std::shared_ptr<Library> library() const;

@@ -49,6 +49,14 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::Allr
     return pass(library, plain, [&](c10d::Backend& inner) { return inner.allreduce(list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
+  if (const auto library = scaling_library(tensor, how)) {
+    PlainTensors plain;
+    Tensors list = plain.write(tensors);
+    auto summing = with_timeout(opts);
+    summing.reduceOp = c10d::ReduceOp::SUM;
+    return with_copies(plain, pass_scaled(about, library, how, list, list,
+                                          [&](c10d::Backend& inner) { return inner.allreduce(list, summing); }));
+  }
   Operands operands;
   Call call = call_for(Kind::kAllReduce, about, reduced_type("all_reduce", tensor, how));
   set_reduction(call, how);
@@ -173,6 +181,18 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
     return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
       return inner._reduce_scatter_base(results[i], list[i], with_timeout(opts));
     });
+  }
+  if (const auto library = outputs.size() == 1 ? scaling_library(outputs[0], how) : nullptr) {
+    PlainTensors plain;
+    Tensors results = plain.write(outputs);
+    Tensors list = plain.read(inputs);
+    if (how.op == collectives::ReduceOp::kPremulSum && list[0].is_alias_of(inputs[0])) list[0] = list[0].clone();
+    auto summing = with_timeout(opts);
+    summing.reduceOp = c10d::ReduceOp::SUM;
+    const Operation about{c10d::OpType::_REDUCE_SCATTER_BASE, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
+    return with_copies(plain, pass_scaled(about, library, how, list, results, [&](c10d::Backend& inner) {
+                         return inner._reduce_scatter_base(results[0], list[0], summing);
+                       }));
   }
   const auto type = outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   const Operation about{type, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
