@@ -62,6 +62,11 @@ def host() -> Iterator[Host]:
         yield running
 
 
+def losses(x: torch.Tensor) -> list[torch.Tensor]:
+    kinds = (nn.functional.mse_loss, nn.functional.smooth_l1_loss, nn.functional.huber_loss)
+    return [kind(x, x.flip(0), reduction=reduction) for kind in kinds for reduction in ("none", "mean", "sum")]
+
+
 def factories(device: torch.device) -> list[torch.Tensor]:
     return [torch.arange(5, device=device), torch.eye(3, device=device), torch.linspace(0, 1, 7, device=device)]
 
@@ -86,6 +91,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "scalar": lambda x: [x[0, 0] * 2, x.sum().item(), x.max().tolist()],
     "linear algebra": lambda x: [torch.linalg.svdvals(x), torch.linalg.norm(x), torch.einsum("ij,kj->ik", x, x)],
     "foreach": lambda x: torch._foreach_add([x, x], 1),
+    "losses": losses,
     "lists": lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
 }  # fmt: skip
 
