@@ -201,6 +201,22 @@ def test_streams_wait_for_events_only() -> None:
         slow.run(read_without_and_with_waiting)
 
 
+def copy_behind_a_slow_copy() -> None:
+    pinned = torch.ones(1_000_000).pin_memory()
+    target = torch.empty(1_000_000, device="sim")
+    target.copy_(pinned, non_blocking=True)
+    copied, half = target.clone(), target.to(torch.float16)
+    target.zero_()
+    assert not torch.sim.current_stream().query(), "the host has waited"
+    assert copied.sum().item() == half.sum(dtype=torch.float32).item() == 1_000_000
+    assert target.sum().item() == 0
+
+
+def test_copies_on_a_device_do_not_wait_for_its_stream() -> None:
+    with Host(ATOLL_SIM_BANDWIDTH="40M") as slow:
+        slow.run(copy_behind_a_slow_copy)
+
+
 def free_while_in_use(tell: bool) -> float:
     side = torch.sim.Stream()
     source = torch.ones(1_000_000, device="sim")
