@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes `init_process_group("atoll")` work. PyTorch calls register() at the end of `import torch`, and `import atoll`
-does; it loads nothing else: Atoll's own library is loaded when the first group is made."""
+does; it loads nothing else but the device that ATOLL_DEVICE names: Atoll's own library is loaded when the first group is
+made."""
 
+import os
 import warnings
 from typing import Any
 
@@ -20,6 +22,7 @@ def _register() -> None:
 
     if not dist.is_available():
         return
+    _load_device()
     devices = ["cpu"]
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None:
@@ -30,6 +33,16 @@ def _register() -> None:
     # An accelerator's own plug-in may have been loaded since.
     known = dist.Backend.backend_capability[NAME]
     known.extend(device for device in devices if device not in known)
+
+
+def _load_device() -> None:
+    """Groups serve the device types that are known when they are made, so a rank's own must be known by then."""
+    kind = os.environ.get("ATOLL_DEVICE", "").partition(":")[0]
+    if kind in ("", "cpu", "cuda", "xpu"):  # PyTorch's own
+        return
+    from atoll import vendors
+
+    vendors.load_module_of(kind)
 
 
 def register() -> None:

@@ -3,7 +3,9 @@
 
 import atexit
 import copy
+import ctypes
 import json
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,7 +30,20 @@ def _make_library(*arguments: Any) -> Any:
     return vendors.connect(vendors.Request(*arguments))
 
 
+def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
+    """Raises torch's exception in `thread`, a Python thread, when it next runs Python code: it has not looked at the
+    values yet that an island's library failed to make."""
+    base = dist.DistNetworkError if peer_lost else dist.DistBackendError
+
+    def __init__(self: Any, *_: Any) -> None:
+        base.__init__(self, text)
+
+    kind = type(base.__name__, (base,), {"__init__": __init__, "__module__": base.__module__})
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
 _C.set_library_maker(_make_library)
+_C.set_interrupt(_interrupt, threading.main_thread().ident or 0)
 
 
 def create(settings: Any, options: Any) -> _C.Backend:
@@ -88,6 +103,8 @@ class Island:
     label: str
     ranks: list[int]
     """The group's own, ascending."""
+    device: str
+    """PyTorch's type of the device its ranks compute on."""
     library: str
     """That works inside: "nccl", "gloo"; "atoll" where Atoll does it itself."""
 
@@ -96,9 +113,10 @@ def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
     """The islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in operations
     on tensors of its own device; Atoll does everything else."""
     backend = backend_of(group)
-    rows = zip(backend.islands(), backend.libraries(), strict=True)
+    rows = zip(backend.islands(), backend.devices(), backend.libraries(), strict=True)
     return [
-        Island(label, ranks, library if library and len(ranks) > 1 else "atoll") for (label, ranks), library in rows
+        Island(label, ranks, device, library if library and len(ranks) > 1 else "atoll")
+        for (label, ranks), device, library in rows
     ]
 
 

@@ -137,17 +137,21 @@ def find(device: str) -> Vendor | None:
     return rows[0]
 
 
+def _load_module(vendor: Vendor) -> None:
+    try:
+        module = importlib.import_module(vendor.module)
+    except ImportError as error:
+        raise VendorError(
+            f"{vendor.device} needs the module {vendor.module} for {vendor.library}, and importing it failed "
+            f"({error}): install it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+        ) from error
+    if vendor.follows_torch:
+        _require_version(vendor, str(getattr(module, "__version__", "?")))
+
+
 def _require(vendor: Vendor) -> None:
     if vendor.module:
-        try:
-            module = importlib.import_module(vendor.module)
-        except ImportError as error:
-            raise VendorError(
-                f"{vendor.device} needs the module {vendor.module} for {vendor.library}, and importing it failed "
-                f"({error}): install it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
-            ) from error
-        if vendor.follows_torch:
-            _require_version(vendor, str(getattr(module, "__version__", "?")))
+        _load_module(vendor)
     if vendor.library.upper() not in dist.Backend._plugins and not _built_in(vendor.library):
         raise VendorError(
             f"this PyTorch ({torch.__version__}) has no backend {vendor.library} for {vendor.device}: install a build "
@@ -249,14 +253,15 @@ def this_device() -> torch.device:
     kind = match[1]
     if kind == "cpu":
         return torch.device("cpu")
-    _load_module_of(kind)
+    load_module_of(kind)
     return _checked_device(wanted, kind, int(match[2]) if match[2] else None)
 
 
-def _load_module_of(kind: str) -> None:
+def load_module_of(kind: str) -> None:
+    """Imports the module that brings the device type `kind`, if it needs one. Raises VendorError."""
     for row in vendors():
         if row.device == kind and row.module:
-            _require(row)
+            _load_module(row)
             return
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from atoll import _autoload, vendors
+
 _SIOCGIFADDR = 0x8915
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 
@@ -78,21 +80,18 @@ def of_this_rank(rank: int, wanted_device: str) -> Facts:
 
 
 def _device(wanted: str) -> tuple[torch.device, int]:
-    """The device of this rank, chosen by LOCAL_RANK, and how many there are of its type."""
-    if wanted == "cpu":
-        return torch.device("cpu"), 1
-    if wanted == "sim":
-        import atoll.sim  # noqa: F401
-    current = torch.accelerator.current_accelerator()
-    if wanted == "auto" and current is None:
-        return torch.device("cpu"), 1
-    count = 0 if current is None else torch.accelerator.device_count()
-    if current is None or wanted not in ("auto", current.type) or count == 0:
-        here = f"cpu and {current.type} ({count})" if current is not None else "cpu only"
-        raise ValueError(f"device {wanted!r} is not here: {socket.gethostname()} has {here}; choose another --device")
-    index = int(os.environ.get("LOCAL_RANK", "0")) % count
-    torch.accelerator.set_device_index(index)
-    return torch.device(current.type, index), count
+    """The device of this rank, and how many there are of its type. What the user wants of it goes before the environment."""
+    if wanted != "auto":
+        os.environ["ATOLL_DEVICE"] = wanted
+        _autoload.register()
+    try:
+        device = vendors.this_device()
+    except vendors.VendorError as error:
+        raise ValueError(f"device {wanted!r} is not on {socket.gethostname()}: {error}") from None
+    if device.type == "cpu":
+        return device, 1
+    torch.accelerator.set_device_index(device.index)
+    return device, torch.accelerator.device_count()
 
 
 def _device_name(device: torch.device) -> str:

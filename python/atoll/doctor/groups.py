@@ -12,8 +12,8 @@ def island_rows(group: dist.ProcessGroup) -> list[dict[str, Any]]:
     import atoll
 
     return [
-        {"island": label, "ranks": list(ranks), "device": "cpu", "library": "atoll"}
-        for label, ranks in atoll.islands(group)
+        {"island": each.label, "ranks": each.ranks, "device": each.device, "library": each.library}
+        for each in atoll.layout(group)
     ]
 
 

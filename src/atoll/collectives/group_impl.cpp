@@ -29,7 +29,7 @@ Topology topology_of(const Meeting& meeting) {
   for (std::size_t island = 0; island < topology.islands.size(); ++island) {
     const Member& first = meeting.members[static_cast<std::size_t>(topology.islands[island].front())];
     topology.libraries[island] = first.library;
-    topology.has_accelerators = topology.has_accelerators || first.device != "cpu";
+    topology.devices[island] = first.device;
   }
   return topology;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/topology.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
@@ -59,7 +60,12 @@ Topology Topology::from_labels(const std::vector<std::string>& labels, const std
   }
   topology.uplinks = uplinks_of(topology, uplink);
   topology.libraries.resize(topology.islands.size());
+  topology.devices.resize(topology.islands.size(), "cpu");
   return topology;
+}
+
+bool Topology::has_accelerators() const {
+  return std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return device != "cpu"; });
 }
 
 // With flat reductions every contribution goes to the owner as it is.

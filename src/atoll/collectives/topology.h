@@ -20,14 +20,17 @@ struct Topology {
 
   /// By island: the library that reduces inside it, as its ranks state it; "" where Atoll does it itself.
   std::vector<std::string> libraries;
+  /// By island: PyTorch's type of the device its ranks compute on.
+  std::vector<std::string> devices;
+
   /// Whether some rank computes on an accelerator, from where tensors come to the host piece by piece.
-  bool has_accelerators = false;
+  bool has_accelerators() const;
 
   /// Whether ranks lead fixed parts of each message (schedule_leads.h), so that a library can work inside an island.
   bool has_leads() const;
 
   /// Whether large calls are cut into pieces, so that copies to a device or a library's work overlap with the bridge.
-  bool has_pieces() const { return has_accelerators || has_leads(); }
+  bool has_pieces() const { return has_accelerators() || has_leads(); }
 
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 

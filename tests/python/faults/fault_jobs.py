@@ -56,8 +56,10 @@ class Me:
 
     def join(self, seconds: float = 60, port: int | None = None) -> None:
         """Joins the default group through the job's store. `seconds` limits this and every collective."""
-        import atoll  # noqa: F401
+        import atoll
 
+        if os.environ.get("ATOLL_DEVICE", "").startswith("sim"):
+            import atoll.sim  # noqa: F401
         limit = timedelta(seconds=seconds)
         store = dist.TCPStore("127.0.0.1", port or self.port, is_master=False, timeout=timedelta(seconds=START_S))
         dist.init_process_group("atoll", store=store, rank=self.rank, world_size=self.size, timeout=limit)
@@ -70,11 +72,13 @@ class Me:
         return self.connection.recv()
 
     def check_sum(self, count: int = 1000, group: dist.ProcessGroup | None = None) -> None:
-        """One all_reduce with its result checked."""
-        tensor = torch.full((count,), float(self.rank))
+        """One all_reduce with its result checked, on this rank's device."""
+        import atoll
+
+        tensor = torch.full((count,), float(self.rank), device=atoll.device())
         dist.all_reduce(tensor, group=group)
         expected = sum(dist.get_process_group_ranks(group or dist.group.WORLD))
-        assert tensor.eq(expected).all(), f"the sum is {tensor[0]}, not {expected}"
+        assert tensor.eq(expected).all().item(), f"the sum is {tensor[0]}, not {expected}"
 
 
 Body = Callable[..., None]

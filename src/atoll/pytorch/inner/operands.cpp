@@ -13,28 +13,14 @@ collectives::Segment memory_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-c10::Device Operands::device() const { return memories_.empty() ? c10::Device(c10::kCPU) : memories_.front().device(); }
-
-void Operands::check_device(const at::Tensor& tensor) const {
-  TORCH_CHECK_VALUE(memories_.empty() || tensor.device() == device(),
-                    "the tensors of one call must be on one device, got some on ", device(), " and some on ",
-                    tensor.device());
-}
-
 collectives::Segment Operands::keep(const at::Tensor& memory) {
   memories_.push_back(memory);
   return memory_of(memory);
 }
 
-collectives::Segment Operands::read(const at::Tensor& tensor) {
-  check_device(tensor);
-  return keep(plain_.read(tensor));
-}
+collectives::Segment Operands::read(const at::Tensor& tensor) { return keep(plain_.read(tensor)); }
 
-collectives::Segment Operands::write(const at::Tensor& tensor, bool load) {
-  check_device(tensor);
-  return keep(plain_.write(tensor, load));
-}
+collectives::Segment Operands::write(const at::Tensor& tensor, bool load) { return keep(plain_.write(tensor, load)); }
 
 at::Tensor Operands::bytes_of(const collectives::Segment& segment) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;

@@ -23,7 +23,7 @@ class Operands {
   collectives::Segment write(const at::Tensor& tensor, bool load = false);
 
   /// Where the tensors are; the CPU when there are none.
-  c10::Device device() const;
+  c10::Device device() const { return plain_.device(); }
 
   /// The memory of a segment that read() or write() gave, or of a part of one, as a flat tensor of bytes.
   at::Tensor bytes_of(const collectives::Segment& segment) const;
@@ -37,7 +37,6 @@ class Operands {
   const std::vector<at::Tensor>& tensors() const noexcept { return memories_; }
 
  private:
-  void check_device(const at::Tensor& tensor) const;
   collectives::Segment keep(const at::Tensor& memory);
 
   std::vector<at::Tensor> memories_;  // contiguous

@@ -26,6 +26,25 @@ void Pending::issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin
     if (work) work->wait();  // the current stream does, not this thread
     if (after) after();
   });
+  items_.push_back({std::move(work), {}});
+}
+
+std::vector<c10::intrusive_ptr<c10d::Work>> Pending::works() const {
+  std::vector<c10::intrusive_ptr<c10d::Work>> list;
+  for (const Item& item : items_) {
+    if (item.work) list.push_back(item.work);
+  }
+  return list;
+}
+
+void Pending::check() {
+  for (const Item& item : items_) {
+    guarded([&] {
+      if (!item.work) return;
+      item.work->isCompleted();  // some look for errors only then
+      if (const auto error = item.work->exception()) std::rethrow_exception(error);
+    });
+  }
 }
 
 void Pending::wait() {

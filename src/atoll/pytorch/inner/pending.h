@@ -21,6 +21,13 @@ class Pending {
   /// message.
   void issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin, std::function<void()> after = {});
 
+  /// On an accelerator: what was issued.
+  std::vector<c10::intrusive_ptr<c10d::Work>> works() const;
+
+  /// Throws like issue() if an operation has failed since. Streams go on behind one that failed, with wrong values: to be asked
+  /// before those values go anywhere.
+  void check();
+
   /// Blocks until all have ended, as far as the host has to wait for that; their own timeouts bound it. (Some works make
   /// progress only while somebody waits for them, so there is nothing to poll.) Throws like issue().
   void wait();

@@ -91,7 +91,11 @@ void Piece::copy_to_host(const std::vector<Inside::Copy>& copies) {
 }
 
 bool Piece::is_loaded() {
-  if (trip_->on_accelerator()) return loaded_ && loaded_->query();
+  if (trip_->on_accelerator()) {
+    if (!loaded_ || !loaded_->query()) return false;
+    inward_.check();
+    return true;
+  }
   inward_.wait();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   copy_to_host(arriving_);

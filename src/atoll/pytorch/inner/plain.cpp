@@ -10,13 +10,21 @@ bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tens
 
 }  // namespace
 
-at::Tensor PlainTensors::read(const at::Tensor& tensor) const {
+void PlainTensors::note_device(const at::Tensor& tensor) {
+  if (!device_) device_ = tensor.device();
+  TORCH_CHECK_VALUE(tensor.device() == *device_, "the tensors of one call must be on one device, got some on ",
+                    *device_, " and some on ", tensor.device());
+}
+
+at::Tensor PlainTensors::read(const at::Tensor& tensor) {
+  note_device(tensor);
   if (is_plain(tensor)) return tensor;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 at::Tensor PlainTensors::write(const at::Tensor& tensor, bool load) {
+  note_device(tensor);
   if (is_plain(tensor)) return tensor;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   at::Tensor temporary = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
@@ -25,7 +33,7 @@ at::Tensor PlainTensors::write(const at::Tensor& tensor, bool load) {
   return temporary;
 }
 
-std::vector<at::Tensor> PlainTensors::read(const std::vector<at::Tensor>& tensors) const {
+std::vector<at::Tensor> PlainTensors::read(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> list;
   for (const at::Tensor& tensor : tensors) list.push_back(read(tensor));
   return list;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,16 +10,20 @@
 namespace atl::pytorch {
 
 /// Contiguous tensors in the place of strided ones, and of views whose storage is not their value (conjugates): what
-/// libraries work on. A tensor that is plain already stands for itself.
+/// libraries work on. A tensor that is plain already stands for itself. All functions that take tensors throw
+/// c10::ValueError when those of one operation lie on different devices.
 class PlainTensors {
  public:
-  at::Tensor read(const at::Tensor& tensor) const;
+  at::Tensor read(const at::Tensor& tensor);
 
   /// What is written to the result reaches `tensor` with copy_back(). Unless `load`, its content may be anything.
   at::Tensor write(const at::Tensor& tensor, bool load = true);
 
-  std::vector<at::Tensor> read(const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Tensor> read(const std::vector<at::Tensor>& tensors);
   std::vector<at::Tensor> write(const std::vector<at::Tensor>& tensors);
+
+  /// Where the tensors are; the CPU when there are none.
+  c10::Device device() const { return device_.value_or(c10::Device(c10::kCPU)); }
 
   bool needs_copy_back() const noexcept { return !copies_.empty(); }
 
@@ -26,6 +31,9 @@ class PlainTensors {
   void copy_back() const;
 
  private:
+  void note_device(const at::Tensor& tensor);
+
+  std::optional<c10::Device> device_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // target, what stands for it
 };
 

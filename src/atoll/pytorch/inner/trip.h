@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -45,6 +45,15 @@ class Trip {
   /// Makes the calling thread's current stream wait until the results have arrived.
   void wait_on_current_stream() const;
 
+  /// What is to be done by whoever relies on results that the device has not got yet: `note(is_future)` is called when somebody
+  /// does. Before any such call, and before the last piece is stored.
+  void on_reliance(std::function<void(bool is_future)> note) { note_ = std::move(note); }
+
+  /// Somebody does, through a future or else by waiting.
+  void note_reliance(bool is_future) const {
+    if (note_) note_(is_future);
+  }
+
   /// Calls `action` while the stream on which the results arrive is current.
   template <typename Action>
   void on_arrival(Action&& action) const {
@@ -66,6 +75,7 @@ class Trip {
   std::size_t pieces_left_;
   std::optional<c10::Event> begun_;
   std::optional<c10::Event> arrived_;
+  std::function<void(bool)> note_;
   Pending outward_;
 };
 

@@ -58,7 +58,7 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
     group.uplink = uplink();
     group.flat_reduce = flat_reduce();
     group.timeout = options_->timeout;
-    StoreAdaptor meeting_place(shared, key_prefix(*shared, group.name, size));
+    StoreAdaptor meeting_place(shared, key_prefix(*shared, group.name, size), process_->store_clones);
     group_ = std::make_shared<collectives::Group>(process_->context, meeting_place, group);
     join_library(shared);
   });

@@ -98,7 +98,6 @@ class BackendAtoll final : public c10d::Backend {
 
   /// The library that this rank's island uses: its name, "" for none.
   std::string library_in_use() const;
-  const Place& place() const noexcept { return place_; }
 
   /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
   /// thread of Atoll touches Python.
@@ -128,6 +127,10 @@ class BackendAtoll final : public c10d::Backend {
                                 const Tensors& inputs, Tensors outputs);
   template <typename Call>
   WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, Call&& call);
+  static void watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip);
+  WorkPtr of_library(std::vector<WorkPtr> works);
+  Watch::EntryPtr watch_over(const std::vector<WorkPtr>& works);
+  void explain(const std::exception_ptr& error);
   WorkPtr with_copies(const PlainTensors& plain, const WorkPtr& work);
   const std::vector<int>& island() const;
   template <typename Opts>

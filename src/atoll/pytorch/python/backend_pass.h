@@ -31,14 +31,19 @@ BackendAtoll::WorkPtr BackendAtoll::pass_each(const std::shared_ptr<Library>& li
   const bool in_region = !plain.needs_copy_back() && open_region_of(library);
   const bool own_region = !in_region && count > 1 && library->in().supportsCoalescing();
   std::vector<WorkPtr> works;
-  if (own_region) library->in().startCoalescing();
-  for (std::size_t i = 0; i < count; ++i) {
-    WorkPtr work = call(library->in(), i);
-    if (!own_region && !in_region) works.push_back(std::move(work));
+  try {
+    if (own_region) library->in().startCoalescing();
+    for (std::size_t i = 0; i < count; ++i) {
+      WorkPtr work = call(library->in(), i);
+      if (!own_region && !in_region) works.push_back(std::move(work));
+    }
+    if (own_region) works.push_back(library->in().endCoalescing());
+  } catch (...) {
+    explain(std::current_exception());
   }
-  if (own_region) works.push_back(library->in().endCoalescing());
-  WorkPtr all = with_copies(plain, combined(std::move(works)));
-  if (!in_region) note_if_coalescing(all);
+  if (in_region) return combined({});
+  WorkPtr all = with_copies(plain, of_library(std::move(works)));
+  note_if_coalescing(all);
   return all;
 }
 

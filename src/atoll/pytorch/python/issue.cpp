@@ -3,7 +3,7 @@
 #include "atoll/pytorch/inner/pieces.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
-#include "atoll/pytorch/python/work_of_several.h"
+#include "atoll/pytorch/python/work_of_library.h"
 
 namespace atl::pytorch {
 namespace {
@@ -116,7 +116,7 @@ BackendAtoll::WorkPtr BackendAtoll::endCoalescing() {
     regions_open_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
   }
   if (region.library) {
-    if (WorkPtr of_library = region.library->in().endCoalescing()) region.works.push_back(std::move(of_library));
+    if (WorkPtr work = region.library->in().endCoalescing()) region.works.push_back(of_library({std::move(work)}));
   }
   return combined(std::move(region.works));
 }
@@ -128,7 +128,7 @@ BackendAtoll::WorkPtr BackendAtoll::combined(std::vector<WorkPtr> works) {
   std::vector<c10::intrusive_ptr<WorkAtoll>> own;
   for (const WorkPtr& work : works) {
     auto known = c10::dynamic_intrusive_pointer_cast<WorkAtoll>(work);
-    if (!known) return c10::make_intrusive<WorkOfSeveral>(std::move(works));
+    if (!known) return of_library(std::move(works));
     outputs.insert(outputs.end(), known->outputs().begin(), known->outputs().end());
     own.push_back(std::move(known));
   }

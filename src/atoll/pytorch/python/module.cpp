@@ -53,8 +53,9 @@ std::string schedule(const BackendAtoll& backend, const std::string& operation, 
   });
 }
 
-// Each island: label, ranks and the library that may work inside, "" for none.
+// By island.
 std::vector<std::string> libraries(const BackendAtoll& backend) { return backend.group()->topology().libraries; }
+std::vector<std::string> devices(const BackendAtoll& backend) { return backend.group()->topology().devices; }
 
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place", "What a rank computes on, and with which library its island may reduce there.")
@@ -81,6 +82,22 @@ void bind_places(py::module_& module) {
       py::arg("maker"), "How the communicators of vendors' libraries are made; once, before the first group.");
 }
 
+void bind_interrupt(py::module_& module) {
+  module.def(
+      "set_interrupt",
+      [](py::object interrupt, std::uint64_t main_thread) {
+        set_interrupt(
+            [raise = interrupt.release()](std::thread::native_handle_type thread, const Error& error) {
+              if (!Py_IsInitialized()) return;
+              const py::gil_scoped_acquire gil;
+              raise(static_cast<std::uint64_t>(thread), error.kind() == ErrorKind::kPeerLost, error.what());
+            },
+            static_cast<std::thread::native_handle_type>(main_thread));
+      },
+      py::arg("interrupt"), py::arg("main_thread"),
+      "How an error is raised in a thread that relies on values which turned out wrong; once, before the first group.");
+}
+
 void bind_backend(py::module_& module) {
   py::class_<BackendAtoll, c10::intrusive_ptr<BackendAtoll>, c10d::Backend> backend(
       module, "Backend", "A process group of torch.distributed over Atoll.");
@@ -103,8 +120,8 @@ void bind_backend(py::module_& module) {
       .def_property_readonly("options", &BackendAtoll::getBackendOptions)
       .def("islands", &islands)
       .def("libraries", &libraries)
+      .def("devices", &devices)
       .def("library_in_use", &BackendAtoll::library_in_use)
-      .def("device", [](const BackendAtoll& self) { return self.place().device; })
       .def("time_split", &time_split)
       .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
       .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })
@@ -118,6 +135,7 @@ void bind_backend(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
+  atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
   module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
 }

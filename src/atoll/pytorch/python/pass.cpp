@@ -3,6 +3,8 @@
 
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/library_failure.h"
+#include "atoll/pytorch/python/work_of_library.h"
 
 namespace atl::pytorch {
 
@@ -31,6 +33,55 @@ const std::vector<int>& BackendAtoll::island() const {
 // Nothing begins in a group that has failed.
 void BackendAtoll::begin_passing() {
   if (const auto error = group()->error()) std::rethrow_exception(as_torch(error));
+}
+
+BackendAtoll::WorkPtr BackendAtoll::of_library(std::vector<WorkPtr> works) {
+  works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
+  auto self = c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this);
+  auto entry = watch_over(works);
+  const auto process = this->process();
+  auto watch = process ? std::shared_ptr<Watch>(process, &process->watch) : nullptr;
+  return c10::make_intrusive<WorkOfLibrary>(
+      std::move(works), [self = std::move(self)](const std::exception_ptr& error) { self->explain(error); },
+      std::move(watch), std::move(entry));
+}
+
+// Of a library on an accelerator; null for others.
+Watch::EntryPtr BackendAtoll::watch_over(const std::vector<WorkPtr>& works) {
+  const auto library = this->library();
+  const auto process = this->process();
+  if (works.empty() || !library || !process || library->device_type() == c10::kCPU) return nullptr;
+  Watch::Entry entry;
+  entry.owner = library.get();
+  entry.works = works;
+  entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(rank_);
+  entry.deadline = Deadline::after(options_->timeout);
+  entry.fail = [group = std::weak_ptr<collectives::Group>(group())](const Error& error) {
+    if (const auto live = group.lock()) live->fail(error);
+  };
+  auto added = process->watch.add(std::move(entry));
+  if (const auto failed = this->group()->error()) {  // perhaps the watch has been told before
+    try {
+      std::rethrow_exception(failed);
+    } catch (const Error& error) {
+      process->watch.give_up(library.get(), error);
+    }
+  }
+  return added;
+}
+
+// A wrong argument is the caller's. Anything else ends the group; who has died is known to it rather than to the library.
+void BackendAtoll::explain(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::TypeError&) {
+    throw;
+  } catch (const std::exception& known) {
+    const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + known.what());
+    std::rethrow_exception(as_torch(account_of_library_failure(*group(), told)));
+  }
 }
 
 // Whoever gave strided tensors waits here until they can be filled: on an accelerator only its current stream does.

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations whose tensors come to the bridge from an accelerator or through an island's library; messages.
 #include <algorithm>
-#include <thread>
 
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/inner/pieces.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/library_failure.h"
 
 namespace atl::pytorch {
 namespace {
 
-// So long a library that failed waits for the group's own account, which names who has ended.
-constexpr std::chrono::milliseconds kWaitForReport{1000};
 constexpr std::chrono::milliseconds kLibraryGrace{2000};
 
 bool is_reduction(collectives::Operation operation) {
@@ -25,11 +23,21 @@ bool is_direct(collectives::Operation operation) {
          operation == collectives::Operation::kAllToAll || operation == collectives::Operation::kBarrier;
 }
 
-[[noreturn]] void report_library(const collectives::Group& group, const Error& error) {
-  const Deadline limit = Deadline::after(kWaitForReport);
-  while (!group.error() && !limit.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (const auto known = group.error()) std::rethrow_exception(known);
-  throw error;
+// Aborting lets streams go on, so whoever relies on them is told first.
+void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& weak_process,
+                 const std::weak_ptr<collectives::Group>& weak_group) {
+  const auto library = weak_library.lock();
+  const auto process = weak_process.lock();
+  const auto group = weak_group.lock();
+  if (!library) return;
+  if (process && group) {
+    try {
+      std::rethrow_exception(group->error());
+    } catch (const Error& error) {
+      process->watch.give_up(library.get(), error);
+    }
+  }
+  library->abort();
 }
 
 }  // namespace
@@ -70,10 +78,24 @@ void BackendAtoll::join_library(const c10::intrusive_ptr<c10d::Store>& store) {
   }
   // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
   group_->watch(members[(static_cast<std::size_t>(request.rank) + 1) % members.size()]);
-  group_->when_failed([library = std::weak_ptr<Library>(library_), completions = process_->completions] {
-    completions->post([library] {
-      if (const auto live = library.lock()) live->abort();
-    });
+  group_->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(process_),
+                       group = std::weak_ptr<collectives::Group>(group_)] {
+    const auto live = process.lock();
+    if (live) live->completions->post([=] { end_library(library, process, group); });
+  });
+}
+
+// The island's library still spreads the results when those who wait for them go on.
+void BackendAtoll::watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip) {
+  if (!trip->on_accelerator()) return;
+  const auto works = trip->outward().works();
+  const auto self = works.empty() ? nullptr : weak.lock();
+  const auto process = self ? self->process() : nullptr;
+  const auto entry = process ? self->watch_over(works) : nullptr;
+  if (!entry) return;
+  trip->on_reliance([process = std::weak_ptr<Process>(process), entry](bool is_future) {
+    const auto live = process.lock();
+    if (live) is_future ? live->watch.note_future(entry) : live->watch.note_reliance(entry);
   });
 }
 
@@ -112,7 +134,7 @@ collectives::Call BackendAtoll::on_host(const std::shared_ptr<collectives::Group
     } catch (const Error& error) {
       const auto live = group.lock();
       if (!live) throw;
-      report_library(*live, error);
+      std::rethrow_exception(account_of_library_failure(*live, error));
     }
   };
   return call;
@@ -131,10 +153,14 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   auto work = new_work(about, group, trip, inputs, std::move(outputs));
   work->expect_parts(calls.size());
   const bool on_caller = !about.async && calls.size() == 1 && !coalescing();
-  const auto stored = [work, group, on_caller](const std::exception_ptr& error) {
-    if (error) group->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
-    work->part_done(error, /*may_block=*/on_caller);
-  };
+  const auto left = std::make_shared<std::atomic<std::size_t>>(calls.size());
+  const auto stored =
+      [=, self = c10::weak_intrusive_ptr<BackendAtoll>(
+              c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this))](const std::exception_ptr& error) {
+        if (left->fetch_sub(1) == 1) watch_results(self, trip);
+        if (error) group->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
+        work->part_done(error, /*may_block=*/on_caller);
+      };
   if (!on_caller) note_if_coalescing(work);
   const std::lock_guard in_order(issue_mutex_);
   std::vector<Passage::EntryPtr> entries;

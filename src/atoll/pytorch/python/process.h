@@ -8,20 +8,25 @@
 #include "atoll/collectives/context.h"
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/library.h"
+#include "atoll/pytorch/inner/watch.h"
 #include "atoll/pytorch/python/completions.h"
 #include "atoll/pytorch/python/in_order.h"
+#include "atoll/pytorch/python/store.h"
 
 namespace atl::pytorch {
 
 /// What all groups of this process share. Made with the first group, gone with the last.
 struct Process {
   ~Process() {
+    watch.stop();
     sends.stop();
     completions->stop();
   }
 
   std::shared_ptr<collectives::Context> context;
+  StoreClones store_clones;
   std::shared_ptr<Completions> completions = std::make_shared<Completions>();
+  Watch watch;    // over what libraries do on accelerators
   InOrder sends;  // of tensors on accelerators, and of others behind them
 };
 

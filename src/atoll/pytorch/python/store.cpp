@@ -53,6 +53,13 @@ bool is_device_prefix(const std::string& prefix) {
   }
 }
 
+// What torch's prefixes make of a key, in front of it.
+std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  if (!prefixed) return "";
+  return prefixes_of(prefixed->getUnderlyingStore()) + PrefixReader::prefix(*prefixed) + "/";
+}
+
 c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d::Store>& store) {
   try {
     return store->clone();
@@ -63,13 +70,42 @@ c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d:
 
 }  // namespace
 
-StoreAdaptor::StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix)
-    : store_(clone_if_possible(store)), is_own_(store_ != nullptr), prefix_(std::move(prefix)) {
-  if (!is_own_) store_ = store;
+c10::intrusive_ptr<c10d::Store> StoreClones::take(const c10::intrusive_ptr<c10d::Store>& root) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (root_ == root && !idle_.empty()) {
+      auto clone = std::move(idle_.back());
+      idle_.pop_back();
+      return clone;
+    }
+  }
+  return clone_if_possible(root);
+}
+
+void StoreClones::give_back(const c10::intrusive_ptr<c10d::Store>& root, c10::intrusive_ptr<c10d::Store> clone) {
+  const std::lock_guard lock(mutex_);
+  if (root_ != root) idle_.clear();
+  root_ = root;
+  idle_.push_back(std::move(clone));
+}
+
+StoreAdaptor::StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, const std::string& prefix, StoreClones& clones)
+    : clones_(clones),
+      root_(root_of(store)),
+      store_(clones.take(root_)),
+      is_own_(store_ != nullptr),
+      prefix_(prefixes_of(store) + prefix) {
+  if (!is_own_) store_ = root_;
+}
+
+StoreAdaptor::~StoreAdaptor() {
+  if (is_own_ && !has_failed_) clones_.give_back(root_, std::move(store_));
 }
 
 void StoreAdaptor::set(const std::string& key, const std::vector<std::byte>& value) {
+  has_failed_ = true;
   store_call("set key \"" + prefix_ + key + "\"", [&] { store_->set(prefix_ + key, to_torch_bytes(value)); });
+  has_failed_ = false;
 }
 
 std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadline) {
@@ -84,6 +120,7 @@ std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadli
     }
     return from_torch_bytes(store_->get(full));
   } catch (const std::exception& error) {
+    has_failed_ = true;
     if (deadline.remaining(kLongestWait) <= Milliseconds(1)) {
       throw Error(ErrorKind::kTimeout, "timed out waiting for key \"" + full + "\" in the job's store");
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -9,17 +10,37 @@
 
 namespace atl::pytorch {
 
+/// Clones of the job's store that nobody uses at present. A clone is a connection of its own, which a store's server may take
+/// seconds to accept (it may look up the name of the address). Thread-safe.
+class StoreClones {
+ public:
+  /// One of `root`; null when that store cannot be cloned.
+  c10::intrusive_ptr<c10d::Store> take(const c10::intrusive_ptr<c10d::Store>& root);
+
+  /// What take() gave, for the next user; not after an error.
+  void give_back(const c10::intrusive_ptr<c10d::Store>& root, c10::intrusive_ptr<c10d::Store> clone);
+
+ private:
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> root_;  // of the idle ones
+  std::vector<c10::intrusive_ptr<c10d::Store>> idle_;
+};
+
 /// atl::Store over torch's, with `prefix` in front of every key. Uses a clone, so that a wait here never holds up another
 /// user of the same store; where the store cannot be cloned, the store itself.
 class StoreAdaptor final : public Store {
  public:
-  StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix);
+  StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, const std::string& prefix, StoreClones& clones);
+  ~StoreAdaptor() override;
   void set(const std::string& key, const std::vector<std::byte>& value) override;
   std::vector<std::byte> get(const std::string& key, Deadline deadline) override;
 
  private:
+  StoreClones& clones_;
+  const c10::intrusive_ptr<c10d::Store> root_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool is_own_;  // a clone that nobody else uses
+  bool has_failed_ = false;
   std::string prefix_;
 };
 

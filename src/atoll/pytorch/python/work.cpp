@@ -2,6 +2,7 @@
 #include "atoll/pytorch/python/work.h"
 
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/library_failure.h"
 
 namespace atl::pytorch {
 
@@ -75,8 +76,11 @@ void WorkAtoll::settle(bool may_block) {
       }
       try {
         if (!first_error_) complete_outputs();
+      } catch (const Error& failure) {
+        const auto group = group_.lock();
+        first_error_ = as_torch(group ? account_of_library_failure(*group, failure) : std::current_exception());
       } catch (...) {
-        first_error_ = as_torch(std::current_exception());
+        first_error_ = std::current_exception();
       }
       lock.lock();
     }
@@ -95,6 +99,7 @@ void WorkAtoll::settle(bool may_block) {
 // The future's own events are recorded on the stream on which the results arrive.
 void WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const {
   if (error) return future.setErrorIfNeeded(error);
+  for (const auto& trip : trips_) trip->note_reliance(/*is_future=*/true);
   const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
   trips_.empty() ? complete() : trips_.front()->on_arrival(complete);
 }
@@ -111,7 +116,10 @@ void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& pa
 }
 
 void WorkAtoll::wait_for_device() const {
-  for (const auto& trip : trips_) trip->wait_on_current_stream();
+  for (const auto& trip : trips_) {
+    translated([&] { trip->note_reliance(/*is_future=*/false); });
+    trip->wait_on_current_stream();
+  }
 }
 
 void WorkAtoll::set_source_rank(int rank) {

@@ -16,6 +16,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr double kLongestDelay = 60;
+// So long a failed operation keeps its stream, as a kernel does that nobody aborts.
+constexpr Milliseconds kHold{5'000};
 constexpr Milliseconds kClosingSlack{5'000};  // an operation that has passed its deadline still has to end
 
 bool switched_on(const char* name) {
@@ -65,6 +67,7 @@ ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& st
 }
 
 ProcessGroupSimccl::~ProcessGroupSimccl() {
+  gate_->set(nullptr);
   // What is under way keeps the communicator. In a forked child it belongs to threads that are not there.
   if (made_in_ != fork_depth()) new std::shared_ptr<Communicator>(std::move(communicator_));
 }
@@ -147,7 +150,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
   auto outcome = std::make_shared<Outcome>();
   const bool is_modelled = call.duration.count() > 0;
   stream.enqueue_open(
-      [communicator = communicator_, call = std::move(call), outcome](Clock::time_point begin) {
+      [communicator = communicator_, call = std::move(call), outcome, gate = gate_](Clock::time_point begin) {
         try {
           const auto end = communicator->run(call, begin);
           outcome->set(nullptr);
@@ -155,6 +158,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
         } catch (const Error& error) {
           const c10::SourceLocation here{"simccl", __FILE__, static_cast<std::uint32_t>(__LINE__)};
           outcome->set(std::make_exception_ptr(c10::DistBackendError(here, error.what())));
+          gate->wait(Deadline::after(kHold));
         } catch (...) {
           communicator->abort("an unexpected exception");
           outcome->set(std::current_exception());
@@ -203,6 +207,7 @@ c10d::ErrorType ProcessGroupSimccl::getError() {
 void ProcessGroupSimccl::abort() {
   if (made_in_ != fork_depth()) return;
   communicator_->abort("abort() was called on rank " + std::to_string(rank_));
+  gate_->set(nullptr);
 }
 
 void ProcessGroupSimccl::shutdown() {
@@ -218,6 +223,7 @@ void ProcessGroupSimccl::shutdown() {
   for (const Flow& flow : flows) {
     if (!flow.outcome->wait(deadline)) abort();
   }
+  gate_->set(nullptr);
   for (const Flow& flow : flows) {
     if (flow.outcome->is_set()) flow.last.wait();  // for its modelled end
   }

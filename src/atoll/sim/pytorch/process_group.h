@@ -24,7 +24,8 @@ namespace atl::sim {
 /// Tensors are contiguous, on simulated devices of this process, those of one call on one device; they may be freed at any time.
 /// Collectives must be issued in the same order on all ranks. Messages match in order, whatever their tags, and those
 /// of each peer and direction run beside everything else. Wrong arguments throw ValueError before anything is issued; any other
-/// error is a DistBackendError, ends the group on all ranks, and is thrown by every later call. Thread-safe.
+/// error is a DistBackendError, ends the group on all ranks, and is thrown by every later call. An operation that has failed
+/// keeps its stream until abort() or for a few seconds, so that its values are not used unnoticed. Thread-safe.
 class ProcessGroupSimccl final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -106,6 +107,8 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const bool reorder_;
   const double link_bytes_per_s_;
   std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Outcome> gate_ =
+      std::make_shared<Outcome>();  // open: failed operations let their streams go on
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};
   std::atomic<bool> closed_{false};

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/work_of_several.h"
+#include "atoll/pytorch/python/work_of_library.h"
 
 #include <algorithm>
 
+#include "atoll/pytorch/python/errors.h"
+
 namespace atl::pytorch {
 
-bool WorkOfSeveral::isCompleted() {
+bool WorkOfLibrary::isCompleted() {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->isCompleted(); });
 }
 
-bool WorkOfSeveral::isSuccess() const {
+bool WorkOfLibrary::isSuccess() const {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->isSuccess(); });
 }
 
-std::exception_ptr WorkOfSeveral::exception() const {
+std::exception_ptr WorkOfLibrary::exception() const {
   for (const auto& part : parts_) {
     if (auto error = part->exception()) return error;
   }
   return nullptr;
 }
 
-bool WorkOfSeveral::wait(std::chrono::milliseconds timeout) {
+bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
+  if (entry_) translated([&] { watch_->note_reliance(entry_); });
   std::exception_ptr first;
   for (const auto& part : parts_) {
     try {
@@ -29,19 +32,20 @@ bool WorkOfSeveral::wait(std::chrono::milliseconds timeout) {
       if (!first) first = std::current_exception();
     }
   }
-  if (first) std::rethrow_exception(first);
+  if (first) explain_(first);
   return true;
 }
 
-void WorkOfSeveral::synchronize() {
+void WorkOfLibrary::synchronize() {
+  if (entry_) translated([&] { watch_->note_reliance(entry_); });
   for (const auto& part : parts_) part->synchronize();
 }
 
-void WorkOfSeveral::abort() {
+void WorkOfLibrary::abort() {
   for (const auto& part : parts_) part->abort();
 }
 
-std::vector<at::Tensor> WorkOfSeveral::result() {
+std::vector<at::Tensor> WorkOfLibrary::result() {
   std::vector<at::Tensor> all;
   for (const auto& part : parts_) {
     const auto some = part->result();
@@ -50,7 +54,14 @@ std::vector<at::Tensor> WorkOfSeveral::result() {
   return all;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> WorkOfSeveral::getFuture() {
+int WorkOfLibrary::sourceRank() const {
+  TORCH_CHECK(parts_.size() == 1, "source_rank() is known for a single receive only");
+  return parts_.front()->sourceRank();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkOfLibrary::getFuture() {
+  if (entry_) watch_->note_future(entry_);
+  if (parts_.size() == 1) return parts_.front()->getFuture();
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
   for (const auto& part : parts_) futures.push_back(part->getFuture());
   return c10::collectAll(futures);

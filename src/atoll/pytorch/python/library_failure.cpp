@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/library_failure.h"
+
+#include <thread>
+
+namespace atl::pytorch {
+namespace {
+
+constexpr std::chrono::milliseconds kWaitForReport{1000};
+constexpr std::chrono::milliseconds kPause{1};
+
+}  // namespace
+
+std::exception_ptr account_of_library_failure(collectives::Group& group, const Error& error) {
+  const Deadline limit = Deadline::after(kWaitForReport);
+  while (!group.error() && !limit.expired()) std::this_thread::sleep_for(kPause);
+  group.fail(error);
+  return group.error();
+}
+
+}  // namespace atl::pytorch
