@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile of what DDP and FSDP2 wrap."""
 
-import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
