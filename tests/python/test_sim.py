@@ -62,6 +62,11 @@ def host() -> Iterator[Host]:
         yield running
 
 
+def losses(x: torch.Tensor) -> list[torch.Tensor]:
+    kinds = (nn.functional.mse_loss, nn.functional.smooth_l1_loss, nn.functional.huber_loss)
+    return [kind(x, x.flip(0), reduction=reduction) for kind in kinds for reduction in ("none", "mean", "sum")]
+
+
 def factories(device: torch.device) -> list[torch.Tensor]:
     return [torch.arange(5, device=device), torch.eye(3, device=device), torch.linspace(0, 1, 7, device=device)]
 
@@ -86,6 +91,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "scalar": lambda x: [x[0, 0] * 2, x.sum().item(), x.max().tolist()],
     "linear algebra": lambda x: [torch.linalg.svdvals(x), torch.linalg.norm(x), torch.einsum("ij,kj->ik", x, x)],
     "foreach": lambda x: torch._foreach_add([x, x], 1),
+    "losses": losses,
     "lists": lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
 }  # fmt: skip
 
@@ -193,6 +199,22 @@ def read_without_and_with_waiting() -> None:
 def test_streams_wait_for_events_only() -> None:
     with Host(ATOLL_SIM_BANDWIDTH="40M") as slow:
         slow.run(read_without_and_with_waiting)
+
+
+def copy_behind_a_slow_copy() -> None:
+    pinned = torch.ones(1_000_000).pin_memory()
+    target = torch.empty(1_000_000, device="sim")
+    target.copy_(pinned, non_blocking=True)
+    copied, half = target.clone(), target.to(torch.float16)
+    target.zero_()
+    assert not torch.sim.current_stream().query(), "the host has waited"
+    assert copied.sum().item() == half.sum(dtype=torch.float32).item() == 1_000_000
+    assert target.sum().item() == 0
+
+
+def test_copies_on_a_device_do_not_wait_for_its_stream() -> None:
+    with Host(ATOLL_SIM_BANDWIDTH="40M") as slow:
+        slow.run(copy_behind_a_slow_copy)
 
 
 def free_while_in_use(tell: bool) -> float:

@@ -6,10 +6,23 @@ import importlib
 from collections.abc import Callable
 
 import pytest
+import torch.distributed as dist
 
-from support import Ranks
+from support import Ranks, device
 
 Body = Callable[[int, int], None]
+
+ON_CPUS = ("AAA", "ABA")
+# One island, two, two of unlike devices, three of unlike devices and sizes.
+ON_DEVICES = ("aa", "ab", "Ab", "abaC")
+EVERYWHERE = ON_CPUS + ON_DEVICES
+
+
+def are_devices_unlike() -> bool:
+    """Whether CPUs and simulated devices are in the default group; a collective."""
+    kinds = [""] * dist.get_world_size()
+    dist.all_gather_object(kinds, device())
+    return len(set(kinds)) > 1
 
 
 def run_body(rank: int, size: int, module: str, name: str) -> None:
@@ -17,7 +30,8 @@ def run_body(rank: int, size: int, module: str, name: str) -> None:
 
 
 def on_layouts(*layouts: str) -> Callable[[Body], Callable[..., None]]:
-    """Makes tests of a body(rank, size), one per layout: a letter per rank; equal letters are one island."""
+    """Makes tests of a body(rank, size), one per layout: a letter per rank; equal letters are one island.
+    Ranks of lower-case letters compute on simulated devices; support.device() tells the body which it is."""
 
     def decorate(body: Body) -> Callable[..., None]:
         @pytest.mark.parametrize("ranks", layouts, indirect=True)

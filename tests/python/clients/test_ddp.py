@@ -7,7 +7,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from client_ranks import on_layouts
+from client_ranks import EVERYWHERE, ON_DEVICES, on_layouts
+from support import device
 from training import check_close, check_equal_bits, network, optimizer, share, train_alone, train_together
 
 STEPS = 8
@@ -15,31 +16,42 @@ EXACT = 1e-12
 SMALL_BUCKETS_MB = 0.001
 
 
+def train_copy(rank: int, place: str, **options: object) -> nn.Module:
+    model = DistributedDataParallel(network(place=place), **options)  # type: ignore[arg-type]
+    train_together(model, rank, STEPS)
+    return model.module
+
+
 def check_training(rank: int, size: int, **options: object) -> None:
     alone = network()
     train_alone(alone, size, STEPS)
-    together = DistributedDataParallel(network(), **options)  # type: ignore[arg-type]
-    train_together(together, rank, STEPS)
-    check_equal_bits(together.module)
-    check_close(together.module, alone, EXACT)
+    together = train_copy(rank, device(), **options)
+    check_equal_bits(together)
+    check_close(together, alone, EXACT)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*ON_DEVICES)
+def test_the_bits_of_cpus(rank: int, size: int) -> None:
+    """The devices' work and their libraries' change nothing: the same job on CPUs, with the same islands."""
+    check_close(train_copy(rank, device()), train_copy(rank, "cpu"), 0)
+
+
+@on_layouts(*EVERYWHERE)
 def test_plain(rank: int, size: int) -> None:
     check_training(rank, size)
 
 
-@on_layouts("AAA", "ABA", "AABB")
+@on_layouts(*EVERYWHERE, "AABB")
 def test_many_buckets(rank: int, size: int) -> None:
     check_training(rank, size, bucket_cap_mb=SMALL_BUCKETS_MB)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_static_graph(rank: int, size: int) -> None:
     check_training(rank, size, static_graph=True, bucket_cap_mb=SMALL_BUCKETS_MB)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_gradients_as_bucket_views(rank: int, size: int) -> None:
     check_training(rank, size, gradient_as_bucket_view=True, bucket_cap_mb=SMALL_BUCKETS_MB)
 
@@ -62,20 +74,22 @@ def branch_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, r
     return nn.functional.cross_entropy(model(inputs, rank), targets)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_unused_parameters(rank: int, size: int) -> None:
     alone = Branches()
     train_alone(alone, size, STEPS, branch_loss)
-    together = DistributedDataParallel(Branches(), find_unused_parameters=True, bucket_cap_mb=SMALL_BUCKETS_MB)
+    together = DistributedDataParallel(
+        Branches().to(device()), find_unused_parameters=True, bucket_cap_mb=SMALL_BUCKETS_MB
+    )
     train_together(together, rank, STEPS, branch_loss)
     check_equal_bits(together.module)
     check_close(together.module, alone, EXACT)
     assert together.module.never.weight.grad is None
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_accumulation_without_synchronisation(rank: int, size: int) -> None:
-    alone, together = network(), DistributedDataParallel(network())
+    alone, together = network(), DistributedDataParallel(network(place=device()))
     update_alone, update_together = optimizer(alone.parameters()), optimizer(together.parameters())
     for step in range(STEPS):
         parts = [2 * step, 2 * step + 1]
@@ -87,9 +101,9 @@ def test_accumulation_without_synchronisation(rank: int, size: int) -> None:
         update_alone.step()
         update_together.zero_grad()
         with together.no_sync():
-            inputs, targets = share(parts[0], rank)
+            inputs, targets = share(parts[0], rank, place=device())
             nn.functional.cross_entropy(together(inputs), targets).backward()
-        inputs, targets = share(parts[1], rank)
+        inputs, targets = share(parts[1], rank, place=device())
         nn.functional.cross_entropy(together(inputs), targets).backward()
         update_together.step()
     check_equal_bits(together.module)
@@ -101,7 +115,7 @@ def bfloat16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.fu
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_bfloat16_compression(rank: int, size: int) -> None:
     alone = network(torch.float32)
     losses = [
@@ -109,25 +123,25 @@ def test_bfloat16_compression(rank: int, size: int) -> None:
         for inputs, targets in (share(0, other, torch.float32) for other in range(size))
     ]
     torch.stack(losses).sum().backward()
-    together = DistributedDataParallel(network(torch.float32), bucket_cap_mb=SMALL_BUCKETS_MB)
+    together = DistributedDataParallel(network(torch.float32, device()), bucket_cap_mb=SMALL_BUCKETS_MB)
     together.register_comm_hook(dist.group.WORLD, bfloat16_hook)
-    inputs, targets = share(0, rank, torch.float32)
+    inputs, targets = share(0, rank, torch.float32, device())
     nn.functional.cross_entropy(together(inputs), targets).backward()
     for mine, expected in zip(together.parameters(), alone.parameters(), strict=True):
         # One rounding for each contribution, one for each partial sum.
         scale = expected.grad.abs().max().item()
-        assert (mine.grad - expected.grad).abs().max().item() <= 2 * size * 2**-9 * scale * size
+        assert (mine.grad.cpu() - expected.grad).abs().max().item() <= 2 * size * 2**-9 * scale * size
         assert torch.equal(mine.grad.bfloat16().float(), mine.grad)
     optimizer(together.parameters()).step()
     check_equal_bits(together.module)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_power_sgd(rank: int, size: int) -> None:
     trained = []
-    for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
+    for group, place in ((dist.group.WORLD, device()), (dist.new_group(backend="gloo"), "cpu")):
         torch.manual_seed(3)
-        model = DistributedDataParallel(network(torch.float32), process_group=group)
+        model = DistributedDataParallel(network(torch.float32, place), process_group=group)
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=3)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         train_together(model, rank, STEPS)
@@ -136,14 +150,14 @@ def test_power_sgd(rank: int, size: int) -> None:
     check_close(trained[0], trained[1], 1e-4)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_uneven_numbers_of_batches(rank: int, size: int) -> None:
-    model = DistributedDataParallel(network())
+    model = DistributedDataParallel(network(place=device()))
     update = optimizer(model.parameters())
     with model.join():
         for step in range(2 + rank):
             update.zero_grad()
-            inputs, targets = share(step, rank)
+            inputs, targets = share(step, rank, place=device())
             nn.functional.cross_entropy(model(inputs), targets).backward()
             update.step()
     check_equal_bits(model.module)
@@ -159,13 +173,13 @@ class Counter(nn.Module):
         return self.linear(inputs)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_buffers_and_parameters_come_from_the_first_rank(rank: int, size: int) -> None:
-    module = Counter()
+    module = Counter().to(device())
     with torch.no_grad():
         module.linear.weight.fill_(rank + 1)
     model = DistributedDataParallel(module)
     module.count.fill_(10 + rank)
-    model(torch.ones(1, 2))
+    model(torch.ones(1, 2, device=device()))
     assert module.count.item() == 10
     assert module.linear.weight.eq(1).all()

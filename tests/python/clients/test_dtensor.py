@@ -4,12 +4,14 @@
 import itertools
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from client_ranks import on_layouts
+from client_ranks import EVERYWHERE, are_devices_unlike, on_layouts
+from support import device, raises
 
 UNEVEN = (7, 5)
 
@@ -31,57 +33,77 @@ def spread(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
 
 
+def changes_sharding(source: tuple[Placement, ...], target: tuple[Placement, ...]) -> bool:
+    return any(a.is_shard() and b.is_shard() and a != b for a, b in zip(source, target, strict=True))
+
+
 def check(mesh: DeviceMesh, sources: list[tuple[Placement, ...]], targets: list[tuple[Placement, ...]]) -> None:
+    unlike = are_devices_unlike()
     for source, target in itertools.product(sources, targets):
+        if unlike and changes_sharding(source, target):
+            continue  # refused, see test_new_sharding_on_unlike_devices
         moved = spread(mesh, source).redistribute(mesh, target)
         assert moved.placements == target
-        torch.testing.assert_close(moved.full_tensor(), whole(), msg=f"{source} to {target}")
+        torch.testing.assert_close(moved.full_tensor().cpu(), whole(), msg=f"{source} to {target}")
         if not any(placement.is_partial() for placement in target):
             expected = distribute_tensor(whole(), mesh, target).to_local()
-            torch.testing.assert_close(moved.to_local(), expected, msg=f"{source} to {target}")
+            torch.testing.assert_close(moved.to_local().cpu(), expected.cpu(), msg=f"{source} to {target}")
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_one_dimension(rank: int, size: int) -> None:
     places: list[Placement] = [Replicate(), Shard(0), Shard(1)]
     combinations = [(place,) for place in places]
-    check(init_device_mesh("cpu", (size,)), [*combinations, (Partial(),)], combinations)
+    check(init_device_mesh(device(), (size,)), [*combinations, (Partial(),)], combinations)
 
 
-@on_layouts("AAAA", "AABB", "ABAB")
+@on_layouts("Ab")
+def test_new_sharding_on_unlike_devices(rank: int, size: int) -> None:
+    """DTensor calls an all_gather for it on CPUs and an all_to_all elsewhere: all are told. In two steps it works."""
+    group = dist.new_group()
+    mesh = DeviceMesh.from_group(group, device())
+    sharded = distribute_tensor(whole(), mesh, [Shard(0)])
+    moved = sharded.redistribute(mesh, [Replicate()]).redistribute(mesh, [Shard(1)])
+    torch.testing.assert_close(moved.full_tensor().cpu(), whole())
+    with raises(RuntimeError, "all_gather", "all_to_all", "same operations in the same order"):
+        sharded.redistribute(mesh, [Shard(1)])
+    dist.destroy_process_group(group)
+
+
+@on_layouts("AAAA", "AABB", "ABAB", "aabb", "abaC")
 def test_two_dimensions(rank: int, size: int) -> None:
     places: list[Placement] = [Replicate(), Shard(0), Shard(1)]
     targets = list(itertools.product(places, repeat=2))
     sources = list(itertools.product([*places, Partial()], repeat=2))
-    check(init_device_mesh("cpu", (2, 2)), sources, targets)
+    check(init_device_mesh(device(), (2, 2)), sources, targets)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_round_trip_through_a_product(rank: int, size: int) -> None:
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(device(), (size,))
     random = torch.Generator().manual_seed(1)
     left = torch.randn(4, 11, generator=random, dtype=torch.float64)
     right = torch.randn(11, 8, generator=random, dtype=torch.float64)
     product = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
     assert product.placements == (Partial(),)
     scattered = product.redistribute(mesh, [Shard(0)])
-    torch.testing.assert_close(scattered.full_tensor(), left @ right)
-    torch.testing.assert_close(product.redistribute(mesh, [Replicate()]).to_local(), left @ right)
+    torch.testing.assert_close(scattered.full_tensor().cpu(), left @ right)
+    torch.testing.assert_close(product.redistribute(mesh, [Replicate()]).to_local().cpu(), left @ right)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_tensor_parallel_layers(rank: int, size: int) -> None:
     def layers() -> nn.Module:
         torch.manual_seed(11)
-        return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 6)).double()
+        return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6)).double()
 
     inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     alone = layers()
     alone(inputs).square().mean().backward()
-    mesh = init_device_mesh("cpu", (size,))
-    split = parallelize_module(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    split(inputs).square().mean().backward()
+    mesh = init_device_mesh(device(), (size,))
+    split = parallelize_module(layers().to(device()), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    split(inputs.to(device())).square().mean().backward()
     expected = dict(alone.named_parameters())
     for name, parameter in split.named_parameters():
         assert isinstance(parameter.grad, DTensor)
-        torch.testing.assert_close(parameter.grad.full_tensor(), expected[name].grad, msg=name)
+        torch.testing.assert_close(parameter.grad.full_tensor().cpu(), expected[name].grad, msg=name)

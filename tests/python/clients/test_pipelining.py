@@ -7,7 +7,8 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
-from client_ranks import on_layouts
+from client_ranks import EVERYWHERE, on_layouts
+from support import device
 
 WIDTH, SAMPLES, MICROBATCHES = 6, 12, 6
 
@@ -25,7 +26,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def run(schedule: _PipelineSchedule, is_first: bool, is_last: bool) -> list[torch.Tensor]:
     """One step; the losses of the microbatches on the last stage."""
-    inputs, targets = batch()
+    inputs, targets = (part.to(device()) for part in batch())
     losses: list[torch.Tensor] = []
     arguments = (inputs,) if is_first else ()
     schedule.step(*arguments, **({"target": targets, "losses": losses} if is_last else {}))
@@ -41,44 +42,44 @@ def check(stages: dict[int, nn.Module], count: int, losses: list[torch.Tensor]) 
     ]
     torch.stack(parts).mean().backward()
     if losses:
-        torch.testing.assert_close(torch.stack(losses), torch.stack(parts))
+        torch.testing.assert_close(torch.stack(losses).cpu(), torch.stack(parts))
     for index, stage in stages.items():
         for mine, expected in zip(stage.parameters(), alone[index].parameters(), strict=True):
-            torch.testing.assert_close(mine.grad, expected.grad)
+            torch.testing.assert_close(mine.grad.cpu(), expected.grad)
 
 
 def check_single(kind: type[_PipelineSchedule], rank: int, count: int, group: dist.ProcessGroup) -> None:
-    module = blocks(count)[rank]
-    stage = PipelineStage(module, rank, count, torch.device("cpu"), group=group)
+    module = blocks(count)[rank].to(device())
+    stage = PipelineStage(module, rank, count, torch.device(device()), group=group)
     schedule = kind(stage, n_microbatches=MICROBATCHES, loss_fn=nn.MSELoss())  # type: ignore[call-arg]
     losses = run(schedule, rank == 0, rank == count - 1)
     assert len(losses) == (MICROBATCHES if rank == count - 1 else 0)
     check({rank: module}, count, losses)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_one_forward_one_backward_three_stages(rank: int, size: int) -> None:
     check_single(Schedule1F1B, rank, size, dist.group.WORLD)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_one_forward_one_backward_two_stages(rank: int, size: int) -> None:
     group = dist.new_group([0, 1])
     if rank < 2:
         check_single(Schedule1F1B, rank, 2, group)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_all_forward_all_backward(rank: int, size: int) -> None:
     check_single(ScheduleGPipe, rank, size, dist.group.WORLD)
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts(*EVERYWHERE)
 def test_interleaved_stages(rank: int, size: int) -> None:
     count = 2 * size
-    modules = {index: blocks(count)[index] for index in (rank, rank + size)}
+    modules = {index: blocks(count)[index].to(device()) for index in (rank, rank + size)}
     stages = [
-        PipelineStage(module, index, count, torch.device("cpu"), group=dist.group.WORLD)
+        PipelineStage(module, index, count, torch.device(device()), group=dist.group.WORLD)
         for index, module in modules.items()
     ]
     schedule = ScheduleInterleaved1F1B(stages, n_microbatches=MICROBATCHES, loss_fn=nn.MSELoss())

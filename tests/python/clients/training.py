@@ -12,17 +12,19 @@ FEATURES, CLASSES, SHARE = 12, 5, 4
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
-def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+def network(dtype: torch.dtype = torch.float64, place: str = "cpu") -> nn.Module:
     torch.manual_seed(7)
     layers = [nn.Linear(FEATURES, 33), nn.Tanh(), nn.Linear(33, 17), nn.GELU(), nn.Linear(17, CLASSES)]
-    return nn.Sequential(*layers).to(dtype)
+    return nn.Sequential(*layers).to(dtype).to(place)
 
 
-def share(step: int, rank: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of one rank in one step; the same whoever asks."""
+def share(
+    step: int, rank: int, dtype: torch.dtype = torch.float64, place: str | torch.device = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The samples of one rank in one step; the same whoever asks and wherever they are put."""
     random = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(SHARE, FEATURES, generator=random, dtype=torch.float64).to(dtype)
-    return inputs, torch.randint(CLASSES, (SHARE,), generator=random)
+    return inputs.to(place), torch.randint(CLASSES, (SHARE,), generator=random).to(place)
 
 
 def cross_entropy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, rank: int) -> torch.Tensor:
@@ -30,7 +32,8 @@ def cross_entropy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor,
 
 
 def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    # The foreach variant, the default on accelerators alone, differs in the last bits.
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False)
 
 
 def train_alone(model: nn.Module, size: int, steps: int, loss: Loss = cross_entropy) -> list[float]:
@@ -49,13 +52,13 @@ def train_alone(model: nn.Module, size: int, steps: int, loss: Loss = cross_entr
 
 
 def train_together(model: nn.Module, rank: int, steps: int, loss: Loss = cross_entropy) -> list[float]:
-    """This rank's part of the same training. Returns its own losses."""
-    dtype = next(model.parameters()).dtype
+    """This rank's part of the same training, where the model is. Returns its own losses."""
+    like = next(model.parameters())
     update = optimizer(model.parameters())
     losses = []
     for step in range(steps):
         update.zero_grad()
-        part = loss(model, *share(step, rank, dtype), rank)
+        part = loss(model, *share(step, rank, like.dtype, like.device), rank)
         part.backward()
         update.step()
         losses.append(part.item())
@@ -76,5 +79,5 @@ def check_close(model: nn.Module, reference: nn.Module, relative: float) -> None
     expected = dict(reference.named_parameters())
     largest = max(parameter.abs().max().item() for parameter in expected.values())
     for name, parameter in model.named_parameters():
-        difference = (parameter - expected[name]).abs().max().item()
+        difference = (parameter.cpu() - expected[name]).abs().max().item()
         assert difference <= relative * largest, f"{name} is {difference} off"

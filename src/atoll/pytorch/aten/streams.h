@@ -10,8 +10,8 @@
 
 namespace atl::pytorch {
 
-/// The streams on which this process brings tensors of one accelerator to the host and back, so that this runs beside the
-/// user's own work: one for each direction of copies, one for each communicator of a library. Generic c10 calls only: the same
+/// Streams on which tensors of one accelerator are brought to the host and back, so that this runs beside the user's own
+/// work: one for each direction of copies, one for each communicator of a library. Generic c10 calls only: the same
 /// for every vendor. Thread-safe.
 class CopyStreams {
  public:
@@ -31,7 +31,7 @@ class CopyStreams {
   c10::Stream out_;
 };
 
-/// Those of `device`; made at first use. Throws c10::Error when the device has no streams or events.
+/// Those that the messages of all groups share on `device`; made at first use. Throws c10::Error when the device has no streams or events.
 std::shared_ptr<const CopyStreams> copy_streams(c10::Device device);
 
 /// The calling thread's.

@@ -15,7 +15,9 @@ constexpr std::uint64_t kSlotBytes = kPieceBytes + kPieceBytes / 2;  // a piece,
 }  // namespace
 
 Passage::Passage(c10::Device device, std::uint64_t budget_bytes)
-    : device_(device), slots_(std::max<std::uint64_t>(2, budget_bytes / kSlotBytes)) {}
+    : device_(device),
+      streams_(device.is_cpu() ? nullptr : std::make_shared<const CopyStreams>(device)),
+      slots_(std::max<std::uint64_t>(2, budget_bytes / kSlotBytes)) {}
 
 Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surroundings& around,
                                  const collectives::Call& call, std::function<void(const std::exception_ptr&)> stored) {

@@ -31,6 +31,10 @@ class Passage {
   /// At most `budget_bytes` of host memory stay in use (two slots at least); a single larger piece gets its own for its time.
   Passage(c10::Device device, std::uint64_t budget_bytes);
 
+  /// Its own, none for the CPU: groups that shared them would wait for each other's libraries, in an order that ranks need not
+  /// share.
+  const std::shared_ptr<const CopyStreams>& streams() const noexcept { return streams_; }
+
   /// Appends a piece; it loads as soon as slots are free. `stored` is called once when its way back has been issued, with
   /// nullptr or what went wrong.
   EntryPtr enter(const std::shared_ptr<Trip>& trip, const Surroundings& around, const collectives::Call& call,
@@ -52,6 +56,7 @@ class Passage {
   void load_locked();
 
   const c10::Device device_;
+  const std::shared_ptr<const CopyStreams> streams_;
   std::mutex mutex_;
   std::vector<Slot> slots_;
   std::deque<EntryPtr> entries_;  // not stored yet, in order

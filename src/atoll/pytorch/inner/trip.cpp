@@ -3,11 +3,12 @@
 
 namespace atl::pytorch {
 
-Trip::Trip(Operands operands, const std::string& library, std::size_t pieces)
+Trip::Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const std::string& library,
+           std::size_t pieces)
     : operands_(std::move(operands)),
       device_(operands_.device()),
       has_library_(!library.empty()),
-      streams_(device_.is_cpu() ? nullptr : copy_streams(device_)),
+      streams_(std::move(streams)),
       pieces_left_(pieces),
       outward_(library, !device_.is_cpu()) {
   if (!on_accelerator()) return;

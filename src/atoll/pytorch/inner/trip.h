@@ -16,9 +16,9 @@ namespace atl::pytorch {
 class Trip {
  public:
   /// Made on the caller's thread, behind what the caller has issued on its current stream. Throws c10::Error while that stream
-  /// is being captured into a graph, which cannot hold what happens between hosts. `library`: that works inside the island, "":
-  /// none.
-  Trip(Operands operands, const std::string& library, std::size_t pieces);
+  /// is being captured into a graph, which cannot hold what happens between hosts. `streams`: on which the tensors travel; for
+  /// those on the CPU none. `library`: that works inside the island, "": none.
+  Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const std::string& library, std::size_t pieces);
 
   const Operands& operands() const noexcept { return operands_; }
   c10::Device device() const noexcept { return device_; }

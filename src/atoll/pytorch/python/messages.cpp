@@ -39,7 +39,8 @@ BackendAtoll::Message BackendAtoll::new_message(const Operation& about, const at
     call.operation = sends ? collectives::Operation::kSend : collectives::Operation::kReceive;
     call.dtype = wire_type(tensor.scalar_type());
     (sends ? call.input : call.output).push_back(message.memory);
-    const auto trip = std::make_shared<Trip>(std::move(operands), "", 1);
+    const auto streams = copy_streams(operands.device());
+    const auto trip = std::make_shared<Trip>(std::move(operands), streams, "", 1);
     message.piece = std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank_, nullptr, {}},
                                             call, nullptr);
     const collectives::Call& bridge = message.piece->bridge_call();

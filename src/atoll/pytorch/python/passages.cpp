@@ -149,7 +149,8 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   // Atoll's own deadline is to be the first.
   const auto timeout = (about.timeout < std::chrono::milliseconds(0) ? options_->timeout : about.timeout);
   const Surroundings around{&group->topology(), group->limits(), rank_, library, timeout + kLibraryGrace};
-  const auto trip = std::make_shared<Trip>(std::move(operands), library ? library->name() : "", calls.size());
+  const auto trip =
+      std::make_shared<Trip>(std::move(operands), passage->streams(), library ? library->name() : "", calls.size());
   auto work = new_work(about, group, trip, inputs, std::move(outputs));
   work->expect_parts(calls.size());
   const bool on_caller = !about.async && calls.size() == 1 && !coalescing();

@@ -64,6 +64,20 @@ void Stream::run(const std::function<void()>& work, nanoseconds duration) {
   const auto issued = Clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });
+  run_locked(work, issued, duration);
+}
+
+void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
+  const auto issued = Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty()) return run_locked(work, issued, duration);
+  const auto at_the_end = [work = std::move(work)](double share) {
+    if (share >= 1) work();
+  };
+  push({Task::Kind::kWork, at_the_end, duration, {}, {}});
+}
+
+void Stream::run_locked(const std::function<void()>& work, Clock::time_point issued, nanoseconds duration) {
   work();
   finish_ = std::max(finish_, issued) + duration;
   if (duration.count() > 0) note(finish_);

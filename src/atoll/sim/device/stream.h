@@ -64,6 +64,9 @@ class Stream {
   /// returns when it has run. The device is busy with it for `duration` of modelled time, so the caller may be ahead of it.
   void run(const std::function<void()>& work, std::chrono::nanoseconds duration);
 
+  /// The same, but where run() would wait the stream's own thread does the work, later: it must hold what it needs.
+  void run_behind(std::function<void()> work, std::chrono::nanoseconds duration);
+
   /// Work for the stream's own thread. `work(share)` is called repeatedly with a growing share in (0, 1], the last time with
   /// 1, as the modelled time passes: a copy arrives piece by piece.
   void enqueue(std::function<void(double share)> work, std::chrono::nanoseconds duration);
@@ -95,6 +98,7 @@ class Stream {
     bool is_modelled = false;                                    // likewise
     Clock::time_point issued = Clock::now();
   };
+  void run_locked(const std::function<void()>& work, Clock::time_point issued, std::chrono::nanoseconds duration);
   void push(Task task);
   void serve();
   Clock::time_point finish_of(const Task& task, Clock::time_point begin);

@@ -2,6 +2,7 @@
 // The operators that a device must bring itself: making, viewing and resizing tensors, copies, and convolutions.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -113,6 +114,20 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   if (!may_return_early || !is_pinned(host.const_data_ptr())) stream.synchronize();
 }
 
+/// An operator on one device whose caller need not wait until the stream has come to it; `work` must hold what it needs.
+void queue_operator(c10::DeviceIndex index, double bytes, std::function<void()> work) {
+  const auto quietly = [work = std::move(work)] {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    work();
+  };
+  stream_of(current_stream(index)).run_behind(quietly, device(index).model().operator_time(0, bytes));
+}
+
+Tensor& zero_(Tensor& self) {
+  queue_operator(self.device().index(), static_cast<double>(self.nbytes()), [view = host_view(self)] { view.zero_(); });
+  return self;
+}
+
 Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
   const bool from_sim = self.device().type() == kSim;
   const bool to_sim = to.device().type() == kSim;
@@ -120,7 +135,7 @@ Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
     const c10::DeviceIndex index = to.device().index();
     if (self.device() != to.device()) stream_of(current_stream(self.device().index())).synchronize();
     const double bytes = static_cast<double>(self.nbytes() + to.nbytes());
-    run_operator(index, 0, bytes, [&] { host_view(to).copy_(host_view(self)); });
+    queue_operator(index, bytes, [from = host_view(self), view = host_view(to)] { view.copy_(from); });
     return to;
   }
   const Tensor source = self.expand(to.sizes());
@@ -214,6 +229,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view_as_real", &at::native::view_as_real);
   library.impl("view_as_complex", &at::native::view_as_complex);
   library.impl("_local_scalar_dense", &local_scalar);
+  library.impl("zero_", &zero_);
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("record_stream", &record_stream);

@@ -16,7 +16,7 @@ namespace {
 constexpr c10::DeviceIndex kMostDevices = 64;
 constexpr c10::DeviceIndex kUsualDevices = 8;
 constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
-constexpr c10::StreamId kPoolStreams = 8;                       // 1 to 8
+constexpr c10::StreamId kPoolStreams = 32;                      // 1 to 32, as many as CUDA has
 
 struct Runtime {
   std::mutex mutex;
