@@ -43,6 +43,17 @@ model(torch.ones(2, 3, device=place)).sum().backward()
 assert model.bias.grad.full_tensor().eq(2).all()
 """
 
+NOT_SPLIT = """
+dist.init_process_group("atoll", device_id=torch.device("sim", 0) if place == "sim" else None)
+if place == "sim":
+    try:
+        dist.split_group(split_ranks=[[0, 1], [2]])
+    except RuntimeError as error:
+        assert "splitting" in str(error), error
+    else:
+        raise AssertionError("a group with CPU ranks was split")
+"""
+
 IN_DETAIL = """
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,6 +82,10 @@ def check(source: str, layout: str, environment: dict[str, str]) -> None:
 
 def test_groups_for_a_device() -> None:
     check(BEGIN + FOR_A_DEVICE + END, "abab", {})
+
+
+def test_a_group_with_cpus_is_not_split() -> None:
+    check(BEGIN + NOT_SPLIT + END, "abC", {})
 
 
 def test_debugging_in_detail() -> None:

@@ -162,6 +162,12 @@ c10d::ErrorType BackendAtoll::getError() {
   return c10d::ErrorType::COMM_ERROR;
 }
 
+bool BackendAtoll::supportsSplitting() const {
+  const auto& devices = group()->topology().devices;
+  return std::all_of(devices.begin(), devices.end(),
+                     [&](const std::string& device) { return (device == "cpu") == (devices.front() == "cpu"); });
+}
+
 c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                       const std::vector<int>& ranks,
                                                       const c10::intrusive_ptr<c10d::Backend::Options>& opts) {

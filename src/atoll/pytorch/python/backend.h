@@ -85,7 +85,9 @@ class BackendAtoll final : public c10d::Backend {
 
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return group()->sequence(); }
-  bool supportsSplitting() const override { return true; }
+  /// Not where some ranks are on CPUs and some on accelerators: PyTorch splits groups on the latter only, which the others
+  /// would never learn.
+  bool supportsSplitting() const override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
   void setTimeout(std::chrono::milliseconds timeout) override;

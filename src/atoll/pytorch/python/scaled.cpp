@@ -28,7 +28,8 @@ BackendAtoll::WorkPtr BackendAtoll::pass_scaled(const Operation& about, const st
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
   for (const at::Tensor& tensor : outputs) operands.read(tensor);
-  const auto trip = std::make_shared<Trip>(std::move(operands), library->name(), 1);
+  const auto streams = passage(operands.device())->streams();
+  const auto trip = std::make_shared<Trip>(std::move(operands), streams, library->name(), 1);
   auto work = new_work(about, group(), trip, inputs, outputs);
   note_if_coalescing(work);
   work->expect_parts(1);
