@@ -237,11 +237,11 @@ def _nccl(request: Request) -> Any:
             os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
 
 
-def this_device() -> torch.device:
-    """What this rank computes on: ATOLL_DEVICE ("cpu", "cuda", "cuda:1", "sim"), else the current accelerator, else the
-    CPU. An accelerator without an index is the LOCAL_RANK-th of this host. Raises VendorError for one that is not
-    here."""
-    wanted = os.environ.get("ATOLL_DEVICE", "")
+def this_device(wanted: str = "") -> torch.device:
+    """What this rank computes on: `wanted` or ATOLL_DEVICE ("cpu", "cuda", "cuda:1", "sim"), else the current
+    accelerator, else the CPU. An accelerator without an index is the LOCAL_RANK-th of this host. Raises VendorError for
+    one that is not here."""
+    wanted = wanted or os.environ.get("ATOLL_DEVICE", "")
     if not wanted:
         accelerator = torch.accelerator.current_accelerator()
         if accelerator is None or torch.accelerator.device_count() == 0:

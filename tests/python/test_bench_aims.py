@@ -59,7 +59,7 @@ def devices_document(**changes: Any) -> dict[str, Any]:
     def staged(case: str, share: float, late: list[int]) -> dict[str, Any]:
         ratio = {"median": share, "p10": share, "p90": share}
         row = {"case": case, "devices": ["cpu", "sim"], "fraction": ratio, "ratio": {"relay": ratio}}
-        return {**row, "oversubscribed": late}
+        return {**row, "oversubscribed": late, "most_to_gain": 2.5}
 
     return {
         "quick": False, "busy": False,
@@ -91,6 +91,11 @@ def test_ratios_of_steps_and_oversubscribed_rows(load: Any, tmp_path: Path) -> N
     assert found["DDP step over a library / alone: 1.00 outside by"].endswith("over gloo met")
     assert found["DDP step over a library / alone: +- of the ratio"].startswith("2.0 percent")
     assert found["islands of devices, of the slowest stage"] == "90% (90% to 90%), fast, cpu + sim met"
+    document = devices_document()
+    line = "islands of devices, against the relay, where 2x can be"
+    assert found[line].startswith("0.90x")
+    document["staging"][0]["most_to_gain"] = 1.1  # the relay itself is that close to the slowest stage
+    assert lines_of(load, tmp_path, document)[line] == "not measured "
     document = devices_document()
     document["ddp"][0]["ratio"] = {"median": 1.02, "low": 1.01, "high": 1.03}
     found = lines_of(load, tmp_path, document)

@@ -51,7 +51,7 @@ def test_tables_and_json_of_a_mixed_job(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "A 0 2 cpu atoll" in lines
-    assert "B 1 cpu atoll" in lines
+    assert "B 1 sim atoll" in lines
     assert any(line.startswith("0-1 0-2 1-2 shm both on host ") for line in lines)
     assert "sim atoll 1 A: atoll, B: atoll" in lines
     assert "Schedule of reduce_scatter, 984 B: 123 x float64" in lines
@@ -66,7 +66,7 @@ def test_tables_and_json_of_a_mixed_job(tmp_path: Path) -> None:
     assert [each["device"] for each in document["ranks"]] == ["cpu", "sim:1", "cpu"]
     assert document["islands"] == [
         {"island": "A", "ranks": [0, 2], "device": "cpu", "library": "atoll"},
-        {"island": "B", "ranks": [1], "device": "cpu", "library": "atoll"},
+        {"island": "B", "ranks": [1], "device": "sim", "library": "atoll"},
     ]
     assert [(pair["a"], pair["b"], pair["kind"]) for pair in document["links"]] == [
         (0, 1, "shm"), (0, 2, "shm"), (1, 2, "shm"),

@@ -79,7 +79,7 @@ def test_demo_judges(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], me
     ranks[2].update(change)
     (failure,) = demo_module.judge(demo_module.Outcome(ranks, []), "atoll", 0.97)
     assert message in failure
-    assert demo_module.judge(demo_module.Outcome(ranks[:2], []), "atoll", 0.97) == ["2 of 3 ranks finished"]
+    assert demo_module.judge(demo_module.Outcome(ranks[:2], []), "atoll", 0.97) == ["2 of 4 ranks finished"]
 
 
 def test_demo_does_not_wait_for_ranks_that_wait_for_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:

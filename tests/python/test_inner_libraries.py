@@ -224,6 +224,10 @@ def coalesce(rank: int) -> None:
             dist.all_reduce(tensor)
     manager.wait()
     assert all(tensor.eq(sum(range(size))).all().item() for tensor in tensors)
+    unlike = [torch.full((6000,), 2, dtype=dtype, device=device()) for dtype in (torch.float32, torch.int16)]
+    # Of the second type libraries know nothing.
+    dist.group.WORLD.allreduce_coalesced(unlike, dist.AllreduceCoalescedOptions()).wait()
+    assert all(tensor.eq(2 * size).all().item() for tensor in unlike)
     to, source = (rank + 1) % size, (rank - 1) % size
     incoming = [torch.empty(3000, device=device()) for _ in range(2)]
     ops = [dist.P2POp(dist.irecv, tensor, source) for tensor in incoming]

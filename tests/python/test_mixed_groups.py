@@ -214,6 +214,28 @@ def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
     mixed.run(mix_layouts)  # the group goes on
 
 
+def issue_while_capturing(rank: int) -> None:
+    if device() == "cpu":
+        return
+    from atoll import _sim
+
+    _sim.pretend_capturing(True)
+    try:
+        with raises(RuntimeError, "cannot be captured into a graph", "Issue it outside the capture"):
+            dist.all_reduce(torch.ones(1000, device="sim"))
+    finally:
+        _sim.pretend_capturing(False)
+
+
+def test_graph_capture_is_refused() -> None:
+    ranks = Ranks(2, ["A", "B"], None, ["cpu", "sim"])
+    try:
+        ranks.run(issue_while_capturing)
+        ranks.run(mix_layouts)  # the group goes on
+    finally:
+        ranks.stop()
+
+
 def issue_to_a_slow_device(rank: int, count: int) -> float:
     tensor = torch.ones(count, device=device())
     begin = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from atoll import _autoload, vendors
+from atoll import vendors
 
 _SIOCGIFADDR = 0x8915
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
@@ -81,11 +81,8 @@ def of_this_rank(rank: int, wanted_device: str) -> Facts:
 
 def _device(wanted: str) -> tuple[torch.device, int]:
     """The device of this rank, and how many there are of its type. `wanted` goes before the environment."""
-    if wanted != "auto":
-        os.environ["ATOLL_DEVICE"] = wanted
-        _autoload.register()
     try:
-        device = vendors.this_device()
+        device = vendors.this_device("" if wanted == "auto" else wanted)
     except vendors.VendorError as error:
         raise ValueError(f"device {wanted!r} is not on {socket.gethostname()}: {error}") from None
     if device.type == "cpu":

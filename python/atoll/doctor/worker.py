@@ -67,6 +67,8 @@ class Examination:
     def examine(self) -> None:
         rank, options = self.board.rank, self.options
         wanted = options.device_of(rank)
+        if wanted != "auto":
+            os.environ["ATOLL_DEVICE"] = wanted  # for the groups to come
         answers = self.step("look at the ranks", lambda: facts.of_this_rank(rank, wanted).as_json())
         self.facts = [facts.Facts(**answer) for answer in answers]
         self.document["ranks"] = answers

@@ -93,6 +93,13 @@ void Watch::give_up(const void* owner, const Error& error) {
   for (const auto thread : threads) how_to_interrupt().interrupt(thread, error);
 }
 
+void Watch::forget(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(
+      std::remove_if(entries_.begin(), entries_.end(), [&](const EntryPtr& entry) { return entry->owner == owner; }),
+      entries_.end());
+}
+
 void Watch::serve() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {

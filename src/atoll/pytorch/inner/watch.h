@@ -54,6 +54,9 @@ class Watch {
   /// Afterwards the library may be aborted.
   void give_up(const void* owner, const Error& error);
 
+  /// The owner has been closed: nothing of it is watched any more.
+  void forget(const void* owner);
+
   void stop();
 
  private:

@@ -113,7 +113,10 @@ void BackendAtoll::close(Parts parts, bool orderly) noexcept {
   try {
     if (orderly) parts.group->shutdown();
     for (auto& [device, passage] : parts.passages) passage->close();
-    if (parts.library) orderly && !failed ? parts.library->shutdown() : parts.library->abort();
+    if (parts.library) {
+      orderly && !failed ? parts.library->shutdown() : parts.library->abort();
+      parts.process->watch.forget(parts.library.get());
+    }
     parts.library.reset();
     parts.group.reset();
     parts.process.reset();

@@ -54,7 +54,9 @@ BackendAtoll::WorkPtr BackendAtoll::issue(const Operation& about, std::vector<co
     }
     calls = std::move(pieces);
   }
-  const bool on_host = operands.device().is_cpu() && (calls.empty() || !library_for(calls.front(), operands));
+  const bool on_host = operands.device().is_cpu() && std::none_of(calls.begin(), calls.end(), [&](const auto& call) {
+                         return library_for(call, operands) != nullptr;
+                       });
   return on_host ? issue_on_host(about, std::move(calls), std::move(operands), inputs, std::move(outputs))
                  : issue_through_passage(about, std::move(calls), std::move(operands), inputs, std::move(outputs));
 }

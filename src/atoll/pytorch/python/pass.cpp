@@ -15,7 +15,10 @@ std::shared_ptr<Library> BackendAtoll::whole_library(const Tensors& tensors, con
   auto library = this->library();
   const at::Tensor& tensor = tensors.front();
   if (!library || tensor.device().type() != library->device_type()) return nullptr;
-  return !how || library->reduces(how->op, tensor.scalar_type()) ? library : nullptr;
+  const bool knows_all = !how || std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
+    return library->reduces(how->op, each.scalar_type());
+  });
+  return knows_all ? library : nullptr;
 }
 
 /// The library for a message inside an island of accelerators. On the CPU Atoll's own links serve.

@@ -145,12 +145,10 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   const auto group = this->group();
   const c10::Device device = operands.device();
   const auto passage = this->passage(device);
-  const auto library = library_for(calls.front(), operands);
   // Atoll's own deadline is to be the first.
   const auto timeout = (about.timeout < std::chrono::milliseconds(0) ? options_->timeout : about.timeout);
-  const Surroundings around{&group->topology(), group->limits(), rank_, library, timeout + kLibraryGrace};
-  const auto trip =
-      std::make_shared<Trip>(std::move(operands), passage->streams(), library ? library->name() : "", calls.size());
+  Surroundings around{&group->topology(), group->limits(), rank_, nullptr, timeout + kLibraryGrace};
+  const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), library_in_use(), calls.size());
   auto work = new_work(about, group, trip, inputs, std::move(outputs));
   work->expect_parts(calls.size());
   const bool on_caller = !about.async && calls.size() == 1 && !coalescing();
@@ -165,7 +163,10 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   if (!on_caller) note_if_coalescing(work);
   const std::lock_guard in_order(issue_mutex_);
   std::vector<Passage::EntryPtr> entries;
-  for (const collectives::Call& call : calls) entries.push_back(passage->enter(trip, around, call, stored));
+  for (const collectives::Call& call : calls) {
+    around.library = library_for(call, trip->operands());
+    entries.push_back(passage->enter(trip, around, call, stored));
+  }
   passage->load();
   for (const auto& entry : entries) {
     try {
@@ -178,7 +179,9 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
       group->submit(std::move(call), [work, passage, entry](const std::exception_ptr& error) {
         error ? work->part_done(error) : passage->crossed(entry);
       });
-    } catch (...) {
+    } catch (const std::exception& error) {
+      // The island's part is under way, so a call that does not follow it ends the group, whatever the reason.
+      group->fail(Error(ErrorKind::kAborted, std::string("an operation was given up: ") + error.what()));
       work->part_done(std::current_exception());
     }
   }

@@ -62,6 +62,8 @@ PYBIND11_MODULE(_sim, module) {
             c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, static_cast<c10::DeviceIndex>(index)), id)));
       },
       py::arg("id"), py::arg("index"));
+  module.def("pretend_capturing", &pretend_capturing, py::arg("on"),
+             "Lets the calling thread act as if its streams were being captured into a graph.");
   module.def("default_generator", &default_generator_of, py::arg("index") = -1);
   module.def("punctuality", &punctuality, py::arg("index") = -1,
              "Of device `index`: tasks with a modelled time, and how many of them ended later than modelled.");

@@ -32,8 +32,12 @@ Runtime& runtime() {
 
 thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<c10::StreamId, kMostDevices> this_stream{};
+thread_local bool this_captures = false;
 
 }  // namespace
+
+bool is_capturing() noexcept { return this_captures; }
+void pretend_capturing(bool on) noexcept { this_captures = on; }
 
 double number_from(const char* name, double fallback) {
   const char* const text = std::getenv(name);

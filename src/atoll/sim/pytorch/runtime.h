@@ -63,6 +63,11 @@ void set_current_device(c10::DeviceIndex index);
 c10::Stream current_stream(c10::DeviceIndex index) noexcept;
 c10::Stream set_current_stream(c10::Stream stream);  ///< returns the one before
 
+/// Whether the calling thread acts as if its streams were being captured into a graph. The device has no graphs: this is for
+/// testing code that must refuse them.
+bool is_capturing() noexcept;
+void pretend_capturing(bool on) noexcept;
+
 Stream& stream_of(const c10::Stream& stream);
 
 }  // namespace atl::sim
