@@ -92,23 +92,27 @@ void require_equal(const std::vector<Member>& members, const std::string& what, 
   }
 }
 
+// What rank `a` and rank `b` of one island say of themselves must be the same.
+void require_same(const std::string& island, std::size_t a, const std::string& of_a, std::size_t b,
+                  const std::string& of_b, const std::string& remedy) {
+  if (of_a == of_b) return;
+  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(a) + " (" + of_a + ") and rank " + std::to_string(b) +
+                                        " (" + of_b + ") are both in island \"" + island + "\": " + remedy);
+}
+
+std::string named(const std::string& library) { return library.empty() ? "no library" : "library " + library; }
+
 // One library works on one kind of memory: the ranks of an island must state the same.
 void require_like_islands(const std::vector<Member>& members) {
   std::map<std::string, std::size_t> first;
   for (std::size_t r = 0; r < members.size(); ++r) {
     const std::size_t other = first.try_emplace(members[r].island, r).first->second;
-    const auto disagree = [&](const std::string& a, const std::string& b, const std::string& remedy) {
-      if (a == b) return;
-      throw Error(ErrorKind::kMismatch, "rank " + std::to_string(other) + " (" + a + ") and rank " + std::to_string(r) +
-                                            " (" + b + ") are both in island \"" + members[r].island + "\": " + remedy);
-    };
-    disagree(
-        "on " + members[other].device, "on " + members[r].device,
+    require_same(
+        members[r].island, other, "on " + members[other].device, r, "on " + members[r].device,
         "ranks on unlike devices need islands of their own (ATOLL_ISLAND, or atoll run --island), or ATOLL_DEVICE=cpu "
         "where a rank is to compute on the CPU");
-    const auto named = [](const std::string& library) { return library.empty() ? "no library" : "library " + library; };
-    disagree(named(members[other].library), named(members[r].library),
-             "start them with the same ATOLL_INNER and the same vendor modules");
+    require_same(members[r].island, other, named(members[other].library), r, named(members[r].library),
+                 "start them with the same ATOLL_INNER and the same vendor modules");
   }
 }
 
