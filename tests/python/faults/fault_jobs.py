@@ -81,6 +81,15 @@ class Me:
         assert tensor.eq(expected).all().item(), f"the sum is {tensor[0]}, not {expected}"
 
 
+def reduce_forever(me: Me, count: int) -> None:
+    """A body that calls all_reduce until something happens to it."""
+    me.join()
+    me.check_sum(count)
+    me.tell("running")
+    while True:
+        me.check_sum(count)
+
+
 Body = Callable[..., None]
 
 

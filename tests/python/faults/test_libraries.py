@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from fault_jobs import Job, Me
+from fault_jobs import Job, Me, reduce_forever
 
 DEATH_S = 2.0
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 SIM = {"ATOLL_DEVICE": "sim"}
-
-
-def reduce_forever(me: Me, count: int) -> None:
-    me.join()
-    me.check_sum(count)
-    me.tell("running")
-    while True:
-        me.check_sum(count)
 
 
 @pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])

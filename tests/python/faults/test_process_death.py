@@ -12,17 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fault_jobs import Job, Me, expected, process_ends
+from fault_jobs import Job, Me, expected, process_ends, reduce_forever
 
 DEATH_S = 2.0
-
-
-def reduce_forever(me: Me, count: int) -> None:
-    me.join()
-    me.check_sum(count)
-    me.tell("running")
-    while True:
-        me.check_sum(count)
 
 
 @pytest.mark.parametrize(
