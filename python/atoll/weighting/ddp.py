@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weighted gradients for DistributedDataParallel: each bucket is scaled before it is reduced, whatever reduces it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.weighting.part import Part
+from atoll.weighting.weights import Weights, communicates_in_forward
+
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def weigh_ddp(model: DistributedDataParallel) -> Weights:
+    """Scales buckets, or single gradients where the user has registered a communication hook already: PyTorch does not let
+    it be replaced. Hooks that are registered later are called with scaled buckets."""
+    if not model._comm_hooks:
+        try:
+            return _BucketWeights(model)
+        except RuntimeError:
+            pass  # one of PyTorch's built-in hooks
+    return _GradientWeights(model)
+
+
+class _DdpWeights(Weights):
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model.process_group)
+        self.model = model
+        self._forward_talks = communicates_in_forward(model)
+
+    @property
+    def parts_must_match(self) -> bool:
+        return self._forward_talks
+
+    def begin(self, part: Part) -> None:
+        super().begin(part)
+        self.model.require_backward_grad_sync = part.is_last
+
+
+class _BucketWeights(_DdpWeights):
+    """A communication hook in front of the user's.
+
+    Gradients accumulate as if every part of the step had as many elements as the one under way: on a change they are
+    multiplied with the ratio. So one factor per bucket is enough in the end."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model)
+        self._inner: Hook | None = None
+        self._inner_state: Any = None
+        model.register_comm_hook(None, self._reduce)
+        model.register_comm_hook = self._take_hook  # type: ignore[method-assign]
+
+    def begin(self, part: Part) -> None:
+        before = self.part
+        super().begin(part)
+        if not part.is_first and before is not None and before.own != part.own:
+            if part.own == 0:
+                raise RuntimeError("an empty part after others of its step: empty ones come first")
+            self._change_unit(before.own / part.own)
+
+    def _change_unit(self, ratio: float) -> None:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        if not gradients:
+            return
+        if ratio == 0:
+            torch._foreach_zero_(gradients)
+        else:
+            torch._foreach_mul_(gradients, ratio)
+
+    def _take_hook(self, state: object, hook: Hook) -> None:
+        """PyTorch's own check is left out: it refuses bf16 wherever NCCL is missing, Atoll reduces it anywhere."""
+        if not callable(hook):
+            raise TypeError(f"a communication hook must be callable, got {type(hook).__name__}")
+        if self._inner is not None:
+            raise RuntimeError("register_comm_hook can only be called once")  # as PyTorch says
+        self._inner, self._inner_state = hook, state
+
+    def _reduce(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.is_last():
+            self.when_ready()
+        buffer = bucket.buffer()
+        if self._inner is not None:
+            self.scale(buffer, self.group.size())  # hooks divide by the number of ranks
+            return self._inner(self._inner_state, bucket)
+        self.scale(buffer, 1)
+        work = dist.all_reduce(buffer, group=self.group, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+
+class _GradientWeights(_DdpWeights):
+    """Each gradient is scaled as soon as autograd has it, before it is accumulated."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model)
+        self._is_asked = False
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._scaled)
+
+    def begin(self, part: Part) -> None:
+        super().begin(part)
+        self._is_asked = False
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        if not self._is_asked and self.current().is_last:
+            self._is_asked = True
+            engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(lambda: self.when_ready())
+        scaled = gradient.clone()
+        self.scale(scaled, self.group.size())
+        return scaled
+
+

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weighted gradients for FSDP2: each layer's gradients are scaled before they are reduced and scattered."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from atoll.weighting.weights import Weights
+
+
+class FsdpWeights(Weights):
+    """Every part is reduced on its own. Ranks gather parameters in each forward pass, so all need as many parts."""
+
+    def __init__(self, model: FSDPModule) -> None:
+        assert isinstance(model, nn.Module)
+        layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        groups = [group for layer in layers for group in _parameter_groups(layer)]
+        if not groups:
+            raise TypeError("fully_shard has not wrapped any parameters of the model")
+        mesh = groups[0].mesh_info.mesh
+        super().__init__(_group_of(mesh))
+        for layer in layers:
+            for group in _parameter_groups(layer):
+                layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self))
+
+    @property
+    def parts_must_match(self) -> bool:
+        return True
+
+    def scaled(self, gradients: torch.Tensor) -> None:
+        self.scale(gradients, self.group.size())  # FSDP divides by the number of ranks
+        if self.current().is_last:
+            self.when_ready()
+
+
+def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
+    """All ranks that share in the gradients, those of the replicas too."""
+    if mesh.ndim == 1:
+        return mesh.get_group(0)
+    if mesh.size() == dist.get_world_size():
+        return dist.group.WORLD
+    return mesh._flatten().get_group()
+
+
+def _parameter_groups(layer: FSDPModule) -> Sequence[FSDPParamGroup]:
+    group = layer._get_fsdp_state()._fsdp_param_group
+    return [] if group is None else [group]
+
+
+class _Scaled(ReduceScatter):
+    def __init__(self, inner: ReduceScatter, weights: FsdpWeights) -> None:
+        self._inner = inner
+        self._weights = weights
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return self._inner.allocate(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:  # fmt: skip
+        self._weights.scaled(input_tensor)
+        return self._inner(output_tensor, input_tensor, group, op, async_op)
