@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small facts from every rank to every rank of a group."""
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Exchange:
+    """Over the group's own collectives, so that a rank that has died is an error at once and not a timeout. `device`: on
+    which the group takes tensors. All ranks must call alike."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.group, self._device = group, device
+        self.ranks = dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+
+    def numbers(self, own: list[float]) -> list[list[float]]:
+        """As many numbers from each rank, by rank."""
+        mine = torch.tensor(own, dtype=torch.float64, device=self._device)
+        everyone = torch.empty(self.ranks * len(own), dtype=torch.float64, device=self._device)
+        dist.all_gather_into_tensor(everyone, mine, group=self.group)
+        return everyone.cpu().view(self.ranks, len(own)).tolist()
+
+    def facts(self, own: Any) -> list[Any]:
+        """What JSON can say, from each rank, by rank."""
+        text = json.dumps(own, sort_keys=True).encode()
+        longest = int(max(size for (size,) in self.numbers([len(text)])))
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        everyone = torch.empty(self.ranks * longest, dtype=torch.uint8, device=self._device)
+        dist.all_gather_into_tensor(everyone, mine.to(self._device), group=self.group)
+        rows = everyone.cpu().view(self.ranks, longest)
+        return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
+
+    def agree(self, what: str, own: dict[str, Any], way_out: str) -> None:
+        """Raises ValueError on all ranks when they differ in one of the facts, naming it, the values and the ranks."""
+        everyone = self.facts(own)
+        for name in sorted({name for facts in everyone for name in facts}):
+            by_value: dict[str, list[int]] = {}
+            for rank, facts in enumerate(everyone):
+                by_value.setdefault(json.dumps(facts.get(name)), []).append(rank)
+            if len(by_value) > 1:
+                said = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+                raise ValueError(f"{what}: {name} differs: {said}. {way_out}")
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the data loader's workers are asked for: this rank's slices of the coming steps."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch.utils.data import Sampler
+
+from atoll.loading.windows import Slice, cut, windows
+
+Key = int | tuple[int, int]
+
+
+class Shares(Protocol):
+    """Who gives the shares of a step, by rank, and in how many batches this rank computes its own."""
+
+    def cut(self, step: int, samples: int) -> tuple[list[int], int]: ...
+
+
+class Feed(Sampler[list[Key]]):
+    """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold for
+    later steps."""
+
+    def __init__(self, shares: Shares, rank: int, global_batch: int, drop_last: bool) -> None:
+        self._shares, self._rank = shares, rank
+        self._global_batch, self._drop_last = global_batch, drop_last
+        self.handed: deque[Slice] = deque()
+        self.next_step = 0
+        """Counted from the beginning of the training: the first that is not handed out."""
+
+    def begin(self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None) -> None:
+        """What to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys are
+        indices, or (epoch, position) where an epoch is given."""
+        self._order, self._position, self._epoch = order, position, epoch_of_keys
+        self.next_step = step
+        self.handed.clear()
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for window in windows(len(self._order), self._global_batch, self._position, self._drop_last):
+            shares, parts = self._shares.cut(self.next_step, window.samples)
+            self.next_step += 1
+            for of in cut(window, shares, self._rank, parts):
+                self.handed.append(of)
+                yield self._keys(of)
+
+    def _keys(self, of: Slice) -> list[Key]:
+        if self._epoch is not None:
+            return [(self._epoch, position) for position in range(of.first, of.last)]
+        indices: list[Key] = self._order[of.first : of.last].tolist()
+        return indices

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll.DataLoader`: one global batch per step, cut among the ranks as the plan says, with gradients weighted to match."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+from torch import nn
+
+from atoll.loading.exchange import Exchange
+from atoll.loading.feed import Feed
+from atoll.loading.order import Order, fingerprint
+from atoll.loading.planner import Planner
+from atoll.loading.settings import Settings
+from atoll.loading.stream import Stream, as_positions
+from atoll.loading.windows import Slice
+from atoll.weighting.elements import Total, counted
+from atoll.weighting.part import Part
+from atoll.weighting.weights import weights_of
+
+STATE_VERSION = 1
+
+
+class DataLoader:
+    """Batches of a dataset for a training in which ranks take unequal shares of each global batch.
+
+    Step s of an epoch owns the positions [s B, (s + 1) B) of one order of all samples, and the plan says which rank takes
+    which of them: so each sample comes exactly once per epoch, whatever plans, restarts and numbers of ranks come between.
+    With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step is that of one process
+    with the whole global batch, for losses that are means over the samples of a batch.
+
+    All ranks of `group` must construct it with equal arguments, but for max_batch and micro_batch, and iterate alike.
+
+    dataset: map-style, or iterable (`samples` says how many it holds; the protocol: atoll.loading.stream.Stream).
+    global_batch: samples per step of all ranks together.
+    policy: minmax, equal, random, fixed (with `shares`), kaitian, ... (docs/plan-batches.md).
+    max_batch: the most samples that fit this rank's memory in one step.
+    micro_batch: the most samples in one forward pass of this rank; a larger share is computed in several, which the
+        loop gets one after another: call the optimizer where `step_complete` says so.
+    elements: of a batch, how many elements its loss is the mean of, where these are not samples: valid tokens, say.
+    shuffle, sampler, weights, samples: the order (atoll.loading.order.Order). settings: how devices are measured and
+        plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
+
+    Where a rank has no sample in a step it gets one that counts nothing (`weight` is 0), to take part in collectives.
+
+    Raises ValueError on every rank when arguments are wrong, contradict each other, or differ between ranks."""
+
+    def __init__(
+        self, dataset: Any, global_batch: int, *, model: nn.Module | None = None, policy: str = "minmax",
+        shares: Sequence[float] | None = None, seed: int = 0, shuffle: bool = True, sampler: Iterable[int] | None = None,
+        weights: Sequence[float] | torch.Tensor | None = None, samples: int | None = None, drop_last: bool = False,
+        max_batch: int | None = None, micro_batch: int | None = None, elements: Callable[[Any], float] | None = None,
+        group: dist.ProcessGroup | None = None, settings: Settings | None = None, **loader_options: Any,
+    ) -> None:  # fmt: skip
+        for name in {"batch_size", "batch_sampler"} & set(loader_options):
+            raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
+        self.global_batch, self._drop_last, self._elements = global_batch, drop_last, elements
+        self._weights = None if model is None else weights_of(model)
+        group = group or (self._weights.group if self._weights else dist.group.WORLD)
+        device = next(model.parameters()).device if model is not None else torch.device("cpu")
+        self._exchange = Exchange(group, device)
+        self._dataset = as_positions(dataset, samples)
+        self._is_stream = isinstance(self._dataset, Stream)
+        self._order = Order(
+            len(self._dataset), seed, shuffle=shuffle and not self._is_stream, sampler=sampler, weights=weights,
+            samples=samples,
+        )  # fmt: skip
+        self._facts = {"global_batch": global_batch, "seed": seed, "drop_last": drop_last, "dataset": len(self._dataset)}
+        self._exchange.agree("atoll.DataLoader", self._facts, "Give all ranks the same arguments and the same dataset.")
+        self.planner = Planner(
+            self._exchange, global_batch, policy=policy, shares=shares, max_batch=max_batch, micro_batch=micro_batch,
+            model=model, weights=self._weights, settings=settings or Settings(), batch_of=self._sample_batch,
+        )  # fmt: skip
+        self._feed = Feed(self.planner, self._exchange.rank, global_batch, drop_last)
+        self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)
+        self._samples = len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
+        self._epoch, self._position, self._steps = 0, 0, 0
+        self._slice: Slice | None = None
+        self._part: Part | None = None
+
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+        whole, rest = divmod(self._samples, self.global_batch)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    def batch_sizes(self) -> list[int]:
+        """Samples of a whole step by rank, as the plan in force has them."""
+        return self.planner.batch_sizes()
+
+    @property
+    def step_complete(self) -> bool:
+        """Whether the batch at hand is this rank's last one of its step: the optimizer goes on after its backward pass."""
+        return self._slice is None or self._slice.is_last
+
+    @property
+    def weight(self) -> float:
+        """What the batch at hand counts: the sum over ranks and batches of weight times mean loss is the mean over the whole
+        step. May wait for other ranks where `elements` are counted."""
+        return 1.0 if self._part is None else self._part.share()
+
+    def mean(self, value: torch.Tensor | float) -> torch.Tensor:
+        """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy. Collective."""
+        own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
+        weight = self.weight
+        weighted = own * weight if weight else torch.zeros_like(own)
+        dist.all_reduce(weighted, group=self._exchange.group)
+        return weighted
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch's. From its beginning, unless it is the one under way."""
+        if epoch != self._epoch:
+            self._position = 0
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
+        on all ranks, for any number of ranks."""
+        return {"version": STATE_VERSION, "epoch": self._epoch, "position": self._position, "steps": self._steps,
+                **self._facts, "plan": self.planner.state()}  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another run was, also one with another number of ranks or another global batch. Raises ValueError
+        for a state of another dataset, seed or version."""
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(f"a state of version {state.get('version')}; this Atoll reads version {STATE_VERSION}")
+        for name in ("dataset", "seed"):
+            if state[name] != self._facts[name]:
+                raise ValueError(f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}")
+        self._epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
+        self.planner.load_state(state["plan"])
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every re-plan."""
+        order = self._agreed_order()
+        self._feed.begin(order, self._position, self._steps, self._epoch if self._is_stream else None)
+        for self._slice, self._part, batch in self._parts():
+            if self._weights is not None:
+                self._weights.begin(self._part)
+            if self._part.is_first:
+                self.planner.step_begins()
+            if self._part.is_last:
+                self._position, self._steps = self._slice.window.last, self._steps + 1
+            yield batch
+            if self._part.is_last:
+                self.planner.step_ended(self._steps, self._feed.next_step, len(self) - self._steps % max(len(self), 1))
+        self._slice = self._part = None
+        self._position, self._epoch = 0, self._epoch + 1
+
+    def _parts(self) -> Iterator[tuple[Slice, Part, Any]]:
+        """Batches with what they count."""
+        step: list[tuple[Slice, Any]] = []
+        for batch in self._loader:
+            of = self._feed.handed.popleft()
+            if self._elements is None:
+                yield of, Part(of.counted, lambda samples=of.window.samples: samples, of.is_first, of.is_last), batch
+                continue
+            step.append((of, batch))
+            if of.is_last:
+                yield from self._counted(step)
+                step = []
+
+    def _counted(self, step: list[tuple[Slice, Any]]) -> Iterator[tuple[Slice, Part, Any]]:
+        """The same for a step whose elements must be counted; batches without any come first."""
+        assert self._elements is not None
+        counts = counted(self._elements, [batch for _, batch in step], [of.counted for of, _ in step])
+        total = Total(sum(counts), self._exchange.group, self._exchange.device)
+        order = sorted(range(len(step)), key=lambda index: counts[index] > 0)
+        for place, index in enumerate(order):
+            of, batch = step[index]
+            first, last = place == 0, place == len(step) - 1
+            yield replace(of, is_first=first, is_last=last), Part(counts[index], total, first, last), batch
+
+    def _agreed_order(self) -> torch.Tensor:
+        order = self._order.of_epoch(self._epoch)
+        self._samples = len(order)
+        facts = {"epoch": self._epoch, "position": self._position, "order": fingerprint(order)}
+        self._exchange.agree("atoll.DataLoader", facts, "All ranks must load the same samples in the same order.")
+        return order
+
+    def _sample_batch(self, size: int) -> Any:
+        """Collated samples for measurements, from the beginning of the dataset."""
+        keys = [(0, index) if self._is_stream else index for index in range(min(size, len(self._dataset)))]
+        samples = [self._dataset[key] for key in keys]
+        samples += [samples[index % len(samples)] for index in range(size - len(samples))]
+        return self._loader.collate_fn(samples)

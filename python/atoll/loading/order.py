@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of an epoch's samples: one for all ranks, the same on every platform."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from atoll import _C
+
+
+class Order:
+    """Which sample is at which position of an epoch. A position belongs to a step, whatever the plan, so the order does not
+    depend on ranks. Exactly one of shuffling, `weights` (drawing with replacement, `samples` of them) and `sampler` (any
+    iterable of indices, which must give the same ones on every rank) chooses."""
+
+    def __init__(
+        self, size: int, seed: int, *, shuffle: bool = True, sampler: Iterable[int] | None = None,
+        weights: Sequence[float] | torch.Tensor | None = None, samples: int | None = None,
+    ) -> None:  # fmt: skip
+        if sampler is not None and weights is not None:
+            raise ValueError("give a sampler or weights, not both")
+        self._seed, self._shuffle, self._sampler = seed, shuffle, sampler
+        self._weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
+        if self._weights is not None and self._weights.numel() != size:
+            raise ValueError(f"{self._weights.numel()} weights for a dataset of {size} samples: give one for each sample")
+        self._size = size
+        self._samples = size if samples is None else samples
+
+    def of_epoch(self, epoch: int) -> torch.Tensor:
+        """Indices into the dataset by position, as int64."""
+        if self._sampler is not None:
+            set_epoch = getattr(self._sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            return torch.tensor(list(self._sampler), dtype=torch.int64)
+        if self._weights is not None:
+            return torch.as_tensor(_C.plan.draw(self._weights.tolist(), self._samples, self._seed, epoch))
+        if self._shuffle:
+            return torch.as_tensor(_C.plan.permutation(self._size, self._seed, epoch))
+        return torch.arange(self._size, dtype=torch.int64)
+
+
+def fingerprint(order: torch.Tensor) -> str:
+    """Equal for equal orders, on every platform of the same byte order."""
+    return hashlib.blake2b(order.numpy().tobytes(), digest_size=8).hexdigest()

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KAITIAN's sampler: batches in proportion to scores, for a stock DataLoader."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from atoll import _C
+from atoll.loading.order import Order
+from atoll.loading.windows import cut, windows
+
+
+class BatchSampler(Sampler[list[int]]):
+    """The `batch_sampler` of a stock torch.utils.data.DataLoader that gives each rank samples in proportion to its score
+    (KAITIAN, section III-D): `scores[r]` is rank r's relative speed. It only cuts: gradients of unequal batches are averaged
+    as if they counted alike. `atoll.DataLoader` weighs them, and measures the speeds.
+
+    Every sample comes exactly once in an epoch; the last batch is split by the same scores. `rank` is this process's in the
+    default group unless it is given. Raises ValueError for scores that are no speeds, and batches smaller than the ranks."""
+
+    def __init__(
+        self, dataset: Any, global_batch: int, scores: Sequence[float], *, seed: int = 0, shuffle: bool = True,
+        drop_last: bool = False, rank: int | None = None,
+    ) -> None:  # fmt: skip
+        self._rank = dist.get_rank() if rank is None else rank
+        self._scores, self._global_batch, self._drop_last = list(scores), global_batch, drop_last
+        self._order = Order(len(dataset), seed, shuffle=shuffle)
+        self._samples, self.epoch = len(dataset), 0
+        if global_batch < len(scores):
+            raise ValueError(f"a global batch of {global_batch} samples leaves some of {len(scores)} ranks without one")
+        left = 0 if drop_last else len(dataset) % global_batch
+        if 0 < left < len(scores):
+            raise ValueError(
+                f"the last batch of an epoch has {left} of {len(dataset)} samples for {len(scores)} ranks: drop_last=True, or "
+                "another global_batch"
+            )
+
+    def batch_sizes(self) -> list[int]:
+        """Samples of a whole step, by rank."""
+        return self._split(self._global_batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return sum(1 for _ in windows(self._samples, self._global_batch, drop_last=self._drop_last))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order.of_epoch(self.epoch)
+        for window in windows(len(order), self._global_batch, drop_last=self._drop_last):
+            (mine,) = cut(window, self._split(window.samples), self._rank)
+            yield order[mine.first : mine.last].tolist()
+
+    def _split(self, samples: int) -> list[int]:
+        return list(_C.plan.apportion(self._scores, samples))

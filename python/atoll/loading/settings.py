@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How devices are measured and when plans change."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of atoll.DataLoader; equal on all ranks."""
+
+    update_interval: int = 50
+    """Steps between two looks at the measured times. 0: the first plan stays."""
+    gain: float = 0.03
+    """A new plan must be that much faster by prediction, ..."""
+    patience: int = 2
+    """... that many times in a row."""
+    changes_per_epoch: int | None = None
+    """The most changes of plan in an epoch."""
+    replay: list[dict[str, Any]] | None = None
+    """Plans recorded earlier (`loader.planner.history()`): they are followed instead of made."""
+    forward: Callable[[nn.Module, Any], torch.Tensor] | None = None
+    """Of model and batch, the loss: how measurements run the model. Without it the model is called with the batch's first
+    element, or with a dictionary as keywords."""
+    measure: bool = True
+    """Whether devices are measured before the first step. Without it shares begin equal and follow the training's times."""
+    reuse: bool = True
+    """Whether a profile of an earlier run of the same model on the same hardware is taken."""
+    least: int = 1
+    """Samples that each rank takes at least. 0: slow ranks may be left without."""
+    quantum: int = 1
+    """Shares are multiples of it."""
+    memory_margin: float = 0.1
+    """Part of an accelerator's memory that stays free."""
+    watts: tuple[float, float] | None = None
+    """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""

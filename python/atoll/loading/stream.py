@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iterable datasets, read by position."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+End = object()
+
+
+class Stream(Dataset[Any]):
+    """An iterable dataset behind the interface of a map-style one: its keys are (epoch, position), and positions grow.
+
+    The protocol: every rank, and every worker of its loader, iterates over the same samples in the same order and keeps
+    those of its share. A dataset with `skip(iterator, count)` is asked to pass over others' samples; without it they are
+    read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over."""
+
+    def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
+        self._dataset, self._samples = dataset, samples
+        self._epoch: int | None = None
+        self._next = 0
+        self._iterator: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, position = key
+        if epoch != self._epoch or position < self._next:
+            self._begin(epoch)
+        self._pass_over(position - self._next)
+        sample = next(self._iterator, End)
+        if sample is End:
+            raise self._too_short(position)
+        self._next = position + 1
+        return sample
+
+    def _begin(self, epoch: int) -> None:
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        self._epoch, self._iterator, self._next = epoch, iter(self._dataset), 0
+
+    def _pass_over(self, count: int) -> None:
+        skip = getattr(self._dataset, "skip", None)
+        if count and skip is not None:
+            skip(self._iterator, count)
+            return
+        for passed in range(count):
+            if next(self._iterator, End) is End:
+                raise self._too_short(self._next + passed)
+
+    def _too_short(self, position: int) -> ValueError:
+        return ValueError(
+            f"the iterable dataset ended before sample {position} of {self._samples}: give atoll.DataLoader(samples=...) "
+            "what it really holds, the same on all ranks"
+        )
+
+
+def as_positions(dataset: Any, samples: int | None) -> Any:
+    """The dataset itself when it is map-style, else a Stream over it. Raises ValueError or TypeError naming what is
+    missing."""
+    if isinstance(dataset, IterableDataset):
+        if samples is None and not hasattr(dataset, "__len__"):
+            raise ValueError("an iterable dataset without a length: give atoll.DataLoader(samples=...), samples per epoch")
+        return Stream(dataset, len(dataset) if samples is None else samples)  # type: ignore[arg-type]
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise TypeError(f"{type(dataset).__name__} is no dataset: it needs __len__ and __getitem__, or IterableDataset")
+    if len(dataset) == 0:
+        raise ValueError("the dataset is empty")
+    return dataset

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every position comes once, whatever plans, restarts and numbers of ranks come between."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.loading.feed import Feed
+from atoll.loading.windows import Window, cut, parts_needed, windows
+
+
+def random_shares(samples: int, ranks: int, chance: random.Random) -> list[int]:
+    cuts = sorted(chance.randint(0, samples) for _ in range(ranks - 1))
+    return [end - begin for begin, end in zip([0, *cuts], [*cuts, samples], strict=True)]
+
+
+class ChangingPlan:
+    """Other shares in every step, and other numbers of parts; each rank's own copy gives the same."""
+
+    def __init__(self, ranks: int, seed: int, rank: int) -> None:
+        self._ranks, self._seed, self._rank = ranks, seed, rank
+
+    def cut(self, step: int, samples: int) -> tuple[list[int], int]:
+        chance = random.Random(self._seed * 1000 + step)
+        shares = random_shares(samples, self._ranks, chance)
+        parts = [chance.randint(1, 3) for _ in shares]
+        return shares, parts[self._rank]
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 10**6))
+def test_every_position_once_over_restarts(samples: int, global_batch: int, seed: int) -> None:
+    """An epoch in several runs, each with other ranks; a run ends after any step."""
+    chance = random.Random(seed)
+    order = torch.randperm(samples)
+    position, step, seen = 0, 0, []
+    while position < samples:
+        ranks = chance.randint(1, 5)
+        stop_after = chance.randint(1, 8)
+        ended = []
+        for rank in range(ranks):
+            feed = Feed(ChangingPlan(ranks, seed, rank), rank, global_batch, drop_last=False)
+            feed.begin(order, position, step, None)
+            steps = 0
+            for keys in feed:
+                of = feed.handed.popleft()
+                seen += keys[: of.counted]
+                assert len(keys) == max(1, of.counted)
+                if of.is_last:
+                    steps += 1
+                    if steps == stop_after:
+                        break
+            ended.append((of.window.last, feed.next_step))
+        assert len(set(ended)) == 1
+        ((position, step),) = set(ended)
+    assert sorted(seen) == list(range(samples))
+
+
+@given(st.integers(0, 60), st.integers(1, 7))
+def test_parts_differ_by_at_most_one(share: int, parts: int) -> None:
+    slices = cut(Window(100, 100 + share + 5), [share, 5], 0, parts)
+    sizes = [of.counted for of in slices]
+    assert sum(sizes) == share and max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes)
+    assert [of.is_first for of in slices] == [True] + [False] * (parts - 1)
+    assert [of.is_last for of in slices] == [False] * (parts - 1) + [True]
+    if share:
+        assert [of.first for of in slices if of.counted][0] == 100
+        assert slices[-1].last == 100 + share
+
+
+def test_shares_must_add_up() -> None:
+    with pytest.raises(ValueError, match="add up to 5, the step has 6"):
+        cut(Window(0, 6), [2, 3], 0)
+
+
+def test_the_last_window() -> None:
+    assert [(w.first, w.last) for w in windows(10, 4)] == [(0, 4), (4, 8), (8, 10)]
+    assert [(w.first, w.last) for w in windows(10, 4, drop_last=True)] == [(0, 4), (4, 8)]
+    assert [(w.first, w.last) for w in windows(10, 4, start=6)] == [(6, 10)]
+
+
+def test_parts_needed() -> None:
+    assert parts_needed([10, 0, 7], [4, 2, None], alike=False) == [3, 1, 1]
+    assert parts_needed([10, 0, 7], [4, 2, None], alike=True) == [3, 3, 3]
