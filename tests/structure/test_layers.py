@@ -15,7 +15,8 @@ BELOW: dict[str, set[str]] = {
     "logging": {"core"},
     "transport": {"core"},
     "collectives": {"core", "logging", "transport"},
-    "pytorch": {"core", "logging", "transport", "collectives"},
+    "plan": {"core"},
+    "pytorch": {"core", "logging", "transport", "collectives", "plan"},
     "sim": {"core"},
 }
 
@@ -29,7 +30,7 @@ OUTSIDE: dict[str, set[str]] = {
     "spdlog": {"logging"},
     "fmt": {"logging"},
     "openssl": {"transport"},
-    "nlohmann": {"collectives", "pytorch"},
+    "nlohmann": {"collectives", "plan", "pytorch"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

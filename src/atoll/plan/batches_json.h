@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "atoll/plan/batches.h"
+#include "atoll/plan/json_fields.h"
+
+namespace atl::plan {
+
+/// A rank as a JSON object: "name", "cost"; "least", "most", "quantum"; "busy_watts" and "idle_watts"; "ops",
+/// "memory_used", "latency", "latencies". All but "cost" may be absent.
+Json write_rank(const Rank& rank);
+Rank read_rank(const Json& value, std::size_t place);
+
+/// The list of ranks under "ranks".
+std::vector<Rank> read_ranks(Fields& fields);
+
+}  // namespace atl::plan

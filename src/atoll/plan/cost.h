@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace atl::plan {
+
+/// No rank is given more samples than this; it stands for "no cap".
+inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 40;
+
+/// One measurement: computing `batch` samples took `seconds`.
+struct Point {
+  double batch = 0;
+  double seconds = 0;
+  bool operator==(const Point&) const = default;
+};
+
+/// One collective that runs beside the backward pass: it may start when the share `ready` of the backward pass is done,
+/// and lasts `seconds`. Buckets are listed in the order in which they are sent.
+struct Bucket {
+  double ready = 0;
+  double seconds = 0;
+  bool operator==(const Bucket&) const = default;
+};
+
+/// The seconds that a rank needs for a step, as a non-decreasing function of its batch in samples. No samples take no
+/// time to compute. The makers throw Error(kInvalidArgument) for parameters that are negative or not finite.
+class Cost {
+ public:
+  /// Nothing costs anything.
+  Cost() = default;
+
+  /// fixed + per_sample * batch.
+  static Cost affine(double fixed, double per_sample);
+  /// fixed + per_sample * max(batch, knee): fewer than `knee` samples do not fill the device.
+  static Cost saturating(double fixed, double per_sample, double knee);
+  /// ceil(batch / step) * (per_launch + per_sample * step): micro-batches or tiles of `step` samples.
+  static Cost staircase(std::int64_t step, double per_launch, double per_sample);
+  /// Linear between measured points, with their running maximum, so that it never falls. Below the first point the
+  /// first segment goes on towards an intercept of at least zero; beyond the last point the last segment goes on.
+  static Cost table(std::vector<Point> points);
+
+  /// The same device `factor` times as slow. Communication is not scaled.
+  Cost scaled(double factor) const;
+  /// With collectives that overlap the backward pass, which is what remains after `forward_share` of the compute time.
+  /// They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward + sum over j >= k of
+  /// bucket seconds]). A rank without samples still takes part in them.
+  Cost overlapped(double forward_share, std::vector<Bucket> buckets) const;
+  /// The same device without the collectives.
+  Cost compute_only() const;
+
+  /// `batch` must not be negative.
+  double seconds(std::int64_t batch) const;
+  double compute_seconds(std::int64_t batch) const;
+  /// The largest batch of at most `cap` with seconds(batch) <= limit, or -1 when even 0 takes longer. O(log).
+  std::int64_t most_within(double limit, std::int64_t cap) const;
+
+  /// "affine", "saturating", "staircase" or "table".
+  const char* shape() const noexcept;
+  double factor() const noexcept { return factor_; }
+
+  /// The same cost always gives the same text, and from_json(to_json()) gives an equal cost.
+  std::string to_json() const;
+  static Cost from_json(const std::string& text);
+
+  bool operator==(const Cost&) const = default;
+
+ private:
+  friend struct CostFields;
+  enum class Shape { kAffine, kSaturating, kStaircase, kTable };
+
+  /// One term of the overlap: share * compute + rest.
+  struct Term {
+    double share = 1;
+    double rest = 0;
+    bool operator==(const Term&) const = default;
+  };
+
+  double shape_seconds(double batch) const;
+  double table_seconds(double batch) const;
+  double guess_of(double limit) const;
+  double table_guess(double limit) const;
+
+  Shape shape_ = Shape::kAffine;
+  double fixed_ = 0;
+  double per_sample_ = 0;
+  double knee_ = 0;
+  double step_ = 1;
+  std::vector<Point> points_;
+  double below_slope_ = 0;  // of the table, below its first point
+  double factor_ = 1;
+  double forward_share_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<Term> terms_;
+};
+
+}  // namespace atl::plan

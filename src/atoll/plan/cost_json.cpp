@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/cost_json.h"
+
+#include "atoll/plan/text.h"
+
+namespace atl::plan {
+
+Json CostFields::write(const Cost& cost) {
+  Json value{{"shape", cost.shape()}};
+  switch (cost.shape_) {
+    case Cost::Shape::kAffine:
+      value["fixed"] = cost.fixed_;
+      value["per_sample"] = cost.per_sample_;
+      break;
+    case Cost::Shape::kSaturating:
+      value["fixed"] = cost.fixed_;
+      value["per_sample"] = cost.per_sample_;
+      value["knee"] = cost.knee_;
+      break;
+    case Cost::Shape::kStaircase:
+      value["step"] = static_cast<std::int64_t>(cost.step_);
+      value["per_launch"] = cost.fixed_;
+      value["per_sample"] = cost.per_sample_;
+      break;
+    case Cost::Shape::kTable: {
+      Json points = Json::array();
+      for (const Point& point : cost.points_) points.push_back({point.batch, point.seconds});
+      value["points"] = std::move(points);
+      break;
+    }
+  }
+  if (cost.factor_ != 1) value["factor"] = cost.factor_;
+  if (!cost.buckets_.empty()) {
+    Json buckets = Json::array();
+    for (const Bucket& bucket : cost.buckets_) buckets.push_back({bucket.ready, bucket.seconds});
+    value["overlap"] = {{"forward_share", cost.forward_share_}, {"buckets", std::move(buckets)}};
+  }
+  return value;
+}
+
+Cost CostFields::read(const Json& value, const std::string& what) {
+  Fields fields(value, what);
+  const std::string shape = fields.text("shape");
+  Cost cost;
+  if (shape == "affine") {
+    cost = Cost::affine(fields.number("fixed", 0), fields.number("per_sample"));
+  } else if (shape == "saturating") {
+    cost = Cost::saturating(fields.number("fixed", 0), fields.number("per_sample"), fields.number("knee"));
+  } else if (shape == "staircase") {
+    cost = Cost::staircase(fields.integer("step"), fields.number("per_launch", 0), fields.number("per_sample"));
+  } else if (shape == "table") {
+    cost = Cost::table(read_pairs(fields, "points", what, [](double batch, double seconds) {
+      return Point{batch, seconds};
+    }));
+  } else {
+    refuse(what + " has the shape \"" + shape + "\"; known are affine, saturating, staircase, table");
+  }
+  if (fields.has("factor")) cost = cost.scaled(fields.number("factor"));
+  if (fields.has("overlap")) {
+    const std::string name = what + "'s overlap";
+    Fields overlap(fields.at("overlap"), name);
+    auto buckets = read_pairs(overlap, "buckets", name, [](double ready, double seconds) {
+      return Bucket{ready, seconds};
+    });
+    cost = cost.overlapped(overlap.number("forward_share"), std::move(buckets));
+    overlap.done();
+  }
+  fields.done();
+  return cost;
+}
+
+std::string Cost::to_json() const { return CostFields::write(*this).dump(); }
+
+Cost Cost::from_json(const std::string& text) { return CostFields::read(parse_json(text, "a cost"), "a cost"); }
+
+}  // namespace atl::plan

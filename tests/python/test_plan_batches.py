@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner as Python sees it: costs, splits, permutations."""
+
+import json
+import pickle
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from atoll import _C
+
+COSTS = [
+    _C.Cost.affine(0.5, 0.25),
+    _C.Cost.saturating(0.5, 0.25, 12),
+    _C.Cost.staircase(8, 0.5, 0.25),
+    _C.Cost.table([(8, 1.0), (16, 1.5)]),
+    _C.Cost.affine(0.5, 0.25).scaled(1.5).overlapped(0.3, [(0.5, 0.1), (1.0, 0.2)]),
+]
+
+
+def rank(cost: _C.Cost, **more: Any) -> dict[str, Any]:
+    return {"cost": json.loads(cost.to_json()), **more}
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: cost.shape)
+def test_a_cost_survives_json_and_pickle(cost: _C.Cost) -> None:
+    for again in (_C.Cost.from_json(cost.to_json()), pickle.loads(pickle.dumps(cost))):
+        assert again == cost
+        assert hash(again) == hash(cost)
+        assert again.seconds(37) == cost.seconds(37)
+    assert cost.most_within(cost.seconds(37), 1000) >= 37
+    assert cost.compute_only().seconds(37) == cost.compute_seconds(37)
+    assert json.loads(cost.to_json())["shape"] == cost.shape
+
+
+def test_costs_are_fitted() -> None:
+    cost, error = _C.fit_affine([(8, 1.3), (16, 2.1), (32, 3.7)])
+    assert error < 1e-9
+    assert cost.seconds(64) == pytest.approx(6.9)
+    assert _C.fit_cost([(8, 1.0), (16, 1.0), (24, 5.0), (32, 5.0)])[0].shape == "table"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: _C.Cost.affine(-1, 1), "fixed time is -1"),
+        (lambda: _C.Cost.affine(0, float("nan")), "per sample is nan"),
+        (lambda: _C.Cost.from_json("{}"), 'lacks "shape"'),
+        (lambda: _C.fit_cost([]), "no points"),
+        (lambda: _C.permutation(-1, 0, 0), "-1 values"),
+        (lambda: _C.draw(torch.zeros(3), 1, 0, 0), "all weights are 0"),
+        (lambda: _C.draw(torch.zeros(3, 2), 1, 0, 0), "2 dimensions"),
+        (lambda: _C.index_hash(torch.zeros(3)), "give int64"),
+        (lambda: _C.apportion([1, 1], 8, [(1, 3, 1), (1, 3, 1)]), "hold 6 samples"),
+        (lambda: _C.split_batches([rank(COSTS[0], lest=1)], 8), 'unknown key "lest"'),
+        (lambda: _C.split_batches([rank(COSTS[0], most=float("inf"))], 8), "not JSON compliant"),
+        (lambda: _C.split_batches([rank(COSTS[0])], 8, "best"), "threshold or greedy"),
+    ],
+)
+def test_a_wrong_call_is_a_value_error_that_names_it(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_batches_are_split() -> None:
+    ranks = [rank(_C.Cost.affine(0, 1), name="fast"), rank(_C.Cost.affine(0, 3), name="slow", most=10)]
+    assert _C.split_batches(ranks, 60) == ([50, 10], 50.0)
+    assert _C.split_batches(ranks, 60, "greedy") == ([50, 10], 50.0)
+    assert _C.apportion([3, 1], 60, [(0, None, 1), (0, 10, 1)]) == [50, 10]
+
+
+def test_a_permutation_is_a_tensor_that_owns_its_memory() -> None:
+    order = _C.permutation(100_000, 1, 0)
+    assert order.dtype == torch.int64
+    assert torch.equal(order.sort().values, torch.arange(100_000))
+    assert _C.index_hash(order) == 9579450287067303561
+    assert _C.index_hash(order) != _C.index_hash(_C.permutation(100_000, 1, 1))
+    assert _C.permutation(0, 1, 0).numel() == 0
+    drawn = _C.draw(torch.tensor([0.0, 1.0, 3.0]), 1000, 1, 0)
+    assert drawn.dtype == torch.int64
+    assert set(drawn.tolist()) == {1, 2}
+
+
+def words_of(seed: int, epoch: int) -> Iterator[int]:
+    """Philox4x32-10, written a second time."""
+    mask = 0xFFFFFFFF
+    block = 0
+    while True:
+        counter = [block & mask, block >> 32, epoch & mask, epoch >> 32 | 1 << 24]
+        key = [seed & mask, seed >> 32]
+        for _ in range(10):
+            first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+            counter = [(second >> 32) ^ counter[1] ^ key[0], second & mask,
+                       (first >> 32) ^ counter[3] ^ key[1], first & mask]  # fmt: skip
+            key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+        yield from counter
+        block += 1
+
+
+def permutation_of(size: int, seed: int, epoch: int) -> list[int]:
+    words = words_of(seed, epoch)
+    values = list(range(size))
+    for last in range(size - 1, 0, -1):
+        bound = last + 1
+        product = next(words) * bound
+        while product & 0xFFFFFFFF < (1 << 32) % bound:
+            product = next(words) * bound
+        place = product >> 32
+        values[last], values[place] = values[place], values[last]
+    return values
+
+
+@pytest.mark.parametrize(("size", "seed", "epoch"), [(1, 0, 0), (1000, 7, 3), (5000, 2**63 + 11, 2**40 + 5)])
+def test_the_permutation_is_philox_and_fisher_yates(size: int, seed: int, epoch: int) -> None:
+    assert _C.permutation(size, seed, epoch).tolist() == permutation_of(size, seed, epoch)
+
+
+def test_the_hash_is_fnv() -> None:
+    values = [3, -1, 2**40]
+    expected = 0xCBF29CE484222325
+    for byte in struct.pack("<3q", *values):
+        expected = (expected ^ byte) * 0x100000001B3 % 2**64
+    assert _C.index_hash(torch.tensor(values)) == expected
