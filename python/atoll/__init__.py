@@ -25,32 +25,48 @@ if TYPE_CHECKING:
         print_schedule,
         time_split,
     )
+    from atoll.loading.loader import DataLoader
+    from atoll.loading.sampler import BatchSampler
+    from atoll.loading.settings import Settings
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
+    from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm, merge_batch_norm
 
 _WHERE = {
+    "BatchSampler": "atoll.loading.sampler",
+    "DataLoader": "atoll.loading.loader",
     "Island": "atoll.backend",
     "Options": "atoll.backend",
+    "Settings": "atoll.loading.settings",
+    "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
+    "convert_batch_norm": "atoll.weighting.batch_norm",
     "dump": "atoll.backend",
     "islands": "atoll.backend",
     "layout": "atoll.backend",
     "links": "atoll.backend",
+    "merge_batch_norm": "atoll.weighting.batch_norm",
     "monitored_barrier": "atoll.backend",
     "print_schedule": "atoll.backend",
     "register_vendor": "atoll.vendors",
     "time_split": "atoll.backend",
 }
 __all__ = [
+    "BatchSampler",
+    "DataLoader",
     "Island",
     "Options",
+    "Settings",
+    "SyncBatchNorm",
     "Vendor",
     "__version__",
+    "convert_batch_norm",
     "device",
     "dump",
     "islands",
     "layout",
     "links",
+    "merge_batch_norm",
     "monitored_barrier",
     "print_schedule",
     "register_vendor",

@@ -13,14 +13,14 @@ class Exchange:
     which the group takes tensors. All ranks must call alike."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self.group, self._device = group, device
+        self.group, self.device = group, device
         self.ranks = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
 
     def numbers(self, own: list[float]) -> list[list[float]]:
         """As many numbers from each rank, by rank."""
-        mine = torch.tensor(own, dtype=torch.float64, device=self._device)
-        everyone = torch.empty(self.ranks * len(own), dtype=torch.float64, device=self._device)
+        mine = torch.tensor(own, dtype=torch.float64, device=self.device)
+        everyone = torch.empty(self.ranks * len(own), dtype=torch.float64, device=self.device)
         dist.all_gather_into_tensor(everyone, mine, group=self.group)
         return everyone.cpu().view(self.ranks, len(own)).tolist()
 
@@ -30,8 +30,8 @@ class Exchange:
         longest = int(max(size for (size,) in self.numbers([len(text)])))
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        everyone = torch.empty(self.ranks * longest, dtype=torch.uint8, device=self._device)
-        dist.all_gather_into_tensor(everyone, mine.to(self._device), group=self.group)
+        everyone = torch.empty(self.ranks * longest, dtype=torch.uint8, device=self.device)
+        dist.all_gather_into_tensor(everyone, mine.to(self.device), group=self.group)
         rows = everyone.cpu().view(self.ranks, longest)
         return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 

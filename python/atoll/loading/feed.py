@@ -8,24 +8,27 @@ from typing import Protocol
 import torch
 from torch.utils.data import Sampler
 
-from atoll.loading.windows import Slice, cut, windows
+from atoll.loading.windows import Slice, cut, next_window
 
 Key = int | tuple[int, int]
 
 
 class Shares(Protocol):
-    """Who gives the shares of a step, by rank, and in how many batches this rank computes its own."""
+    """The plan, as the feed needs it."""
 
-    def cut(self, step: int, samples: int) -> tuple[list[int], int]: ...
+    def samples(self, step: int) -> int:
+        """Of a whole step: all ranks together."""
+
+    def cut(self, step: int, samples: int) -> tuple[list[int], int]:
+        """Of a step with so many samples: each rank's share, and in how many batches this rank computes its own."""
 
 
 class Feed(Sampler[list[Key]]):
     """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold for
     later steps."""
 
-    def __init__(self, shares: Shares, rank: int, global_batch: int, drop_last: bool) -> None:
-        self._shares, self._rank = shares, rank
-        self._global_batch, self._drop_last = global_batch, drop_last
+    def __init__(self, shares: Shares, rank: int, drop_last: bool) -> None:
+        self._shares, self._rank, self._drop_last = shares, rank, drop_last
         self.handed: deque[Slice] = deque()
         self.next_step = 0
         """Counted from the beginning of the training: the first that is not handed out."""
@@ -38,8 +41,10 @@ class Feed(Sampler[list[Key]]):
         self.handed.clear()
 
     def __iter__(self) -> Iterator[list[Key]]:
-        for window in windows(len(self._order), self._global_batch, self._position, self._drop_last):
+        position = self._position
+        while window := next_window(len(self._order), position, self._shares.samples(self.next_step), self._drop_last):
             shares, parts = self._shares.cut(self.next_step, window.samples)
+            position = window.last
             self.next_step += 1
             for of in cut(window, shares, self._rank, parts):
                 self.handed.append(of)

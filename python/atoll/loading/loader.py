@@ -10,9 +10,10 @@ import torch.distributed as dist
 import torch.utils.data
 from torch import nn
 
+from atoll import _C
 from atoll.loading.exchange import Exchange
 from atoll.loading.feed import Feed
-from atoll.loading.order import Order, fingerprint
+from atoll.loading.order import Order
 from atoll.loading.planner import Planner
 from atoll.loading.settings import Settings
 from atoll.loading.stream import Stream, as_positions
@@ -74,7 +75,7 @@ class DataLoader:
             self._exchange, global_batch, policy=policy, shares=shares, max_batch=max_batch, micro_batch=micro_batch,
             model=model, weights=self._weights, settings=settings or Settings(), batch_of=self._sample_batch,
         )  # fmt: skip
-        self._feed = Feed(self.planner, self._exchange.rank, global_batch, drop_last)
+        self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)
         self._samples = len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
         self._epoch, self._position, self._steps = 0, 0, 0
@@ -83,7 +84,7 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Steps in an epoch."""
-        whole, rest = divmod(self._samples, self.global_batch)
+        whole, rest = divmod(self._samples, self.planner.samples(self._steps))
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
@@ -130,7 +131,7 @@ class DataLoader:
             if state[name] != self._facts[name]:
                 raise ValueError(f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}")
         self._epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
-        self.planner.load_state(state["plan"])
+        self.planner.load_state(state["plan"], self._steps)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every re-plan."""
@@ -145,7 +146,7 @@ class DataLoader:
                 self._position, self._steps = self._slice.window.last, self._steps + 1
             yield batch
             if self._part.is_last:
-                self.planner.step_ended(self._steps, self._feed.next_step, len(self) - self._steps % max(len(self), 1))
+                self.planner.step_ended(self._steps, self._feed.next_step)
         self._slice = self._part = None
         self._position, self._epoch = 0, self._epoch + 1
 
@@ -176,7 +177,7 @@ class DataLoader:
     def _agreed_order(self) -> torch.Tensor:
         order = self._order.of_epoch(self._epoch)
         self._samples = len(order)
-        facts = {"epoch": self._epoch, "position": self._position, "order": fingerprint(order)}
+        facts = {"epoch": self._epoch, "position": self._position, "order": _C.index_hash(order)}
         self._exchange.agree("atoll.DataLoader", facts, "All ranks must load the same samples in the same order.")
         return order
 

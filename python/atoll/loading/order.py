@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of an epoch's samples: one for all ranks, the same on every platform."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -35,12 +34,7 @@ class Order:
                 set_epoch(epoch)
             return torch.tensor(list(self._sampler), dtype=torch.int64)
         if self._weights is not None:
-            return torch.as_tensor(_C.plan.draw(self._weights.tolist(), self._samples, self._seed, epoch))
+            return _C.draw(self._weights, self._samples, self._seed, epoch)
         if self._shuffle:
-            return torch.as_tensor(_C.plan.permutation(self._size, self._seed, epoch))
+            return _C.permutation(self._size, self._seed, epoch)
         return torch.arange(self._size, dtype=torch.int64)
-
-
-def fingerprint(order: torch.Tensor) -> str:
-    """Equal for equal orders, on every platform of the same byte order."""
-    return hashlib.blake2b(order.numpy().tobytes(), digest_size=8).hexdigest()

@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 from atoll import _C
 from atoll.loading.order import Order
-from atoll.loading.windows import cut, windows
+from atoll.loading.windows import cut, next_window
 
 
 class BatchSampler(Sampler[list[int]]):
@@ -45,13 +45,16 @@ class BatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return sum(1 for _ in windows(self._samples, self._global_batch, drop_last=self._drop_last))
+        whole, rest = divmod(self._samples, self._global_batch)
+        return whole + (1 if rest and not self._drop_last else 0)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order.of_epoch(self.epoch)
-        for window in windows(len(order), self._global_batch, drop_last=self._drop_last):
+        position = 0
+        while window := next_window(len(order), position, self._global_batch, self._drop_last):
+            position = window.last
             (mine,) = cut(window, self._split(window.samples), self._rank)
             yield order[mine.first : mine.last].tolist()
 
     def _split(self, samples: int) -> list[int]:
-        return list(_C.plan.apportion(self._scores, samples))
+        return _C.apportion(self._scores, samples, [(1, None, 1)] * len(self._scores))

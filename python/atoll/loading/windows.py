@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps, and how a plan cuts them: step s owns the positions [s B, (s + 1) B) of the epoch's order."""
+"""Steps, and how a plan cuts them: each step owns the next positions of the epoch's order, whoever computes them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -31,12 +31,12 @@ class Slice:
     is_last: bool
 
 
-def windows(positions: int, global_batch: int, start: int = 0, drop_last: bool = False) -> Iterator[Window]:
-    """From position `start` on. The last window is smaller when samples are left over, or dropped."""
-    for first in range(start, positions, global_batch):
-        last = min(first + global_batch, positions)
-        if last - first == global_batch or not drop_last:
-            yield Window(first, last)
+def next_window(positions: int, position: int, size: int, drop_last: bool = False) -> Window | None:
+    """Of `size` samples from `position` on: fewer when fewer are left, or None then with `drop_last`, and at the end."""
+    last = min(position + size, positions)
+    if last <= position or (drop_last and last - position < size):
+        return None
+    return Window(position, last)
 
 
 def parts_needed(shares: Sequence[int], caps: Sequence[int | None], alike: bool) -> list[int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.loading.feed import Feed
-from atoll.loading.windows import Window, cut, parts_needed, windows
+from atoll.loading.windows import Window, cut, next_window, parts_needed
 
 
 def random_shares(samples: int, ranks: int, chance: random.Random) -> list[int]:
@@ -20,8 +20,12 @@ def random_shares(samples: int, ranks: int, chance: random.Random) -> list[int]:
 class ChangingPlan:
     """Other shares in every step, and other numbers of parts; each rank's own copy gives the same."""
 
-    def __init__(self, ranks: int, seed: int, rank: int) -> None:
-        self._ranks, self._seed, self._rank = ranks, seed, rank
+    def __init__(self, ranks: int, seed: int, rank: int, global_batch: int) -> None:
+        self._ranks, self._seed, self._rank, self._global_batch = ranks, seed, rank, global_batch
+
+    def samples(self, step: int) -> int:
+        """Plans that keep a paper's own integers change it."""
+        return self._global_batch + step % 3
 
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
         chance = random.Random(self._seed * 1000 + step)
@@ -41,7 +45,7 @@ def test_every_position_once_over_restarts(samples: int, global_batch: int, seed
         stop_after = chance.randint(1, 8)
         ended = []
         for rank in range(ranks):
-            feed = Feed(ChangingPlan(ranks, seed, rank), rank, global_batch, drop_last=False)
+            feed = Feed(ChangingPlan(ranks, seed, rank, global_batch), rank, drop_last=False)
             feed.begin(order, position, step, None)
             steps = 0
             for keys in feed:
@@ -76,9 +80,10 @@ def test_shares_must_add_up() -> None:
 
 
 def test_the_last_window() -> None:
-    assert [(w.first, w.last) for w in windows(10, 4)] == [(0, 4), (4, 8), (8, 10)]
-    assert [(w.first, w.last) for w in windows(10, 4, drop_last=True)] == [(0, 4), (4, 8)]
-    assert [(w.first, w.last) for w in windows(10, 4, start=6)] == [(6, 10)]
+    assert next_window(10, 4, 4) == Window(4, 8)
+    assert next_window(10, 8, 4) == Window(8, 10)
+    assert next_window(10, 8, 4, drop_last=True) is None
+    assert next_window(10, 10, 4) is None
 
 
 def test_parts_needed() -> None:
