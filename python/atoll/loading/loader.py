@@ -78,7 +78,7 @@ class DataLoader:
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)
         self._samples = len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
-        self._epoch, self._position, self._steps = 0, 0, 0
+        self.epoch, self._position, self._steps = 0, 0, 0
         self._slice: Slice | None = None
         self._part: Part | None = None
 
@@ -112,14 +112,14 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's. From its beginning, unless it is the one under way."""
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             self._position = 0
-        self._epoch = epoch
+        self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
         on all ranks, for any number of ranks."""
-        return {"version": STATE_VERSION, "epoch": self._epoch, "position": self._position, "steps": self._steps,
+        return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
                 **self._facts, "plan": self.planner.state()}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,13 +130,13 @@ class DataLoader:
         for name in ("dataset", "seed"):
             if state[name] != self._facts[name]:
                 raise ValueError(f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}")
-        self._epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
+        self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
         self.planner.load_state(state["plan"], self._steps)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every re-plan."""
         order = self._agreed_order()
-        self._feed.begin(order, self._position, self._steps, self._epoch if self._is_stream else None)
+        self._feed.begin(order, self._position, self._steps, self.epoch if self._is_stream else None)
         for self._slice, self._part, batch in self._parts():
             if self._weights is not None:
                 self._weights.begin(self._part)
@@ -148,7 +148,7 @@ class DataLoader:
             if self._part.is_last:
                 self.planner.step_ended(self._steps, self._feed.next_step)
         self._slice = self._part = None
-        self._position, self._epoch = 0, self._epoch + 1
+        self._position, self.epoch = 0, self.epoch + 1
 
     def _parts(self) -> Iterator[tuple[Slice, Part, Any]]:
         """Batches with what they count."""
@@ -175,9 +175,9 @@ class DataLoader:
             yield replace(of, is_first=first, is_last=last), Part(counts[index], total, first, last), batch
 
     def _agreed_order(self) -> torch.Tensor:
-        order = self._order.of_epoch(self._epoch)
+        order = self._order.of_epoch(self.epoch)
         self._samples = len(order)
-        facts = {"epoch": self._epoch, "position": self._position, "order": _C.index_hash(order)}
+        facts = {"epoch": self.epoch, "position": self._position, "order": _C.index_hash(order)}
         self._exchange.agree("atoll.DataLoader", facts, "All ranks must load the same samples in the same order.")
         return order
 
