@@ -192,6 +192,15 @@ TEST(Adapter, RunsBalanceNetOnItsLiveMetrics) {
   EXPECT_EQ(adapter.plan().batches, (Batches{112, 76, 76, 76}));  // K = 4/7 and 1/7, MW = 3/4, NCW = 0
 }
 
+TEST(Adapter, WindowsThatItsPolicyCannotUseChangeNothing) {
+  Adapter adapter(request_of(four_devices(), "balancenet-alg1"));
+  const std::string before = adapter.save();
+  Window window{10, 0, 100, std::vector<Observation>(4, {0.1, 64, {}})};
+  window.ranks[2].metrics.ops = 1e12;  // and nobody else's
+  EXPECT_NE(refusal([&] { adapter.observe(window); }).find("states no ops"), std::string::npos);
+  EXPECT_EQ(adapter.save(), before);
+}
+
 TEST(Adapter, EmptyRanksTellNothing) {
   Cluster cluster = four_devices();
   Adapter adapter(request_of(cluster));
