@@ -73,7 +73,8 @@ TEST(Cost, InvertsLargeBatches) {
   }
 }
 
-// What happens in a step, bucket by bucket: a collective starts when its gradients are there and the one before is done.
+// What happens in a step, bucket by bucket: a collective starts when its gradients are there and the one before is
+// done.
 double step_by_bucket(double compute, double forward_share, const std::vector<Bucket>& buckets) {
   const double forward = forward_share * compute;
   double done = 0;
@@ -146,7 +147,7 @@ TEST(Cost, NamesWhatIsWrongInJson) {
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": "1"})").find("not a number"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": 1, "knee": 3})").find("unknown key \"knee\""),
             std::string::npos);
-  EXPECT_NE(refused(R"({"shape": "table", "points": [[1, 2, 3]]})").find("not two numbers"), std::string::npos);
+  EXPECT_NE(refused(R"({"shape": "table", "points": [[1, 2, 3]]})").find("not a list of pairs"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": 1, "overlap": {"buckets": []}})").find("forward_share"),
             std::string::npos);
 }

@@ -36,8 +36,8 @@ double error_of(const Cost& cost, const std::vector<Point>& points) {
   return std::sqrt(sum / static_cast<double>(points.size()));
 }
 
-// Least squares of the relative differences over x = max(batch, knee): sum of ((a + c x) / t - 1)^2, a and c >= 0. Where
-// the best line has a negative parameter the best of the two edges is best, because the sum is convex.
+// Least squares of the relative differences over x = max(batch, knee): sum of ((a + c x) / t - 1)^2, a and c >= 0.
+// Where the best line has a negative parameter the best of the two edges is best, because the sum is convex.
 Line fit_line(const std::vector<Point>& points, double knee) {
   double w = 0;
   double wx = 0;
@@ -107,14 +107,14 @@ Fit fit_affine(const std::vector<Point>& points) {
 }
 
 Fit fit(const std::vector<Point>& points) {
-  const Fit affine = fit_affine(points);
+  Fit affine = fit_affine(points);
   std::vector<double> batches;
   for (const Point& point : points) batches.push_back(point.batch);
   std::sort(batches.begin(), batches.end());
   batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
   if (batches.size() < 3 || affine.error <= kGoodError) return affine;
   if (batches.size() >= 4) {
-    const Fit saturating = fit_saturating(points, batches);
+    Fit saturating = fit_saturating(points, batches);
     if (saturating.error <= kGoodError) return saturating;
   }
   return fit_table(points, batches);
