@@ -58,6 +58,9 @@ def test_costs_are_fitted() -> None:
         (lambda: _C.split_batches([rank(COSTS[0], lest=1)], 8), 'unknown key "lest"'),
         (lambda: _C.split_batches([rank(COSTS[0], most=float("inf"))], 8), "not JSON compliant"),
         (lambda: _C.split_batches([rank(COSTS[0])], 8, "best"), "threshold or greedy"),
+        (lambda: _C.plan_batches({"ranks": [rank(COSTS[0])]}), 'lacks "batch"'),
+        (lambda: _C.plan_batches({"ranks": [rank(COSTS[0])], "batch": 8, "policy": "best"}), "known are equal"),
+        (lambda: _C.explain_batches({"ranks": [rank(COSTS[0], most=4)], "batch": 8}), "hold 4 samples"),
     ],
 )
 def test_a_wrong_call_is_a_value_error_that_names_it(call: Any, words: str) -> None:
@@ -70,6 +73,26 @@ def test_batches_are_split() -> None:
     assert _C.split_batches(ranks, 60) == ([50, 10], 50.0)
     assert _C.split_batches(ranks, 60, "greedy") == ([50, 10], 50.0)
     assert _C.apportion([3, 1], 60, [(0, None, 1), (0, 10, 1)]) == [50, 10]
+
+
+def test_every_policy_plans() -> None:
+    ranks = [rank(_C.Cost.affine(0, 1), name="fast", busy_watts=200, idle_watts=20),
+             rank(_C.Cost.affine(0, 3), name="slow", busy_watts=100, idle_watts=10)]  # fmt: skip
+    request = {"ranks": ranks, "batch": 64, "shares": [1, 1]}
+    for policy in _C.policies():
+        plan = _C.plan_batches({**request, "policy": policy})
+        assert plan["policy"] == policy
+        assert sum(plan["batches"]) == plan["total"] == 64
+        assert plan["step"] == max(plan["seconds"])
+    best = _C.plan_batches(request)
+    assert best["policy"] == "minmax"
+    assert best["batches"] == [48, 16]
+    assert best["distance"] == 1
+    explanation = _C.explain_batches(request)
+    assert {plan["policy"] for plan in explanation["plans"]} == set(_C.policies())
+    assert explanation["left_out"] == []
+    assert best in explanation["plans"]
+    assert explanation["balancenet-eq5"][0]["K"] == pytest.approx(0.75)
 
 
 def test_a_permutation_is_a_tensor_that_owns_its_memory() -> None:

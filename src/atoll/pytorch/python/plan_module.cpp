@@ -8,8 +8,10 @@
 #include "atoll/plan/batches.h"
 #include "atoll/plan/cost.h"
 #include "atoll/plan/cost_fit.h"
+#include "atoll/plan/explain.h"
 #include "atoll/plan/hash.h"
 #include "atoll/plan/permutation.h"
+#include "atoll/plan/policies.h"
 #include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
@@ -24,6 +26,20 @@ using Limits = std::tuple<std::int64_t, std::optional<std::int64_t>, std::int64_
 // Python's own json, so that what a caller may pass is what json.dumps accepts.
 std::string as_text(const py::object& value) {
   return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
+}
+
+py::object from_text(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
+
+// A dictionary in, a dictionary out: `answer` gets the one as JSON and gives the other.
+template <typename Answer>
+py::object answered(const py::object& request, Answer answer) {
+  const std::string text = as_text(request);
+  std::string result;
+  {
+    const py::gil_scoped_release no_gil;
+    result = translated([&] { return answer(text); });
+  }
+  return from_text(result);
 }
 
 std::vector<Point> points_of(const std::vector<Pair>& pairs) {
@@ -150,11 +166,31 @@ void bind_indices(py::module_& module) {
   module.def("index_hash", &index_hash, py::arg("values"), py::call_guard<py::gil_scoped_release>());
 }
 
+void bind_policies(py::module_& module) {
+  module.def("policies", [] { return std::vector<std::string>(plan::policies().begin(), plan::policies().end()); });
+  module.def(
+      "plan_batches",
+      [](const py::object& request) {
+        return answered(request, [](const std::string& text) {
+          return plan::plan_batches(plan::Request::from_json(text)).to_json();
+        });
+      },
+      py::arg("request"));
+  module.def(
+      "explain_batches",
+      [](const py::object& request) {
+        return answered(
+            request, [](const std::string& text) { return plan::explain(plan::Request::from_json(text)).to_json(); });
+      },
+      py::arg("request"));
+}
+
 }  // namespace
 
 void bind_plan(py::module_& module) {
   bind_cost(module);
   bind_indices(module);
+  bind_policies(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
              py::arg("names") = std::vector<std::string>());
   module.def("split_batches", &split_batches, py::arg("ranks"), py::arg("batch"), py::arg("algorithm") = "threshold");
