@@ -146,7 +146,7 @@ TEST(Cost, NamesWhatIsWrongInJson) {
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": "1"})").find("not a number"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": 1, "knee": 3})").find("unknown key \"knee\""),
             std::string::npos);
-  EXPECT_NE(refused(R"({"shape": "table", "points": [[1, 2, 3]]})").find("not two numbers"), std::string::npos);
+  EXPECT_NE(refused(R"({"shape": "table", "points": [[1, 2, 3]]})").find("not a list of pairs"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": 1, "overlap": {"buckets": []}})").find("forward_share"),
             std::string::npos);
 }

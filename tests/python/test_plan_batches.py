@@ -95,6 +95,56 @@ def test_every_policy_plans() -> None:
     assert explanation["balancenet-eq5"][0]["K"] == pytest.approx(0.75)
 
 
+def two_ranks() -> dict[str, Any]:
+    cost = _C.Cost.affine(0, 0.01)
+    return {"ranks": [rank(cost, name="a"), rank(cost, name="b")], "batch": 60}
+
+
+def window(step: int, seconds: float, batches: list[int]) -> dict[str, Any]:
+    ranks = [{"seconds": 0.01 * batches[0], "batch": batches[0]}, {"seconds": seconds, "batch": batches[1]}]
+    return {"step": step, "remaining": 1000, "ranks": ranks}
+
+
+def test_the_adapter_follows_and_can_be_saved_replayed_and_frozen() -> None:
+    adapter = _C.PlanAdapter(two_ranks())
+    assert adapter.plan["batches"] == [30, 30]
+    assert not adapter.observe(window(10, 0.6, [30, 30]))["changed"]
+    state = json.loads(json.dumps(adapter.state_dict()))
+    decision = adapter.observe(window(20, 0.6, [30, 30]))
+    assert decision["changed"]
+    assert decision["version"] == adapter.version == 2
+    assert decision["factors"] == pytest.approx([1, 2])
+    assert adapter.plan["batches"] == [40, 20]
+    assert adapter.history == [{"step": 0, "batches": [30, 30]}, {"step": 20, "batches": [40, 20]}]
+
+    restored = _C.PlanAdapter(two_ranks())
+    restored.load_state_dict(state)
+    assert restored.observe(window(20, 0.6, [30, 30])) == decision
+    replayed = _C.PlanAdapter(two_ranks(), {"replay": adapter.history})
+    assert replayed.observe(window(20, 0.3, [30, 30]))["changed"]
+    assert replayed.plan["batches"] == [40, 20]
+    frozen = _C.PlanAdapter(two_ranks())
+    frozen.freeze()
+    for step in (10, 20, 30):
+        assert frozen.observe(window(step, 0.6, [30, 30]))["reason"] == "kept: frozen"
+    with pytest.raises(ValueError, match="unknown key"):
+        _C.PlanAdapter(two_ranks(), {"gian": 0.1})
+    with pytest.raises(ValueError, match='lacks "history"'):
+        frozen.load_state_dict({key: value for key, value in state.items() if key != "history"})
+
+
+def test_any_batches_are_evaluated_and_membership_is_advised() -> None:
+    plan = _C.evaluate_batches(two_ranks(), [40, 20])
+    assert plan["step"] == pytest.approx(0.4)
+    assert plan["distance"] == pytest.approx(4 / 3)
+    with pytest.raises(ValueError, match="1 batches"):
+        _C.evaluate_batches(two_ranks(), [60])
+    table = [{"ranks": [0], "seconds": 0}, {"ranks": [0, 1], "seconds": 1}]
+    advice = _C.advise_membership({**two_ranks(), "table": table})
+    assert advice["best"] == [0]
+    assert advice["all_step"] == pytest.approx(1.3)
+
+
 def test_a_permutation_is_a_tensor_that_owns_its_memory() -> None:
     order = _C.permutation(100_000, 1, 0)
     assert order.dtype == torch.int64

@@ -16,6 +16,25 @@ std::optional<double> amount(Fields& fields, const std::string& key, const std::
 
 }  // namespace
 
+Json write_metrics(const Metrics& metrics) {
+  Json value = Json::object();
+  if (metrics.ops) value["ops"] = *metrics.ops;
+  if (metrics.memory_used) value["memory_used"] = *metrics.memory_used;
+  if (metrics.latency) value["latency"] = *metrics.latency;
+  if (!metrics.latencies.empty()) value["latencies"] = metrics.latencies;
+  return value;
+}
+
+Metrics read_metrics(Fields& fields, const std::string& name) {
+  Metrics metrics;
+  metrics.ops = amount(fields, "ops", name);
+  metrics.memory_used = amount(fields, "memory_used", name);
+  metrics.latency = amount(fields, "latency", name);
+  if (fields.has("latencies")) metrics.latencies = fields.numbers("latencies");
+  for (const double seconds : metrics.latencies) require_amount("a latency of " + name, seconds);
+  return metrics;
+}
+
 Json write_rank(const Rank& rank) {
   Json value{{"name", rank.name}, {"cost", CostFields::write(rank.cost)}, {"least", rank.bounds.least}};
   if (rank.bounds.most < kUnbounded) value["most"] = rank.bounds.most;
@@ -24,10 +43,7 @@ Json write_rank(const Rank& rank) {
     value["busy_watts"] = rank.power->busy_watts;
     value["idle_watts"] = rank.power->idle_watts;
   }
-  if (rank.metrics.ops) value["ops"] = *rank.metrics.ops;
-  if (rank.metrics.memory_used) value["memory_used"] = *rank.metrics.memory_used;
-  if (rank.metrics.latency) value["latency"] = *rank.metrics.latency;
-  if (!rank.metrics.latencies.empty()) value["latencies"] = rank.metrics.latencies;
+  value.update(write_metrics(rank.metrics));
   return value;
 }
 
@@ -45,11 +61,7 @@ Rank read_rank(const Json& value, std::size_t place) {
   const auto idle = amount(fields, "idle_watts", name);
   if (busy.has_value() != idle.has_value()) refuse(name + " needs both busy_watts and idle_watts, or neither");
   if (busy) rank.power = Power{*busy, *idle};
-  rank.metrics.ops = amount(fields, "ops", name);
-  rank.metrics.memory_used = amount(fields, "memory_used", name);
-  rank.metrics.latency = amount(fields, "latency", name);
-  if (fields.has("latencies")) rank.metrics.latencies = fields.numbers("latencies");
-  for (const double seconds : rank.metrics.latencies) require_amount("a latency of " + name, seconds);
+  rank.metrics = read_metrics(fields, name);
   fields.done();
   return rank;
 }

@@ -11,6 +11,10 @@ namespace atl::plan {
 Json write_rank(const Rank& rank);
 Rank read_rank(const Json& value, std::size_t place);
 
+Json write_metrics(const Metrics& metrics);
+/// The keys "ops", "memory_used", "latency" and "latencies" of `fields`; `name` is whose they are.
+Metrics read_metrics(Fields& fields, const std::string& name);
+
 /// The list of ranks under "ranks".
 std::vector<Rank> read_ranks(Fields& fields);
 

@@ -107,14 +107,14 @@ Fit fit_affine(const std::vector<Point>& points) {
 }
 
 Fit fit(const std::vector<Point>& points) {
-  const Fit affine = fit_affine(points);
+  Fit affine = fit_affine(points);
   std::vector<double> batches;
   for (const Point& point : points) batches.push_back(point.batch);
   std::sort(batches.begin(), batches.end());
   batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
   if (batches.size() < 3 || affine.error <= kGoodError) return affine;
   if (batches.size() >= 4) {
-    const Fit saturating = fit_saturating(points, batches);
+    Fit saturating = fit_saturating(points, batches);
     if (saturating.error <= kGoodError) return saturating;
   }
   return fit_table(points, batches);

@@ -49,19 +49,17 @@ Cost CostFields::read(const Json& value, const std::string& what) {
   } else if (shape == "staircase") {
     cost = Cost::staircase(fields.integer("step"), fields.number("per_launch", 0), fields.number("per_sample"));
   } else if (shape == "table") {
-    cost = Cost::table(read_pairs(fields, "points", what, [](double batch, double seconds) {
-      return Point{batch, seconds};
-    }));
+    std::vector<Point> points;
+    for (const auto& [batch, seconds] : fields.pairs("points")) points.push_back({batch, seconds});
+    cost = Cost::table(std::move(points));
   } else {
     refuse(what + " has the shape \"" + shape + "\"; known are affine, saturating, staircase, table");
   }
   if (fields.has("factor")) cost = cost.scaled(fields.number("factor"));
   if (fields.has("overlap")) {
-    const std::string name = what + "'s overlap";
-    Fields overlap(fields.at("overlap"), name);
-    auto buckets = read_pairs(overlap, "buckets", name, [](double ready, double seconds) {
-      return Bucket{ready, seconds};
-    });
+    Fields overlap(fields.at("overlap"), what + "'s overlap");
+    std::vector<Bucket> buckets;
+    for (const auto& [ready, seconds] : overlap.pairs("buckets")) buckets.push_back({ready, seconds});
     cost = cost.overlapped(overlap.number("forward_share"), std::move(buckets));
     overlap.done();
   }

@@ -196,13 +196,15 @@ double step_joules(std::span<const Rank> ranks, std::span<const std::int64_t> ba
 EnergySplit least_energy(std::span<const Rank> ranks, std::int64_t batch, double limit) {
   const Problem problem = problem_of(ranks, batch);
   const Split shortest = threshold(ranks, batch);
-  std::int64_t unit = 0;
-  for (const Bounds& bound : problem.bounds) unit = std::gcd(unit, bound.quantum);
-  double choices = 0;
+  std::int64_t unit = problem.bounds.front().quantum;
+  std::int64_t choices = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    choices += static_cast<double>((problem.most(i, limit) - problem.bounds[i].least) / problem.bounds[i].quantum + 1);
+    const Bounds& bound = problem.bounds[i];
+    unit = std::gcd(unit, bound.quantum);
+    choices += (problem.most(i, limit) - bound.least) / bound.quantum + 1;
   }
-  const double most = kMostWork / (choices * static_cast<double>(batch / unit + 1));
+  const std::int64_t sums = batch / unit + 1;
+  const double most = kMostWork / static_cast<double>(choices) / static_cast<double>(sums);
   if (most >= 2) {
     auto batches = exact_batches(problem, unit, lengths_of(problem, shortest.seconds, limit), most);
     if (batches) return {std::move(*batches), true};

@@ -108,12 +108,23 @@ std::vector<std::int64_t> Fields::integers(const std::string& key) {
   return result;
 }
 
+std::vector<std::pair<double, double>> Fields::pairs(const std::string& key) {
+  std::vector<std::pair<double, double>> result;
+  for (const Json& pair : list(key)) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) {
+      wrong(key, "a list of pairs of numbers");
+    }
+    result.emplace_back(pair[0].get<double>(), pair[1].get<double>());
+  }
+  return result;
+}
+
 void Fields::done() const {
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key)) continue;
     std::string known;
-    for (const std::string& name : asked_) known += (known.empty() ? "" : ", ") + name;
-    refuse(what_ + " has an unknown key \"" + key + "\"; known are " + known);
+    for (const std::string& name : asked_) known.append(known.empty() ? "" : ", ").append(name);
+    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known are ").append(known));
   }
 }
 

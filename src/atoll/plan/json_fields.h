@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace atl::plan {
@@ -32,6 +33,8 @@ class Fields {
   std::string text(const std::string& key, const std::string& fallback);
   std::vector<double> numbers(const std::string& key);
   std::vector<std::int64_t> integers(const std::string& key);
+  /// [[first, second], ...]
+  std::vector<std::pair<double, double>> pairs(const std::string& key);
   /// The list of objects, or lists, under `key`.
   const Json& list(const std::string& key);
   void done() const;

@@ -4,12 +4,14 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "atoll/plan/adapter.h"
 #include "atoll/plan/apportion.h"
 #include "atoll/plan/batches.h"
 #include "atoll/plan/cost.h"
 #include "atoll/plan/cost_fit.h"
 #include "atoll/plan/explain.h"
 #include "atoll/plan/hash.h"
+#include "atoll/plan/membership.h"
 #include "atoll/plan/permutation.h"
 #include "atoll/plan/policies.h"
 #include "atoll/pytorch/python/errors.h"
@@ -183,6 +185,61 @@ void bind_policies(py::module_& module) {
             request, [](const std::string& text) { return plan::explain(plan::Request::from_json(text)).to_json(); });
       },
       py::arg("request"));
+  module.def(
+      "evaluate_batches",
+      [](const py::object& request, const Integers& batches) {
+        return answered(request, [&](const std::string& text) {
+          return plan::evaluate(plan::Request::from_json(text), batches).to_json();
+        });
+      },
+      py::arg("request"), py::arg("batches"));
+  module.def(
+      "advise_membership",
+      [](const py::object& request) {
+        return answered(request, [](const std::string& text) { return plan::membership_from_json(text).to_json(); });
+      },
+      py::arg("request"));
+}
+
+void bind_adapter(py::module_& module) {
+  using plan::Adapter;
+  py::class_<Adapter>(module, "PlanAdapter", "Keeps a plan up to date from what the ranks measure.")
+      .def(py::init([](const py::object& request, const py::object& options) {
+             const std::string wanted = as_text(request);
+             const std::string how = as_text(options);
+             return translated(
+                 [&] { return Adapter(plan::Request::from_json(wanted), plan::AdapterOptions::from_json(how)); });
+           }),
+           py::arg("request"), py::arg("options") = py::dict())
+      .def(
+          "observe",
+          [](Adapter& self, const py::object& window) {
+            const std::string text = as_text(window);
+            return from_text(translated([&] { return self.observe(plan::Window::from_json(text)).to_json(); }));
+          },
+          py::arg("window"))
+      .def_property_readonly("plan", [](const Adapter& self) { return from_text(self.plan().to_json()); })
+      .def_property_readonly("version", &Adapter::version)
+      .def_property_readonly("history",
+                             [](const Adapter& self) {
+                               py::list list;
+                               for (const plan::PlanChange& change : self.history()) {
+                                 py::dict entry;
+                                 entry["step"] = change.step;
+                                 entry["batches"] = change.batches;
+                                 list.append(entry);
+                               }
+                               return list;
+                             })
+      .def("freeze", &Adapter::freeze, py::arg("frozen") = true)
+      .def("state_dict", [](const Adapter& self) { return from_text(self.save()); })
+      .def(
+          "load_state_dict",
+          [](Adapter& self, const py::object& state) {
+            const std::string text = as_text(state);
+            translated([&] { self.restore(text); });
+          },
+          py::arg("state"));
 }
 
 }  // namespace
@@ -191,6 +248,7 @@ void bind_plan(py::module_& module) {
   bind_cost(module);
   bind_indices(module);
   bind_policies(module);
+  bind_adapter(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
              py::arg("names") = std::vector<std::string>());
   module.def("split_batches", &split_batches, py::arg("ranks"), py::arg("batch"), py::arg("algorithm") = "threshold");
