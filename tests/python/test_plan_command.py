@@ -76,6 +76,17 @@ def test_one_policy_rank_by_rank() -> None:
     assert not any(line.startswith("equal") for line in lines)
 
 
+def test_a_rank_that_costs_more_than_it_brings_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    lines = shown(*TWO, "--rank", "late:cost=0.2+0.001b", "--html", str(page))
+    told = "leave out rank 2 (late): without it a step is 56.7 % shorter than with all"
+    assert told in lines
+    assert told in page.read_text()
+    equal = ["--batch", "3", *(["--rank", "a:cost=1b,least=0"] * 3)]  # one rank too many would bring nothing
+    for arguments in (TWO, [*equal, "--rank", "b:cost=1b,least=0"]):
+        assert not any("leave out" in line or line.startswith(("keep", "best")) for line in shown(*arguments))
+
+
 def test_balancenet_shows_key_query_and_value() -> None:
     ranks = ["--rank", "a:cost=1b,ops=3,memory=1,latency=1", "--rank", "b:cost=1b,ops=1,memory=3,latency=2"]
     lines = shown("--batch", "60", *ranks, "--balancenet")
@@ -91,7 +102,7 @@ def test_balancenet_shows_key_query_and_value() -> None:
 
 def test_json_holds_what_was_asked_and_what_is_shown(tmp_path: Path) -> None:
     document = document_of(*TWO)
-    assert set(document) == {"schema", "batch", "ranks", "plans", "left_out", "balancenet"}
+    assert set(document) == {"schema", "batch", "ranks", "plans", "left_out", "membership", "balancenet"}
     assert (document["schema"], document["batch"]) == (1, 256)
     assert [entry["policy"] for entry in document["left_out"]] == ["fixed"]
     request = {"ranks": document["ranks"], "batch": 256}
@@ -245,6 +256,22 @@ def test_the_page_holds_everything(tmp_path: Path) -> None:
     assert points["minmax"]["x"] == plans[-1]["batches"]
     assert points["minmax"]["y"] == plans[-1]["seconds"]
     assert [points["minmax"]["marker"]["color"][0]] == [curves[0]["line"]["color"]]
+
+
+def test_the_page_of_many_ranks_stays_readable(tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    ranks = ["--rank", "a:cost=0.002+0.0005b,count=16", "--rank", "b:cost=0.002+0.0008b,count=16"]
+    assert plan("--batch", "8192", *ranks, "--html", str(path)).exit_code == 0
+    assert "Bars of the literal forms go on beyond the chart" in path.read_text()
+    plans = document_of("--batch", "8192", *ranks)["plans"]
+    (_, bars), (data, curves) = figures(path.read_text())
+    assert [trace["name"] for trace in data[:2]] == ["0 a 0, 1 a 1, 2 a 2 and 13 more",
+                                                     "16 b 0, 17 b 1, 18 b 2 and 13 more"]  # fmt: skip
+    # A literal form takes ten times as long, and would press all others to the ground.
+    whole = [each for each in plans if each["total"] == 8192]
+    assert max(each["step"] for each in plans) > 5 * max(each["step"] for each in whole)
+    assert bars["yaxis"]["range"] == curves["yaxis"]["range"] == [0, 1.1 * max(each["step"] for each in whole)]
+    assert curves["xaxis"]["range"] == [0, 1.1 * max(max(each["batches"]) for each in whole)]
 
 
 def test_a_page_without_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from atoll.loading.settings import Settings
-from atoll.watching import live
 from atoll.watching.board import Board
 from atoll.watching.json_lines import JsonLines
 from atoll.watching.live import PlainLines, TerminalLine, event_line, line_of
@@ -310,4 +309,3 @@ def test_only_rank_0_shows_anything(tmp_path: Path) -> None:
 def test_settings_hold_what_is_watched() -> None:
     assert Settings().watch == Watch()
     assert Settings(watch=Watch(live=False)).watch.live is False
-    assert live.is_terminal() is False

@@ -90,7 +90,8 @@ def _answer(request: dict[str, Any], policy: str, form: str, balancenet: bool) -
     if policy:
         wanted = {**request, "policy": policy} | ({"form": form} if form else {})
         everything = {"plans": [_C.plan_batches(wanted)], "left_out": []}
-    return {**asked, **everything, "balancenet": metrics}
+    membership = _C.advise_membership({"ranks": request["ranks"], "batch": request["batch"]})
+    return {**asked, **everything, "membership": membership, "balancenet": metrics}
 
 
 def _page(document: dict[str, Any]) -> str:

@@ -26,6 +26,8 @@ def show(document: Document, *, by_rank: bool, balancenet: bool, console: Consol
         console.print(Text(f"{', '.join(names)}: {note}"))
     for each in document["left_out"]:
         console.print(Text(f"{each['policy']} is left out: {each['reason']}", "yellow"))
+    for line in advice(document):
+        console.print(Text(line, "yellow"))
     console.print(Text(verdict(document), "bold"), soft_wrap=True)
 
 
@@ -42,6 +44,14 @@ def verdict(document: Document) -> str:
         return f"{bound}; {name_of(plan)} takes {seconds_text(plan['step'])} for {plan['total']} samples"
     longer = 100 * (plan["distance"] - 1)
     return f"{bound}; {name_of(plan)} takes " + (f"{longer:.1f} % longer" if longer >= 0.05 else "no longer")
+
+
+def advice(document: Document) -> list[str]:
+    """Which ranks cost more than they bring; nothing where all together are as fast, but for a hundredth."""
+    membership = document["membership"]
+    if membership["all_step"] is not None and membership["best_step"] > 0.99 * membership["all_step"]:
+        return []
+    return [line for line in membership["advice"] if not line.startswith("keep ")]
 
 
 def seconds_text(seconds: float) -> str:
