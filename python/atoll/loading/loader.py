@@ -73,7 +73,8 @@ class DataLoader:
         self._exchange.agree("atoll.DataLoader", self._facts, "Give all ranks the same arguments and the same dataset.")
         self.planner = Planner(
             self._exchange, global_batch, policy=policy, shares=shares, max_batch=max_batch, micro_batch=micro_batch,
-            model=model, weights=self._weights, settings=settings or Settings(), batch_of=self._sample_batch,
+            model=model, weights=self._weights, settings=settings or Settings(), seed=seed,
+            batch_of=self._sample_batch,
         )  # fmt: skip
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)

@@ -28,10 +28,10 @@ class Planner:
     def __init__(
         self, exchange: Exchange, global_batch: int, *, policy: str, shares: Sequence[float] | None,
         max_batch: int | None, micro_batch: int | None, model: nn.Module | None, weights: Weights | None,
-        settings: Settings, batch_of: Callable[[int], Any],
+        settings: Settings, seed: int, batch_of: Callable[[int], Any],
     ) -> None:  # fmt: skip
         self._exchange, self._settings = exchange, settings
-        self._policy = Policy(policy, global_batch, exchange.ranks, shares, settings, is_weighted=model is not None)
+        self._policy = Policy(policy, global_batch, exchange.ranks, shares, settings, seed=seed, is_weighted=model is not None)
         device = next(model.parameters()).device if model is not None else torch.device("cpu")
         own = RankFacts(str(device), max_batch, micro_batch, settings.watts)
         if model is not None and settings.measure and self._policy.needs_costs:
@@ -68,7 +68,7 @@ class Planner:
         """The last step of an epoch: the same policy on fewer samples, of which a rank may get none."""
         key = (plan.version, samples)
         if key not in self._tails:
-            self._tails[key] = self._policy.split(self.facts, samples, least=0)
+            self._tails[key] = self._policy.tail(self.facts, samples)
         return self._tails[key]
 
     # For the loader.

@@ -2,6 +2,7 @@
 """From what is known of the ranks to their shares, by the name of a policy."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from atoll import _C
 from atoll.loading.facts import RankFacts
@@ -12,13 +13,14 @@ NEED_NO_COSTS = ("equal", "random", "fixed")
 
 
 class Policy:
-    """Raises ValueError for one that does not exist, and for what no policy can do."""
+    """One policy with its arguments. Raises ValueError for one that does not exist, and for what no policy can do."""
 
     def __init__(
         self, name: str, global_batch: int, ranks: int, shares: Sequence[float] | None, settings: Settings, *,
-        is_weighted: bool,
+        seed: int, is_weighted: bool,
     ) -> None:  # fmt: skip
-        self._name, self._global_batch, self._shares, self._settings = name, global_batch, shares, settings
+        if name not in _C.policies():
+            raise ValueError(f'there is no policy "{name}": {", ".join(_C.policies())}')
         if global_batch < ranks * settings.least:
             raise ValueError(
                 f"a global batch of {global_batch} samples cannot give {settings.least} to each of {ranks} ranks: raise "
@@ -33,16 +35,27 @@ class Policy:
                 f'policy "{name}" makes uneven shares, and without their weights gradients would be wrong: give '
                 'model=DistributedDataParallel(net), or policy="equal"'
             )
+        self.name, self.global_batch, self._settings = name, global_batch, settings
         self.needs_costs = name not in NEED_NO_COSTS
+        self._request: dict[str, Any] = {"policy": name, "seed": seed, "form": settings.form}
+        if shares is not None:
+            self._request["shares"] = list(shares)
+
+    def predicted(self, ranks: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+        """The plan of `samples` with what the ranks' costs predict for it, as the planner gives it."""
+        return _C.plan_batches({**self._request, "ranks": ranks, "batch": samples})
 
     def plan(self, facts: list[RankFacts], version: int, first_step: int) -> Plan:
-        batches = self.split(facts, self._global_batch, self._settings.least)
-        return Plan(version, first_step, tuple(batches))
+        """Of a whole step."""
+        found = self.predicted(self.ranks(facts), self.global_batch)
+        return Plan(version, first_step, tuple(found["batches"]), found["step"])
 
-    def split(self, facts: list[RankFacts], samples: int, least: int) -> list[int]:
-        quantum = self._settings.quantum if samples == self._global_batch else 1
-        ranks = [rank.as_planned(min(least, samples), quantum) for rank in facts]
-        if self._name == "minmax":
-            return _C.split_batches(ranks, samples)[0]
-        bounds = [(rank["least"], rank.get("most"), rank["quantum"]) for rank in ranks]
-        return _C.apportion(self._shares or [1.0] * len(ranks), samples, bounds)
+    def tail(self, facts: list[RankFacts], samples: int) -> list[int]:
+        """Of the last step of an epoch, in which ranks may get nothing."""
+        ranks = [{**rank, "least": 0, "quantum": 1} for rank in self.ranks(facts)]
+        request = {**self._request, "form": "normalised", "ranks": ranks, "batch": samples}
+        batches: list[int] = _C.plan_batches(request)["batches"]
+        return batches
+
+    def ranks(self, facts: list[RankFacts]) -> list[dict[str, Any]]:
+        return [rank.as_planned(self._settings.least, self._settings.quantum) for rank in facts]

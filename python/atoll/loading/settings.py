@@ -15,6 +15,8 @@ from atoll.watching.options import Watch
 class Settings:
     """Of atoll.DataLoader; equal on all ranks."""
 
+    form: str = "normalised"
+    """Of BalanceNet's policies: literal keeps the paper's own integers, which do not add up to the global batch."""
     update_interval: int = 50
     """Steps between two looks at the measured times. 0: the first plan stays."""
     gain: float = 0.03
