@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from atoll.loading.settings import Settings
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
+    from atoll.watching.options import Watch
     from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm, merge_batch_norm
 
 _WHERE = {
@@ -40,6 +41,7 @@ _WHERE = {
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
+    "Watch": "atoll.watching.options",
     "convert_batch_norm": "atoll.weighting.batch_norm",
     "dump": "atoll.backend",
     "islands": "atoll.backend",
@@ -59,6 +61,7 @@ __all__ = [
     "Settings",
     "SyncBatchNorm",
     "Vendor",
+    "Watch",
     "__version__",
     "convert_batch_norm",
     "device",

@@ -16,6 +16,7 @@ from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
 from atoll.doctor.command import doctor
 from atoll.launch import command as launch
+from atoll.planning.command import plan
 
 app = typer.Typer(
     name="atoll",
@@ -62,6 +63,7 @@ app.command()(doctor)
 app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
 app.command()(launch.ps)
 app.command()(launch.stop)
+app.add_typer(plan)
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from atoll.watching.options import Watch
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,3 +42,5 @@ class Settings:
     """Part of an accelerator's memory that stays free."""
     watts: tuple[float, float] | None = None
     """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
+    watch: Watch = Watch()
+    """What rank 0 shows of the training. May differ between ranks."""

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as one HTML page that holds everything it needs."""
+
+import json
+import math
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from atoll import _C
+from atoll.planning.table import advice, cost_text, name_of, seconds_text, verdict
+
+Document = dict[str, Any]
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
+_COMPUTE, _WAITING, _BOUND = "#0072b2", "#d9d9d9", "#d62728"
+_SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down", "pentagon", "hexagon", "star",
+            "bowtie")  # fmt: skip
+_MOST_POINTS = 300  # of a curve
+_FAR = 2.5  # times what the others have
+_CONFIG = {"displaylogo": False, "responsive": True}
+
+
+def page(document: Document) -> str:
+    """The bars of all plans and the curves of all ranks, with the tables beneath."""
+    template = resources.files("atoll.planning").joinpath("page.html").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"seconds": seconds_text, "name_of": name_of, "cost": cost_text}
+    return environment.from_string(template).render(
+        document=document, verdict=verdict(document), advice=advice(document), plotly=get_plotlyjs(),
+        bars=_html(bars(document)), is_cut=_range(document, "seconds") is not None, curves=_html(curves(document)),
+    )  # fmt: skip
+
+
+def _html(figure: go.Figure) -> str:
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG))
+
+
+def bars(document: Document) -> go.Figure:
+    """For each plan and rank, how long it computes and waits; the bound as a line."""
+    plans = document["plans"]
+    labels = _labels(plans[0]["names"])
+    places: list[list[str]] = [[], []]
+    computes: list[float] = []
+    waits: list[float] = []
+    hints: list[str] = []
+    for plan in plans:
+        places[0] += [_narrow(name_of(plan))] * len(labels)
+        places[1] += labels
+        computes += plan["seconds"]
+        waits += [plan["step"] - seconds for seconds in plan["seconds"]]
+        hints += [f"{samples} samples" for samples in plan["batches"]]
+    figure = go.Figure()
+    hover = "%{x}<br>%{customdata}<br>%{y:.4g} s<extra>%{fullData.name}</extra>"
+    for name, values, colour in (("computes", computes, _COMPUTE), ("waits", waits, _WAITING)):
+        figure.add_bar(x=places, y=values, name=name, marker_color=colour, customdata=hints, hovertemplate=hover)
+    bound = plans[0]["bound"]
+    name = f"bound, {seconds_text(bound)}"
+    figure.add_hline(bound, line_color=_BOUND, line_dash="dash", name=name, showlegend=True)
+    figure.update_layout(barmode="stack", template="plotly_white", yaxis_title="seconds", legend_orientation="h",
+                         legend_y=1.12, margin_t=40, height=480, xaxis_type="multicategory",
+                         yaxis_range=_range(document, "seconds"))  # fmt: skip
+    return figure
+
+
+def curves(document: Document) -> go.Figure:
+    """Seconds by batch, a line for all ranks of the same cost, and where each plan puts each rank."""
+    plans = document["plans"]
+    labels = _labels(plans[0]["names"])
+    costs = [json.dumps(rank["cost"], sort_keys=True) for rank in document["ranks"]]
+    kinds = list(dict.fromkeys(costs))
+    colours = [_COLOURS[kinds.index(cost) % len(_COLOURS)] for cost in costs]
+    width = _range(document, "batches")
+    batches = _grid(1.1 * max(max(plan["batches"]) for plan in plans) if width is None else width[1])
+    figure = go.Figure()
+    for text in kinds:
+        members = [place for place, cost in enumerate(costs) if cost == text]
+        cost = _C.Cost.from_json(text)
+        figure.add_scatter(
+            x=batches, y=[cost.seconds(batch) for batch in batches], mode="lines", hoverinfo="skip",
+            name=_joined([labels[place] for place in members]), line_color=colours[members[0]],
+        )  # fmt: skip
+    for place, plan in enumerate(plans):
+        figure.add_scatter(
+            x=plan["batches"], y=plan["seconds"], mode="markers", name=name_of(plan), text=labels,
+            hovertemplate="%{text}<br>%{x} samples<br>%{y:.4g} s<extra>%{fullData.name}</extra>",
+            marker={"symbol": _SYMBOLS[place % len(_SYMBOLS)], "color": colours, "size": 11,
+                    "line": {"color": "black", "width": 1}},
+        )  # fmt: skip
+    figure.update_layout(template="plotly_white", xaxis_title="samples in a step", yaxis_title="seconds", height=560,
+                         margin_t=20, xaxis_range=width, yaxis_range=_range(document, "seconds"))  # fmt: skip
+    return figure
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """All different."""
+    return [f"{place} {name}".strip() for place, name in enumerate(names)]
+
+
+def _narrow(name: str) -> str:
+    """A policy's name in lines, so that names side by side stay apart."""
+    return name.replace("-", "-<br>").replace(" (", "<br>(")
+
+
+def _joined(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _range(document: Document, numbers: str) -> list[float] | None:
+    """An axis for the plans that divide the whole batch, where a literal form is far beyond them."""
+    most = max(max(plan[numbers]) for plan in document["plans"])
+    whole = [max(plan[numbers]) for plan in document["plans"] if plan["total"] == document["batch"]]
+    return [0, 1.1 * max(whole)] if whole and most > _FAR * max(whole) else None
+
+
+def _grid(end: float) -> list[int]:
+    return sorted({math.ceil(max(2, end) * step / _MOST_POINTS) for step in range(_MOST_POINTS + 1)})

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as tables."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Document = dict[str, Any]
+_WIDTH = 120  # where the output is not a terminal
+_BALANCENET = {"eq5": "BalanceNet, equation 5", "alg1": "BalanceNet, Algorithm 1"}
+
+
+def show(document: Document, *, by_rank: bool, balancenet: bool, console: Console | None = None) -> None:
+    """Prints the ranks, the plans and, where asked for, each plan by rank and BalanceNet's figures."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)
+    for title, table in _parts(document, by_rank, balancenet):
+        console.print(Text(title, "bold"))
+        console.print(table)
+        console.print()
+    for note, names in _notes(document["plans"]).items():
+        console.print(Text(f"{', '.join(names)}: {note}"))
+    for each in document["left_out"]:
+        console.print(Text(f"{each['policy']} is left out: {each['reason']}", "yellow"))
+    for line in advice(document):
+        console.print(Text(line, "yellow"))
+    console.print(Text(verdict(document), "bold"), soft_wrap=True)
+
+
+def name_of(plan: Document) -> str:
+    """With the form, where that is not the normalised one."""
+    return f"{plan['policy']} (literal)" if plan.get("form") == "literal" else str(plan["policy"])
+
+
+def verdict(document: Document) -> str:
+    """How the first plan, which is the equal one among all, compares with the bound."""
+    plan = document["plans"][0]
+    bound = f"Atoll: {document['batch']} samples take at least {seconds_text(plan['bound'])}"
+    if plan["total"] != document["batch"]:
+        return f"{bound}; {name_of(plan)} takes {seconds_text(plan['step'])} for {plan['total']} samples"
+    longer = 100 * (plan["distance"] - 1)
+    return f"{bound}; {name_of(plan)} takes " + (f"{longer:.1f} % longer" if longer >= 0.05 else "no longer")
+
+
+def advice(document: Document) -> list[str]:
+    """Which ranks cost more than they bring; nothing where all together are as fast, but for a hundredth."""
+    membership = document["membership"]
+    if membership["all_step"] is not None and membership["best_step"] > 0.99 * membership["all_step"]:
+        return []
+    return [line for line in membership["advice"] if not line.startswith("keep ")]
+
+
+def seconds_text(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def cost_text(cost: Document) -> str:
+    """Seconds by batch b, as the short form of ranks has it."""
+    factor = f"{cost['factor']:.4g} x " if "factor" in cost else ""
+    fixed = cost.get("fixed") or cost.get("per_launch") or 0
+    affine = (f"{fixed:.4g}+" if fixed else "") + f"{cost.get('per_sample', 0):.4g}b"
+    match cost["shape"]:
+        case "affine":
+            text = affine
+        case "saturating":
+            text = f"{affine}, knee {cost['knee']:.4g}"
+        case "staircase":
+            text = f"{affine}, steps of {cost['step']}"
+        case _:
+            text = f"{len(cost['points'])} measured points"
+    return factor + text + (", overlapped" if "overlap" in cost else "")
+
+
+def _parts(document: Document, by_rank: bool, balancenet: bool) -> Iterator[tuple[str, Table]]:
+    yield "Ranks", _ranks(document["ranks"])
+    yield f"Plans for {document['batch']} samples", _plans(document["plans"])
+    if by_rank:
+        for plan in document["plans"]:
+            yield name_of(plan), _by_rank(plan)
+    if balancenet:
+        for rule, title in _BALANCENET.items():
+            if document["balancenet"][rule]:
+                yield title, _metrics(document["balancenet"][rule])
+
+
+def _table(*columns: str, left: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    return table
+
+
+def _ranks(ranks: Sequence[Document]) -> Table:
+    table = _table("rank", "name", "seconds by batch", "least", "most", "watts", left=("name", "seconds by batch"))
+    for place, rank in enumerate(ranks):
+        watts = f"{rank['busy_watts']:.4g}/{rank['idle_watts']:.4g}" if "busy_watts" in rank else "-"
+        least, most = str(rank.get("least", 1)), str(rank.get("most", "-"))
+        table.add_row(str(place), rank.get("name", ""), cost_text(rank["cost"]), least, most, watts)
+    return table
+
+
+def _plans(plans: Sequence[Document]) -> Table:
+    table = _table("policy", "batches", "step", "idle", "step/bound", "J/sample", left=("policy", "batches"))
+    for plan in plans:
+        joules = plan.get("joules_per_sample")
+        table.add_row(
+            name_of(plan), " ".join(map(str, plan["batches"])), seconds_text(plan["step"]),
+            f"{100 * plan['mean_idle']:.1f} %", f"{plan['distance']:.3f}", "-" if joules is None else f"{joules:.4g}",
+        )  # fmt: skip
+    return table
+
+
+def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
+    """Each note with the plans that have it."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        for note in plan["notes"]:
+            found.setdefault(note, []).append(name_of(plan))
+    return found
+
+
+def _by_rank(plan: Document) -> Table:
+    table = _table("rank", "name", "samples", "computes", "waits", "idle", left=("name",))
+    rows = zip(plan["names"], plan["batches"], plan["seconds"], plan["idle"], strict=True)
+    for place, (name, samples, seconds, idle) in enumerate(rows):
+        waits = seconds_text(plan["step"] - seconds) if plan["step"] > seconds else "-"
+        table.add_row(str(place), name, str(samples), seconds_text(seconds), waits, f"{100 * idle:.1f} %")
+    return table
+
+
+def _metrics(ranks: Sequence[Document]) -> Table:
+    """The paper's names; Query is the share of the batch that a rank asks for, Value the batch that it gets."""
+    table = _table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
+    for place, rank in enumerate(ranks):
+        lists = (" ".join(f"{value:.3g}" for value in rank[key]) for key in ("NL", "NCW"))
+        figures = (f"{rank[key]:.3f}" for key in ("K", "MW"))
+        table.add_row(str(place), rank["name"], *figures, *lists, f"{rank['query']:.3f}", str(rank["value"]))
+    return table

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The newest record as gauges that Prometheus reads over HTTP."""
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from atoll.watching.record import REPLICA_DRIFT, PlanEvent, WindowRecord
+
+log = logging.getLogger("atoll.watch")
+
+
+class Prometheus:
+    """One endpoint with Atoll's gauges alone, from the first record on. What is not known has no gauge."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        try:
+            import prometheus_client as client
+            from prometheus_client import core
+        except ImportError as error:
+            raise ImportError(
+                f"{self} needs the package prometheus_client ({error}): pip install prometheus_client"
+            ) from None
+        self._gauges = _Gauges(core)
+        registry = client.CollectorRegistry()
+        registry.register(self._gauges)
+        try:
+            self._server, self._thread = client.start_http_server(port, registry=registry)
+        except OSError as error:
+            raise ValueError(f"{self} cannot listen: {error.strerror}: give a free port, or 0 for any") from None
+        self.port = self._server.server_port
+        os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
+        log.info("Prometheus reads port %d", self.port)
+
+    def __str__(self) -> str:
+        return f"Watch(prometheus={self.port})"
+
+    def window(self, record: WindowRecord) -> None:
+        self._gauges.record = record
+
+    def event(self, event: PlanEvent) -> None:
+        self._gauges.count(event)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Gauges:
+    """A collector of prometheus_client: read by its server's threads."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self.record: WindowRecord | None = None
+        self._events: dict[str, int] = {}
+        self._drift: float | None = None
+
+    def count(self, event: PlanEvent) -> None:
+        self._events = {**self._events, event.kind: self._events.get(event.kind, 0) + 1}
+        if event.kind == REPLICA_DRIFT:
+            self._drift = event.value
+
+    def collect(self) -> Iterator[Any]:
+        events = self._core.CounterMetricFamily("atoll_events", "Events by kind.", labels=["kind"])
+        for kind, number in self._events.items():
+            events.add_metric([kind], number)
+        yield events
+        record = self.record
+        drift = record.replica_drift if record is not None and record.replica_drift is not None else self._drift
+        yield from self._single("replica_drift", "Largest difference of a parameter between ranks.", drift)
+        if record is None:
+            return
+        for name, help_text, value in (
+            ("step", "Steps done.", record.step),
+            ("step_seconds", "Measured time of a step.", record.wall_seconds),
+            ("predicted_step_seconds", "Time of a step that the plan predicts.", record.predicted_seconds),
+            ("bound_step_seconds", "The shortest step of any plan.", record.bound_seconds),
+            ("bound_distance_ratio", "Measured time of a step over the shortest of any plan.", record.distance),
+            ("samples_per_second", "Samples of all ranks.", record.samples_per_second),
+            ("plan_version", "Version of the plan in force.", record.plan),
+        ):
+            yield from self._single(name, help_text, value)
+        for name, help_text, values in (
+            ("batch_samples", "Samples in a step.", record.batches),
+            ("compute_seconds", "Time in a step up to the last gradient.", record.compute_seconds),
+            ("input_seconds", "Time in a step that waits for the data loader.", record.input_seconds),
+            ("waiting_ratio", "Share of a step that waits for the slowest rank.", record.waiting),
+            ("speed_factor", "Measured over profiled time.", record.speed_factors),
+        ):
+            yield self._by_rank(name, help_text, record.devices, values)
+
+    def _single(self, name: str, help_text: str, value: float | None) -> Iterator[Any]:
+        if value is not None:
+            yield self._core.GaugeMetricFamily(f"atoll_{name}", help_text, value=value)
+
+    def _by_rank(self, name: str, help_text: str, devices: tuple[str, ...], values: tuple[float, ...]) -> Any:
+        gauge = self._core.GaugeMetricFamily(f"atoll_{name}", help_text, labels=["rank", "device"])
+        for rank, (device, value) in enumerate(zip(devices, values, strict=False)):
+            gauge.add_metric([str(rank), device], value)
+        return gauge

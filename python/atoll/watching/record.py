@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rank 0 knows of a stretch of the training, and what happened in it."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+NEW_PLAN, DRIFT, LEAVE_OUT, REPLICA_DRIFT = "new plan", "drift", "leave out", "replica drift"  # kinds of events
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """The steps since the last record. Lists go by rank; times are seconds of one step, medians over the window."""
+
+    step: int  # done so far, from the beginning of the training
+    plan: int  # version of the plan in force
+    plan_id: str  # equal for equal plans
+    devices: tuple[str, ...]
+    batches: tuple[int, ...]
+    compute_seconds: tuple[float, ...]  # up to the last gradient, without waits for others
+    input_seconds: tuple[float, ...]  # waits for the data loader
+    wall_seconds: float  # from step to step, on rank 0's clock
+    predicted_seconds: float | None = None  # of the plan; None: not known, as for all below
+    bound_seconds: float | None = None  # the shortest that any division has
+    speed_factors: tuple[float, ...] = ()  # gamma: measured over profiled time; above 1 is slower
+    replica_drift: float | None = None  # the largest difference of a parameter between ranks
+
+    @property
+    def samples(self) -> int:
+        """Of one step."""
+        return sum(self.batches)
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.wall_seconds if self.wall_seconds > 0 else 0.0
+
+    @property
+    def waiting(self) -> tuple[float, ...]:
+        """By rank, the share of a step in which it waits for the rank that takes longest to load and compute."""
+        busy = [loads + computes for loads, computes in zip(self.input_seconds, self.compute_seconds, strict=True)]
+        longest = max(busy, default=0.0)
+        step = max(self.wall_seconds, longest)
+        return tuple((longest - seconds) / step if step > 0 else 0.0 for seconds in busy)
+
+    @property
+    def distance(self) -> float | None:
+        """How many times as long as the bound a step takes."""
+        return self.wall_seconds / self.bound_seconds if self.bound_seconds else None
+
+    def to_json(self) -> dict[str, Any]:
+        """With what is derived."""
+        derived = {"samples_per_second": self.samples_per_second, "waiting": self.waiting, "distance": self.distance}
+        return {name: _plain(value) for name, value in (asdict(self) | derived).items()}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "WindowRecord":
+        """Ignores what is derived, and other keys."""
+        return WindowRecord(**_known(value, WindowRecord))
+
+
+@dataclass(frozen=True)
+class PlanEvent:
+    """Something that a user should know of."""
+
+    step: int
+    kind: str
+    text: str
+    rank: int | None = None  # whom it is about
+    value: float | None = None  # the kind's number
+    plan: int | None = None  # version of the plan it brought
+    batches: tuple[int, ...] = ()
+
+    @staticmethod
+    def new_plan(step: int, plan: int, batches: tuple[int, ...], reason: str) -> "PlanEvent":
+        """Holds from `step` on."""
+        text = f"new plan {plan}: {numbers(batches)}: {reason}"
+        return PlanEvent(step, NEW_PLAN, text, plan=plan, batches=batches)
+
+    @staticmethod
+    def drift(step: int, rank: int, device: str, factor: float) -> "PlanEvent":
+        """`factor`: measured over predicted seconds."""
+        text = f"rank {rank} ({device}) takes {factor:.2f} times its predicted time"
+        return PlanEvent(step, DRIFT, text, rank, factor)
+
+    @staticmethod
+    def leave_out(step: int, rank: int, device: str, gain: float) -> "PlanEvent":
+        """`gain`: the share of a step's time that the others would save without this rank."""
+        text = f"leave rank {rank} ({device}) out: -{100 * gain:.0f} % time per step"
+        return PlanEvent(step, LEAVE_OUT, text, rank, gain)
+
+    @staticmethod
+    def replica_drift(step: int, difference: float) -> "PlanEvent":
+        """`difference`: the largest between equal parameters on two ranks."""
+        text = f"parameters differ by up to {difference:.3g} between ranks"
+        return PlanEvent(step, REPLICA_DRIFT, text, value=difference)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "PlanEvent":
+        return PlanEvent(**_known(value, PlanEvent))
+
+
+def numbers(values: tuple[int, ...], most: int = 8) -> str:
+    """The first few of them."""
+    return " ".join(map(str, values[:most])) + (" ..." if len(values) > most else "")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _known(value: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The fields of `kind`, as it holds them."""
+    names = [field.name for field in fields(kind) if field.name in value]
+    return {name: tuple(value[name]) if isinstance(value[name], list) else value[name] for name in names}

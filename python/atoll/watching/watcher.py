@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever shows records and events."""
+
+import atexit
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from atoll.watching.options import Watch
+from atoll.watching.record import PlanEvent, WindowRecord
+
+log = logging.getLogger("atoll.watch")
+
+
+class Watcher(Protocol):
+    """May raise whatever goes wrong: Watchers catches it."""
+
+    def window(self, record: WindowRecord) -> None: ...
+    def event(self, event: PlanEvent) -> None: ...
+    def close(self) -> None: ...
+
+
+def watchers(watch: Watch) -> list[Watcher]:
+    """Those that `watch` asks for. Raises ValueError when a file or a port cannot be had, ImportError when a package is
+    missing; then none is left open."""
+    made: list[Watcher] = []
+    try:
+        for make in _makers(watch):
+            made.append(make())
+    except BaseException:
+        for watcher in made:
+            with contextlib.suppress(Exception):
+                watcher.close()
+        raise
+    return made
+
+
+def _makers(watch: Watch) -> list[Callable[[], Watcher]]:
+    """What is absent or not asked for is not imported."""
+    makers: list[Callable[[], Watcher]] = []
+    if (path := watch.json_lines) is not None:
+        from atoll.watching.json_lines import JsonLines
+
+        makers.append(lambda: JsonLines(path))
+    if (folder := watch.tensorboard) is not None:
+        from atoll.watching.board import Board
+
+        makers.append(lambda: Board(folder))
+    if (port := watch.prometheus) is not None:
+        from atoll.watching.prometheus import Prometheus
+
+        makers.append(lambda: Prometheus(port))
+    if watch.live is not False:
+        from atoll.watching.live import is_terminal, live_line
+
+        if watch.live or is_terminal():
+            makers.append(live_line)
+    return makers
+
+
+class Watchers:
+    """All watchers of one training; none on ranks other than 0. Constructing it raises what `watchers` does. Afterwards
+    nothing here raises: a watcher that fails is closed, with one warning."""
+
+    def __init__(self, watch: Watch, rank: int) -> None:
+        self.list = watchers(watch) if rank == 0 else []
+        if self.list:
+            atexit.register(self.close)
+
+    def window(self, record: WindowRecord) -> None:
+        self._each(lambda watcher: watcher.window(record))
+
+    def event(self, event: PlanEvent) -> None:
+        self._each(lambda watcher: watcher.event(event))
+
+    def close(self) -> None:
+        """Everything told so far is written. Later calls do nothing."""
+        atexit.unregister(self.close)
+        self._each(lambda watcher: watcher.close())
+        self.list = []
+
+    def _each(self, tell: Callable[[Watcher], None]) -> None:
+        for watcher in list(self.list):
+            try:
+                tell(watcher)
+            except Exception as error:
+                self.list.remove(watcher)
+                with contextlib.suppress(Exception):
+                    watcher.close()
+                log.warning("%s stops, the training goes on: %s", watcher, error)
