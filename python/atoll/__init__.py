@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from atoll.vendors import this_device as device
     from atoll.watching.options import Watch
     from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm, merge_batch_norm
+    from atoll.weighting.replicas import align_replicas, replica_difference
 
 _WHERE = {
     "BatchSampler": "atoll.loading.sampler",
@@ -42,6 +43,7 @@ _WHERE = {
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
     "Watch": "atoll.watching.options",
+    "align_replicas": "atoll.weighting.replicas",
     "convert_batch_norm": "atoll.weighting.batch_norm",
     "dump": "atoll.backend",
     "islands": "atoll.backend",
@@ -51,6 +53,7 @@ _WHERE = {
     "monitored_barrier": "atoll.backend",
     "print_schedule": "atoll.backend",
     "register_vendor": "atoll.vendors",
+    "replica_difference": "atoll.weighting.replicas",
     "time_split": "atoll.backend",
 }
 __all__ = [
@@ -63,6 +66,7 @@ __all__ = [
     "Vendor",
     "Watch",
     "__version__",
+    "align_replicas",
     "convert_batch_norm",
     "device",
     "dump",
@@ -73,6 +77,7 @@ __all__ = [
     "monitored_barrier",
     "print_schedule",
     "register_vendor",
+    "replica_difference",
     "time_split",
 ]
 

@@ -89,8 +89,8 @@ class DataLoader:
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
-        """Samples of a whole step by rank, as the plan in force has them."""
-        return self.planner.batch_sizes()
+        """Samples of a whole step by rank, by the newest plan; workers may have been handed some steps of the one before."""
+        return list(self.planner.newest.batches)
 
     @property
     def step_complete(self) -> bool:
@@ -138,6 +138,7 @@ class DataLoader:
         """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every re-plan."""
         order = self._agreed_order()
         self._feed.begin(order, self._position, self._steps, self.epoch if self._is_stream else None)
+        self.planner.asks()
         for self._slice, self._part, batch in self._parts():
             if self._weights is not None:
                 self._weights.begin(self._part)
@@ -147,7 +148,8 @@ class DataLoader:
                 self._position, self._steps = self._slice.window.last, self._steps + 1
             yield batch
             if self._part.is_last:
-                self.planner.step_ended(self._steps, self._feed.next_step)
+                self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
+            self.planner.asks()
         self._slice = self._part = None
         self._position, self.epoch = 0, self.epoch + 1
 
@@ -182,9 +184,8 @@ class DataLoader:
         self._exchange.agree("atoll.DataLoader", facts, "All ranks must load the same samples in the same order.")
         return order
 
-    def _sample_batch(self, size: int) -> Any:
-        """Collated samples for measurements, from the beginning of the dataset."""
-        keys = [(0, index) if self._is_stream else index for index in range(min(size, len(self._dataset)))]
-        samples = [self._dataset[key] for key in keys]
-        samples += [samples[index % len(samples)] for index in range(size - len(samples))]
-        return self._loader.collate_fn(samples)
+    def _sample_batch(self, size: int, first: int = 0) -> Any:
+        """`size` collated samples for measurements, from one of the dataset's first on, again from the beginning where
+        it is too short."""
+        places = [(first + index) % len(self._dataset) for index in range(size)]
+        return self._loader.collate_fn([self._dataset[(0, place) if self._is_stream else place] for place in places])

@@ -7,15 +7,21 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
+from atoll.loading.follower import Follower
 from atoll.loading.measuring import measure
 from atoll.loading.plans import Plan, PlanBook
 from atoll.loading.policy import Policy
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes
 from atoll.loading.windows import parts_needed
+from atoll.profiling.device import memory_used
+from atoll.profiling.forward import to_device
+from atoll.weighting.limits import depends_on_batch, warnings_for
+from atoll.weighting.replicas import checksum, replica_difference
 from atoll.weighting.weights import Weights
 
 log = logging.getLogger("atoll.plan")
@@ -23,35 +29,55 @@ log = logging.getLogger("atoll.plan")
 
 class Planner:
     """Makes the plans of one loader and follows the training's times. Constructing it measures the devices, which is
-    collective; so are `step_ended`, at steps that all ranks know, and nothing else."""
+    collective, as is `step_ended` after every update interval."""
 
     def __init__(
         self, exchange: Exchange, global_batch: int, *, policy: str, shares: Sequence[float] | None,
         max_batch: int | None, micro_batch: int | None, model: nn.Module | None, weights: Weights | None,
-        settings: Settings, seed: int, batch_of: Callable[[int], Any],
+        settings: Settings, seed: int, batch_of: Callable[..., Any],
     ) -> None:  # fmt: skip
-        self._exchange, self._settings = exchange, settings
-        self._policy = Policy(policy, global_batch, exchange.ranks, shares, settings, seed=seed, is_weighted=model is not None)
-        device = next(model.parameters()).device if model is not None else torch.device("cpu")
-        own = RankFacts(str(device), max_batch, micro_batch, settings.watts)
+        self._exchange, self._settings, self._model = exchange, settings, model
+        self._policy = Policy(policy, global_batch, exchange.ranks, shares, settings, seed=seed,
+                              is_weighted=model is not None)  # fmt: skip
+        self._device = next(model.parameters()).device if model is not None else torch.device("cpu")
+        own = RankFacts(str(self._device), max_batch, micro_batch, settings.watts)
         if model is not None and settings.measure and self._policy.needs_costs:
             own.profile = measure(model, batch_of, exchange, settings, global_batch, own.cap()).to_json()
         self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
         self._parts_alike = weights is not None and weights.parts_must_match
-        self._times = StepTimes(device)
+        self._times = StepTimes(self._device)
         if weights is not None:
             weights.when_ready = self._times.ready
         self._tails: dict[tuple[int, int], list[int]] = {}
-        self._book = PlanBook(self._policy.plan(self.facts, version=0, first_step=0))
-        log.info("plan 0: batches %s", list(self._book.plans[0].batches))
+        self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
+        self._book = PlanBook(self._follower.first_plan())
+        self._windows = 0
+        log.info("plan %d: batches %s", self.newest.version, list(self.newest.batches))
+        if model is not None and exchange.rank == 0:
+            self._warn(model, batch_of)
 
-    def batch_sizes(self) -> list[int]:
-        """Of the newest plan, which may hold from a later step on."""
-        return list(self._book.plans[-1].batches)
+    def _warn(self, model: nn.Module, batch_of: Callable[..., Any]) -> None:
+        """Of what no weights can make exact."""
+        for text in warnings_for(model, self.newest.batches):
+            log.warning("%s", text)
+        if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
+            whole, half = (to_device(batch_of(size), self._device) for size in (4, 2))
+            rest = to_device(batch_of(4, 2), self._device)
+            if depends_on_batch(self._settings.forward, model.module, whole, [half, rest]):
+                log.warning("the loss of a batch is not the mean over its samples: uneven shares cannot be exact with it")
+
+    @property
+    def newest(self) -> Plan:
+        """Which may hold from a later step on."""
+        return self._book.plans[-1]
 
     def history(self) -> list[dict[str, Any]]:
-        """All plans so far, for Settings(replay=...)."""
-        return [plan.to_json() for plan in self._book.plans]
+        """All plans so far and from which step on they hold, for Settings(replay=...)."""
+        return self._follower.history()
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps the plan in force, or follows the times again. To be called on all ranks after the same step."""
+        self._follower.freeze(frozen)
 
     # For the feed.
 
@@ -65,25 +91,50 @@ class Planner:
         return shares, parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
 
     def _tail(self, plan: Plan, samples: int) -> list[int]:
-        """The last step of an epoch: the same policy on fewer samples, of which a rank may get none."""
+        """The last step of an epoch: the same policy on fewer samples, of which a rank may get none. A function of the plan
+        alone, because ranks hand it out at different times."""
         key = (plan.version, samples)
         if key not in self._tails:
-            self._tails[key] = self._policy.tail(self.facts, samples)
+            self._tails[key] = self._policy.tail(self.facts, plan.factors, samples)
         return self._tails[key]
 
     # For the loader.
 
+    def asks(self) -> None:
+        self._times.asks()
+
     def step_begins(self) -> None:
         self._times.begin()
 
-    def state(self) -> list[dict[str, Any]]:
-        return self.history()
+    def step_ended(self, steps: int, epoch: int, next_step: int) -> None:
+        """`steps` steps of the training are done; those before `next_step` are handed out already."""
+        self._times.end()
+        plan = self._book.at(steps - 1)
+        interval = self._settings.update_interval
+        if interval and steps % interval == 0:
+            self._windows += 1
+            memory = memory_used(self._device)
+            made = self._follower.observe(self._times.take(), plan, steps, epoch, next_step, memory, self._checksum())
+            if made is not None:
+                self._book.add(made)
+                log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
+        if self._book.at(steps).version != plan.version:
+            self._times.forget()
 
-    def load_state(self, plans: list[dict[str, Any]], step: int) -> None:
-        """Goes on with another run's plan when it was made for as many ranks; its facts about devices are this run's."""
-        last = Plan.from_json(plans[-1])
-        if len(last.batches) == self._exchange.ranks:
-            self._book = PlanBook(Plan(last.version, step, last.batches, last.seconds))
+    def _checksum(self) -> int | None:
+        """Of the parameters, where every rank holds them all, once in some windows."""
+        every = self._settings.check_replicas
+        if not isinstance(self._model, DistributedDataParallel) or not every or self._windows % every:
+            return None
+        return checksum(self._model)
 
-    def step_ended(self, steps: int, next_step: int) -> None:
-        """`steps` are done; those before `next_step` are handed out already."""
+    def _difference(self) -> float:
+        assert self._model is not None
+        return replica_difference(self._model, self._exchange.group)
+
+    def state(self) -> dict[str, Any]:
+        return self.newest.to_json()
+
+    def load_state(self, state: dict[str, Any], step: int) -> None:
+        """Goes on at `step` with this run's own first plan: devices are measured anew, and may be others."""
+        self._book = PlanBook(self._follower.first_plan(step))

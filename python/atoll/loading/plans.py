@@ -14,17 +14,20 @@ class Plan:
     first_step: int  # counted from the beginning of the training
     batches: tuple[int, ...]  # by rank
     seconds: float = 0.0  # of a step, as predicted
+    bound: float = 0.0  # the shortest that any division has
+    factors: tuple[float, ...] = ()  # by rank: how many times as slow as its profile, when the plan was made
+    id: str = ""  # equal for equal batches of the same policy
 
     @property
     def total(self) -> int:
         return sum(self.batches)
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "batches": list(self.batches)}
+        return {**vars(self), "batches": list(self.batches), "factors": list(self.factors)}
 
     @staticmethod
     def from_json(text: dict[str, Any]) -> "Plan":
-        return Plan(**{**text, "batches": tuple(text["batches"])})
+        return Plan(**{**text, "batches": tuple(text["batches"]), "factors": tuple(text["factors"])})
 
 
 class PlanBook:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what is known of the ranks to their shares, by the name of a policy."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from atoll import _C
 from atoll.loading.facts import RankFacts
-from atoll.loading.plans import Plan
 from atoll.loading.settings import Settings
 
 NEED_NO_COSTS = ("equal", "random", "fixed")
@@ -41,21 +41,19 @@ class Policy:
         if shares is not None:
             self._request["shares"] = list(shares)
 
-    def predicted(self, ranks: list[dict[str, Any]], samples: int) -> dict[str, Any]:
-        """The plan of `samples` with what the ranks' costs predict for it, as the planner gives it."""
-        return _C.plan_batches({**self._request, "ranks": ranks, "batch": samples})
+    def request(self, facts: list[RankFacts]) -> dict[str, Any]:
+        """Of the planner, for a whole step."""
+        return {**self._request, "ranks": self._ranks(facts), "batch": self.global_batch}
 
-    def plan(self, facts: list[RankFacts], version: int, first_step: int) -> Plan:
-        """Of a whole step."""
-        found = self.predicted(self.ranks(facts), self.global_batch)
-        return Plan(version, first_step, tuple(found["batches"]), found["step"])
-
-    def tail(self, facts: list[RankFacts], samples: int) -> list[int]:
-        """Of the last step of an epoch, in which ranks may get nothing."""
-        ranks = [{**rank, "least": 0, "quantum": 1} for rank in self.ranks(facts)]
+    def tail(self, facts: list[RankFacts], factors: Sequence[float], samples: int) -> list[int]:
+        """Of the last step of an epoch, in which ranks may get nothing, on ranks that are `factors` times as slow as
+        measured."""
+        ranks = [{**rank, "least": 0, "quantum": 1} for rank in self._ranks(facts)]
+        for rank, cost, factor in zip(ranks, [rank.cost() for rank in facts], factors, strict=True):
+            rank["cost"] = json.loads(cost.scaled(factor).to_json())
         request = {**self._request, "form": "normalised", "ranks": ranks, "batch": samples}
         batches: list[int] = _C.plan_batches(request)["batches"]
         return batches
 
-    def ranks(self, facts: list[RankFacts]) -> list[dict[str, Any]]:
+    def _ranks(self, facts: list[RankFacts]) -> list[dict[str, Any]]:
         return [rank.as_planned(self._settings.least, self._settings.quantum) for rank in facts]

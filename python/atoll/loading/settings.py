@@ -40,6 +40,8 @@ class Settings:
     """Shares are multiples of it."""
     memory_margin: float = 0.1
     """Part of an accelerator's memory that stays free."""
+    check_replicas: int = 10
+    """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None
     """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
     watch: Watch = Watch()

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long this rank computes in a step, without its waits for others."""
+"""How long this rank computes in a step, without its waits for others, and how long it waits for its data."""
 
 import statistics
 import time
 from collections import deque
+from dataclasses import dataclass
 
 import torch
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Seconds of one step of this rank: medians of computing and of waiting for data, and the mean from step to step. 0
+    where nothing was measured."""
+
+    compute: float
+    input: float
+    wall: float
 
 
 class StepTimes:
@@ -18,9 +29,22 @@ class StepTimes:
         self._begin: torch.Event | float | None = None
         self._pairs: deque[tuple[torch.Event, torch.Event]] = deque()
         self._seconds: list[float] = []
+        self._input: list[float] = []
+        self._asked = self._stepped = time.perf_counter()
+        self._steps = 0
+
+    def asks(self) -> None:
+        """The loop asks for its next batch."""
+        self._asked = time.perf_counter()
 
     def begin(self) -> None:
+        """A step's first batch is there."""
+        self._input.append(time.perf_counter() - self._asked)
         self._begin = self._now()
+
+    def end(self) -> None:
+        """The loop is done with a step."""
+        self._steps += 1
 
     def ready(self) -> None:
         """Called where the last gradient is computed, which may be another thread than `begin`'s, but never at once."""
@@ -33,18 +57,22 @@ class StepTimes:
         elif isinstance(begin, float) and isinstance(end, float):
             self._seconds.append(end - begin)
 
-    def take(self) -> list[float]:
-        """Seconds of the steps since the last call, as far as they are known by now."""
+    def take(self) -> "Summary":
+        """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the next."""
         while self._pairs and self._pairs[0][1].query():
             begin, end = self._pairs.popleft()
             self._seconds.append(begin.elapsed_time(end) * 1e-3)
-        taken, self._seconds = self._seconds, []
+        now = time.perf_counter()
+        wall = (now - self._stepped) / self._steps if self._steps else 0.0
+        taken = Summary(_median(self._seconds), _median(self._input), wall)
+        self.forget()
         return taken
 
     def forget(self) -> None:
         """What was measured so far does not count: sizes change now."""
         self._pairs.clear()
-        self._seconds.clear()
+        self._seconds, self._input = [], []
+        self._stepped, self._steps = time.perf_counter(), 0
 
     def _now(self) -> torch.Event | float:
         if not self._on_device:
@@ -54,6 +82,5 @@ class StepTimes:
         return event
 
 
-def median(seconds: list[float]) -> float:
-    """0 without samples."""
+def _median(seconds: list[float]) -> float:
     return statistics.median(seconds) if seconds else 0.0

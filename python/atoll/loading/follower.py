@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from atoll import _C
+from atoll.loading.exchange import Exchange
+from atoll.loading.facts import RankFacts
+from atoll.loading.plans import Plan
+from atoll.loading.policy import Policy
+from atoll.loading.settings import Settings
+from atoll.loading.timing import Summary
+from atoll.profiling.device import DeviceProfile
+from atoll.watching.record import PlanEvent, WindowRecord
+from atoll.watching.watcher import Watchers
+
+FIXED = ("equal", "fixed")  # nothing that is measured changes their plans
+MANY_STEPS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One rank's numbers of a window, in the order in which they are exchanged."""
+
+    compute: float
+    input: float
+    batch: float
+    next_step: float
+    operations: float
+    memory: float
+    latency: float
+    parameters: float  # a checksum; negative: not asked for
+
+    def numbers(self) -> list[float]:
+        return list(vars(self).values())
+
+
+class Follower:
+    """Collective: all ranks observe after the same steps, and feed equal numbers to equal adapters."""
+
+    def __init__(
+        self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings,
+        difference: Callable[[], float],
+    ) -> None:  # fmt: skip
+        """`difference`: collective; the largest one between the parameters of ranks, asked for when checksums differ."""
+        self._exchange, self._difference = exchange, difference
+        self._devices = tuple(rank.device for rank in facts)
+        self._profiles: list[DeviceProfile | None] = [rank.measured() for rank in facts]
+        options: dict[str, Any] = {"gain": settings.gain, "windows": settings.patience, "frozen": policy.name in FIXED,
+                                   "hysteresis": not policy.name.startswith("balancenet")}  # fmt: skip
+        if settings.changes_per_epoch is not None:
+            options["changes_per_epoch"] = settings.changes_per_epoch
+        if settings.replay is not None:
+            options["replay"] = settings.replay
+        self._adapter = _C.PlanAdapter(policy.request(facts), options)
+        self.watchers = Watchers(settings.watch, exchange.rank)
+        self._told_difference = 0.0
+
+    def first_plan(self, first_step: int = 0) -> Plan:
+        return self._plan(first_step, (1.0,) * self._exchange.ranks)
+
+    def history(self) -> list[dict[str, Any]]:
+        """For Settings(replay=...)."""
+        return self._adapter.history
+
+    def freeze(self, frozen: bool) -> None:
+        self._adapter.freeze(frozen)
+
+    def observe(
+        self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, checksum: int | None
+    ) -> Plan | None:  # fmt: skip
+        """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has handed
+        out yet."""
+        everyone = self._exchanged(own, plan, next_step, memory, checksum)
+        step = int(max(seen.next_step for seen in everyone))
+        ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]
+        window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
+        decision = self._adapter.observe(window)
+        self._tell(everyone, own, plan, steps, decision)
+        if not decision["changed"]:
+            return None
+        made = self._plan(step, tuple(decision["factors"]))
+        self.watchers.event(PlanEvent.new_plan(step, made.version, made.batches, decision["reason"]))
+        return made
+
+    def _exchanged(self, own: Summary, plan: Plan, next_step: int, memory: int, checksum: int | None) -> list[Seen]:
+        rank = self._exchange.rank
+        profile = self._profiles[rank]
+        batch = plan.batches[rank]
+        operations = 0.0
+        if profile is not None and own.compute > 0:
+            at = profile.sizes[-1]
+            operations = profile.operations * at.seconds / at.batch * batch / own.compute
+        latency = profile.latency if profile is not None else 0.0
+        mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency,
+                    -1.0 if checksum is None else float(checksum))  # fmt: skip
+        return [Seen(*numbers) for numbers in self._exchange.numbers(mine.numbers())]
+
+    def _observation(self, rank: int, seen: Seen) -> dict[str, Any]:
+        told: dict[str, Any] = {"batch": int(seen.batch) if seen.compute > 0 else 0}
+        if seen.compute > 0:
+            told["seconds"] = seen.compute
+        if all(profile is not None for profile in self._profiles):
+            told |= {"ops": seen.operations, "memory_used": seen.memory, "latency": seen.latency}
+        return told
+
+    def _plan(self, first_step: int, factors: tuple[float, ...]) -> Plan:
+        found = self._adapter.plan
+        return Plan(self._adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
+                    found["id"])  # fmt: skip
+
+    def _tell(self, everyone: list[Seen], own: Summary, plan: Plan, steps: int, decision: dict[str, Any]) -> None:
+        is_measured = all(profile is not None for profile in self._profiles)
+        self.watchers.window(
+            WindowRecord(
+                steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
+                tuple(seen.input for seen in everyone), own.wall, plan.seconds if is_measured else None,
+                plan.bound if is_measured else None, tuple(decision["factors"]), self._drift(everyone, steps),
+            )
+        )  # fmt: skip
+        for rank, has_drifted in enumerate(decision["drift"]):
+            if has_drifted and is_measured:
+                self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))
+
+    def _drift(self, everyone: list[Seen], steps: int) -> float | None:
+        """How far replicas have drifted apart, where checksums were asked for. Told when it has grown tenfold."""
+        checksums = {seen.parameters for seen in everyone}
+        if min(checksums) < 0:
+            return None
+        difference = self._difference() if len(checksums) > 1 else 0.0
+        if difference > 10 * self._told_difference:
+            self._told_difference = difference
+            self.watchers.event(PlanEvent.replica_drift(steps, difference))
+        return difference

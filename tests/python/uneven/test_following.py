@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans follow the training's times, change at the same step on all ranks, and lose or repeat nothing."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import atoll
+from atoll.loading.timing import StepTimes
+from atoll.watching.options import Watch
+from client_ranks import on_layouts
+from support import Ranks, device
+from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
+from training import check_close, network
+
+
+class Paced:
+    """StepTimes of a device whose samples take as long as a test says: `pace(step)` seconds each."""
+
+    def __init__(self, rank: int, paces: Any) -> None:
+        self._rank, self._paces, self._step = rank, paces, 0
+
+    def put_into(self, loader: atoll.DataLoader) -> None:
+        times = loader.planner._times
+
+        def take() -> Any:
+            taken = StepTimes.take(times)
+            step = loader._steps
+            batch = loader.planner._book.at(step - 1).batches[self._rank]
+            return type(taken)(self._paces(self._rank, step) * batch, taken.input, taken.wall)
+
+        times.take = take  # type: ignore[method-assign]
+
+
+def slow_later(rank: int, step: int) -> float:
+    """Rank 0 is twice as slow as the others at first, from step 8 on as fast."""
+    return 2e-3 if rank == 0 and step < 8 else 1e-3
+
+
+@on_layouts("AAA", "ab")
+def test_the_plan_follows(rank: int, size: int) -> None:
+    for workers in (0, 2):
+        model = wrapped()
+        settings = atoll.Settings(measure=False, update_interval=2, patience=1)
+        loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings, num_workers=workers)
+        Paced(rank, slow_later).put_into(loader)
+        assert len(set(loader.batch_sizes())) == 1
+        check_exactly_once(train(model, loader, 4))
+        history = loader.planner.history()
+        assert on_all_ranks(history) == [history] * size
+        slow = {2: [8, 16], 3: [5, 10, 9]}[size]
+        assert sorted(history[1]["batches"]) == sorted(slow) and history[1]["batches"][0] == min(slow)
+        assert loader.batch_sizes() == history[0]["batches"], "equally fast again"
+        check_close(model.module, train_alone(4, seed=4), EXACT)
+
+
+@on_layouts("AAA")
+def test_recorded_plans_are_replayed(rank: int, size: int) -> None:
+    history: list[dict[str, Any]] = []
+    for _ in range(2):
+        settings = atoll.Settings(measure=False, update_interval=2, patience=1, replay=history or None)
+        model = wrapped()
+        loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings)
+        if not history:
+            Paced(rank, slow_later).put_into(loader)
+        train(model, loader, 3)
+        assert not history or loader.planner.history() == history
+        history = loader.planner.history()
+    assert len(history) == 3
+
+
+@on_layouts("AA")
+def test_frozen_plans_stay(rank: int, size: int) -> None:
+    model = wrapped()
+    settings = atoll.Settings(measure=False, update_interval=1, patience=1)
+    loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
+    Paced(rank, slow_later).put_into(loader)
+    loader.planner.freeze()
+    train(model, loader, 1)
+    assert len(loader.planner.history()) == 1
+
+
+@on_layouts("ABA")
+def test_literal_plans_change_the_batch_and_stay_exact(rank: int, size: int) -> None:
+    """BalanceNet's own integers for three equal ranks: 2/3 or 1/3 of the batch each (notes in docs/plan-batches.md)."""
+    for policy, each in (("balancenet-eq5", 16), ("balancenet-alg1", 8)):
+        model = wrapped()
+        settings = atoll.Settings(measure=False, form="literal", update_interval=0)
+        loader = atoll.DataLoader(dataset(), BATCH, model=model, policy=policy, settings=settings)
+        assert loader.batch_sizes() == [each] * 3
+        check_exactly_once(train(model, loader, 1))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def watched(rank: int, size: int, folder: str) -> None:
+    model = wrapped()
+    settings = atoll.Settings(measure=False, update_interval=2, patience=1, check_replicas=1,
+                              watch=Watch(live=False, json_lines=f"{folder}/lines"))  # fmt: skip
+    loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
+    Paced(rank, slow_later).put_into(loader)
+    steps = 0
+    for inputs, targets, _ in loader:
+        nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device())).backward()
+        steps += 1
+        if steps == 3 and rank == 1:
+            with torch.no_grad():
+                next(model.parameters())[0, 0] += 1
+    loader.planner._follower.watchers.close()
+    if rank == 0:
+        lines = [json.loads(line) for line in Path(folder, "lines").read_text().splitlines()]
+        windows = [line for line in lines if line["what"] == "window"]
+        assert [line["step"] for line in windows] == [2, 4, 6]
+        assert windows[0]["compute_seconds"][0] == pytest.approx(8 * 2e-3)
+        assert windows[0]["replica_drift"] == 0 and windows[1]["replica_drift"] > 0.1
+        kinds = [line["kind"] for line in lines if line["what"] == "event"]
+        assert "new plan" in kinds and "replica drift" in kinds
+
+
+@pytest.mark.parametrize("ranks", ["AAA"], indirect=True)
+def test_what_is_told(ranks: Ranks, folder: Path) -> None:
+    ranks.run(watched, ranks.size, str(folder))
+
+
+@on_layouts("AA", "ab")
+def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
+    torch.manual_seed(1)
+    model = DistributedDataParallel(network(place=device()))
+    before = [parameter.clone() for parameter in model.parameters()]
+    random_state = torch.get_rng_state()
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(reuse=False))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(parameter, was) for parameter, was in zip(model.parameters(), before, strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for facts in loader.planner.facts:
+        profile = facts.measured()
+        assert profile is not None and len(profile.sizes) >= 3 and profile.operations > 0 and profile.latency > 0
+        assert all(at.seconds > 0 for at in profile.sizes)
+    assert sum(loader.batch_sizes()) == BATCH
+
+
+def sum_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Depends on the size of the batch."""
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+
+@on_layouts("AA")
+def test_what_weights_cannot_make_exact_is_said(rank: int, size: int) -> None:
+    caught: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            caught.append(record.getMessage())
+
+    keep = Keep(logging.WARNING)
+    logging.getLogger("atoll.plan").addHandler(keep)
+    norm = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
+    for net, settings, said in (
+        (norm, atoll.Settings(measure=False), "BatchNorm layers normalise"),
+        (nn.SyncBatchNorm.convert_sync_batchnorm(norm), atoll.Settings(measure=False), "does not weigh"),
+        (network(), atoll.Settings(measure=False, forward=sum_loss), "not the mean over its samples"),
+    ):
+        caught.clear()
+        atoll.DataLoader(dataset(), BATCH, model=DistributedDataParallel(net), settings=settings)
+        assert (said in " ".join(caught)) == (rank == 0)
+    caught.clear()
+    atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(measure=False))
+    assert not caught
+    logging.getLogger("atoll.plan").removeHandler(keep)
