@@ -30,7 +30,8 @@ TEST(Random, PhiloxGivesThePublishedNumbers) {
 
 TEST(Random, BoundedNumbersAreUniform) {
   Random random(5, 0, Purpose::kDraw);
-  for (const std::uint64_t bound : {std::uint64_t{1}, std::uint64_t{6}, std::uint64_t{3} << 62}) {
+  for (const std::uint64_t bound :
+       {std::uint64_t{1}, std::uint64_t{6}, std::uint64_t{3} << 30, std::uint64_t{3} << 62}) {
     std::array<int, 3> thirds{};
     for (int i = 0; i < 30000; ++i) {
       const std::uint64_t value = random.below(bound);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "atoll/plan/explain.h"
 #include "plan_cases.h"
@@ -194,6 +195,11 @@ TEST(Policies, ReadTheirRequestsFromJson) {
   EXPECT_EQ(plan["policy"], "energy");
   EXPECT_EQ(plan["id"], plan_batches(request).id());
   EXPECT_EQ(ranks_to_json(ranks_from_json(ranks_to_json(request.ranks))), ranks_to_json(request.ranks));
+  const Request all = Request::from_json(R"({"ranks": [], "batch": 7, "policy": "random", "form": "literal", "seed": 3,
+      "epoch": 4, "shares": [1, 2], "probe": 5, "rounds": 6, "slowdown": 0.25})");
+  EXPECT_EQ(std::tie(all.batch, all.policy, all.form, all.seed, all.epoch, all.probe, all.rounds, all.slowdown),
+            std::make_tuple(7, "random", "literal", 3U, 4, 5, 6, 0.25));
+  EXPECT_EQ(all.shares, (std::vector<double>{1, 2}));
   const auto refused = [](const char* text) { return refusal([&] { Request::from_json(text); }); };
   EXPECT_NE(refused(R"({"batch": 60, "ranks": [], "polcy": 1})").find("unknown key \"polcy\""), std::string::npos);
   EXPECT_NE(refused(R"({"batch": 1.5, "ranks": []})").find("not an integer"), std::string::npos);

@@ -11,8 +11,8 @@
 namespace atl::plan {
 
 /// Which of the two rules that BalanceNet's paper gives: equation 5 with pairwise latencies, each relative to the
-/// largest of its own rank, or Algorithm 1 with one latency per rank, relative to the largest of all. They differ by
-/// a factor of up to the number of ranks.
+/// largest of its own rank, or Algorithm 1 with one latency per rank, relative to the largest of all. For equal ranks
+/// the first asks for twice as much as the second.
 enum class BalanceNetRule { kEquation5, kAlgorithm1 };
 
 /// What BalanceNet computes for one rank.

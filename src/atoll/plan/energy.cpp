@@ -16,6 +16,7 @@ namespace {
 using Batches = std::vector<std::int64_t>;
 constexpr double kMostWork = 1 << 29;
 constexpr int kTriedLengths = 16;
+constexpr int kRounds = 3;
 
 struct Problem {
   std::span<const Rank> ranks;
@@ -169,14 +170,27 @@ Batches marginal_batches(const Problem& problem, double length) {
   return batches;
 }
 
+// Tries lengths from the shortest to the limit, then twice more between the neighbours of the best.
 Batches approximate_batches(const Problem& problem, const Split& shortest, double limit) {
   Batches best = shortest.batches;
   if (!same_quantum(problem.bounds)) return best;
-  for (int i = 0; i <= kTriedLengths; ++i) {
-    const double length =
-        i == kTriedLengths ? limit : shortest.seconds + (limit - shortest.seconds) * i / kTriedLengths;
-    Batches batches = marginal_batches(problem, length);
-    if (step_joules(problem.ranks, batches) < step_joules(problem.ranks, best)) best = std::move(batches);
+  double least = step_joules(problem.ranks, best);
+  double low = shortest.seconds;
+  double high = limit;
+  double best_length = low;
+  for (int round = 0; round < kRounds; ++round) {
+    const double width = (high - low) / kTriedLengths;
+    for (int i = 0; i <= kTriedLengths; ++i) {
+      const double length = i == kTriedLengths ? high : low + width * i;
+      Batches batches = marginal_batches(problem, length);
+      const double joules = step_joules(problem.ranks, batches);
+      if (joules > least) continue;
+      least = joules;
+      best = std::move(batches);
+      best_length = length;
+    }
+    low = std::max(low, best_length - width);
+    high = std::min(high, best_length + width);
   }
   return best;
 }
