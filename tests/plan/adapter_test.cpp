@@ -192,6 +192,60 @@ TEST(Adapter, RunsBalanceNetOnItsLiveMetrics) {
   EXPECT_EQ(adapter.plan().batches, (Batches{112, 76, 76, 76}));  // K = 4/7 and 1/7, MW = 3/4, NCW = 0
 }
 
+TEST(Adapter, WindowsThatItsPolicyCannotUseChangeNothing) {
+  Adapter adapter(request_of(four_devices(), "balancenet-alg1"));
+  const std::string before = adapter.save();
+  Window window{10, 0, 100, std::vector<Observation>(4, {0.1, 64, {}})};
+  window.ranks[2].metrics.ops = 1e12;  // and nobody else's
+  EXPECT_NE(refusal([&] { adapter.observe(window); }).find("states no ops"), std::string::npos);
+  EXPECT_EQ(adapter.save(), before);
+}
+
+Window with_last_factor(const Adapter& adapter, const Cluster& cluster, double factor, std::int64_t epoch) {
+  Window window{10, epoch, 1000, {}};
+  for (std::size_t i = 0; i < cluster.ranks.size(); ++i) {
+    const std::int64_t batch = adapter.plan().batches[i];
+    const double seconds = cluster.ranks[i].cost.compute_seconds(batch);
+    window.ranks.push_back({i + 1 == cluster.ranks.size() ? factor * seconds : seconds, batch, {}});
+  }
+  return window;
+}
+
+TEST(Adapter, APlanMustWinInARow) {
+  const Cluster cluster = four_devices();
+  Adapter adapter(request_of(cluster));
+  for (const double factor : {2.0, 1.0, 2.0, 1.0, 2.0}) {
+    EXPECT_FALSE(adapter.observe(with_last_factor(adapter, cluster, factor, 0)).changed);
+  }
+  EXPECT_TRUE(adapter.observe(with_last_factor(adapter, cluster, 2, 0)).changed);
+}
+
+TEST(Adapter, EachEpochHasItsOwnChanges) {
+  const Cluster cluster = four_devices();
+  AdapterOptions options;
+  options.hysteresis = false;
+  options.changes_per_epoch = 1;
+  Adapter adapter(request_of(cluster), options);
+  EXPECT_TRUE(adapter.observe(with_last_factor(adapter, cluster, 2, 5)).changed);
+  EXPECT_EQ(adapter.observe(with_last_factor(adapter, cluster, 4, 5)).reason, "kept: 1 change in this epoch already");
+  Adapter restored(request_of(cluster), options);
+  restored.restore(adapter.save());
+  EXPECT_EQ(restored.observe(with_last_factor(adapter, cluster, 4, 5)).reason, "kept: 1 change in this epoch already");
+  EXPECT_TRUE(restored.observe(with_last_factor(adapter, cluster, 4, 6)).changed);
+  EXPECT_TRUE(adapter.observe(with_last_factor(adapter, cluster, 4, 6)).changed);
+}
+
+TEST(Adapter, AFrozenOneIsFrozenAfterARestart) {
+  const Cluster cluster = four_devices();
+  Adapter adapter(request_of(cluster));
+  adapter.freeze(true);
+  Adapter restored(request_of(cluster));
+  restored.restore(adapter.save());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(restored.observe(with_last_factor(restored, cluster, 2, 0)).reason, "kept: frozen");
+  }
+}
+
 TEST(Adapter, EmptyRanksTellNothing) {
   Cluster cluster = four_devices();
   Adapter adapter(request_of(cluster));

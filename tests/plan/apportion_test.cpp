@@ -34,6 +34,9 @@ TEST(Apportion, GivesTheLargestRemainders) {
 TEST(Apportion, BoundsBindAndTheOthersShareTheRest) {
   const std::vector<Bounds> bounds{{0, 10, 1}, {5, kUnbounded, 1}, {0, kUnbounded, 1}};
   EXPECT_EQ(apportion(std::vector<double>{6, 0, 3}, 60, bounds), (Batches{10, 5, 45}));
+  // The cap frees samples, so the second rank's least does not bind in the end.
+  const std::vector<Bounds> both{{0, 20, 1}, {4, kUnbounded, 1}, {0, kUnbounded, 1}};
+  EXPECT_EQ(apportion(std::vector<double>{10, 1, 1}, 30, both), (Batches{20, 5, 5}));
   // Ranks without a weight take what the others cannot hold.
   const std::vector<Bounds> capped{{0, 10, 1}, {0, 20, 1}, {0, 20, 1}};
   EXPECT_EQ(apportion(std::vector<double>{1, 0, 0}, 30, capped), (Batches{10, 10, 10}));

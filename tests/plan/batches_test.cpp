@@ -134,6 +134,10 @@ TEST(Batches, TiesGoToTheEmptiestThenToTheLowestRank) {
   const std::vector<Rank> flat(4, rank_of("", Cost::saturating(1, 1, 1000)));  // any split takes the same time
   EXPECT_EQ(threshold(flat, 66).batches, (Batches{17, 17, 16, 16}));
   EXPECT_EQ(greedy(flat, 66).batches, (Batches{17, 17, 16, 16}));
+  std::vector<Rank> started = flat;  // one has more than its part from the beginning
+  started[0].bounds.least = 40;
+  EXPECT_EQ(threshold(started, 66).batches, (Batches{40, 9, 9, 8}));
+  EXPECT_EQ(greedy(started, 66).batches, (Batches{40, 9, 9, 8}));
   const std::vector<Rank> free(2, rank_of("", Cost(), 0));
   EXPECT_EQ(threshold(free, 100000).batches, (Batches{50000, 50000}));
 }

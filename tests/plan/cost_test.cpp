@@ -73,7 +73,8 @@ TEST(Cost, InvertsLargeBatches) {
   }
 }
 
-// What happens in a step, bucket by bucket: a collective starts when its gradients are there and the one before is done.
+// What happens in a step, bucket by bucket: a collective starts when its gradients are there and the one before is
+// done.
 double step_by_bucket(double compute, double forward_share, const std::vector<Bucket>& buckets) {
   const double forward = forward_share * compute;
   double done = 0;

@@ -69,18 +69,25 @@ TEST(Energy, LargeProblemsKeepTheirLimitsAndSaySo) {
   EXPECT_LT(step_joules(ranks, split.batches), step_joules(ranks, shortest.batches));
 }
 
-// Two hundred times the batch at a two hundredth of the time per sample: nearly the same problem, and too large for the
-// exact search.
+// Two hundred times the batch at a two hundredth of the time per sample: what the coarse problem can do, the fine one can
+// do as well, and it is too large for the exact search.
 TEST(Energy, TheApproximationIsNearTheOptimum) {
   Dice dice(43);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 24; ++i) {
     std::vector<Rank> coarse;
     std::vector<Rank> fine;
     for (int k = 0; k < 3; ++k) {
       const double fixed = dice.real(0, 2);
       const double slope = dice.real(0.5, 2);
-      coarse.push_back(rank_of("", Cost::affine(fixed, slope)));
-      fine.push_back(rank_of("", Cost::affine(fixed, slope / 200)));
+      const std::int64_t size = dice.integer(5, 40);
+      const auto knee = static_cast<double>(size);
+      const auto kind = i < 8 ? 0 : dice.integer(0, 2);
+      coarse.push_back(rank_of("", kind == 0   ? Cost::affine(fixed, slope)
+                                   : kind == 1 ? Cost::saturating(fixed, slope, knee)
+                                               : Cost::staircase(size, fixed, slope)));
+      fine.push_back(rank_of("", kind == 0   ? Cost::affine(fixed, slope / 200)
+                                 : kind == 1 ? Cost::saturating(fixed, slope / 200, knee * 200)
+                                             : Cost::staircase(size * 200, fixed, slope / 200)));
     }
     give_watts(dice, coarse);
     for (std::size_t k = 0; k < fine.size(); ++k) fine[k].power = coarse[k].power;
@@ -90,7 +97,7 @@ TEST(Energy, TheApproximationIsNearTheOptimum) {
     ASSERT_TRUE(exact.exact);
     ASSERT_FALSE(near.exact);
     ASSERT_LE(step_seconds(fine, near.batches), limit);
-    ASSERT_LE(step_joules(fine, near.batches), 1.01 * step_joules(coarse, exact.batches)) << i;
+    ASSERT_LE(step_joules(fine, near.batches), (i < 8 ? 1.01 : 1.06) * step_joules(coarse, exact.batches)) << i;
   }
 }
 

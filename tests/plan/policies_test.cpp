@@ -77,6 +77,7 @@ TEST(Policies, NoneBeatsTheBoundAndAllKeepTheirLimits) {
       request.ranks.push_back(rank);
       request.shares.push_back(dice.real(0.1, 1));
     }
+    double kaitian = HUGE_VAL;
     for (const std::string_view policy : policies()) {
       request.policy = policy;
       BatchPlan plan;
@@ -84,6 +85,10 @@ TEST(Policies, NoneBeatsTheBoundAndAllKeepTheirLimits) {
       ++planned;
       ASSERT_EQ(plan.total, request.batch) << policy;
       ASSERT_GE(plan.distance, 1) << policy;
+      if (policy == "kaitian") kaitian = plan.step;
+      if (policy == "kaitian-iterative") {
+        ASSERT_LE(plan.step, kaitian) << "not the best of all rounds";
+      }
       if (policy == "energy") {
         ASSERT_LE(plan.distance, 1.1 * (1 + 1e-12));
       }

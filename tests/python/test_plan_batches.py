@@ -3,8 +3,10 @@
 
 import json
 import pickle
+import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +133,17 @@ def test_the_adapter_follows_and_can_be_saved_replayed_and_frozen() -> None:
         _C.PlanAdapter(two_ranks(), {"gian": 0.1})
     with pytest.raises(ValueError, match='lacks "history"'):
         frozen.load_state_dict({key: value for key, value in state.items() if key != "history"})
+
+
+def test_the_example_of_the_documentation_gives_what_it_says() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs/plan-batches.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(example) == 1
+    code, _, comment = example[0].rstrip().rpartition("# ")
+    values: dict[str, Any] = {}
+    exec(code, values)
+    plan = values["plan"]
+    assert f"{plan['batches']}, {plan['step']:.3f}, {plan['distance']}" == comment
 
 
 def test_any_batches_are_evaluated_and_membership_is_advised() -> None:

@@ -76,7 +76,8 @@ void Adapter::take_in(const Window& window, Decision& decision) {
     Rank& rank = request_.ranks[i];
     update(rank.metrics, seen.metrics);
     const double expected = rank.cost.compute_seconds(seen.batch);
-    decision.drift.push_back(expected > 0 && speeds_[i].observe(seen.seconds / expected));
+    const double ratio = expected > 0 ? seen.seconds / expected : 0;
+    decision.drift.push_back(ratio > 0 && std::isfinite(ratio) && speeds_[i].observe(ratio));
     decision.factors.push_back(speeds_[i].factor());
     current_.ranks[i].metrics = rank.metrics;
     current_.ranks[i].cost = rank.cost.scaled(speeds_[i].factor());
@@ -134,6 +135,13 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
 
 Decision Adapter::observe(const Window& window) {
   check(window, names_of(request_.ranks));
+  Adapter next = *this;  // what throws changes nothing
+  Decision decision = next.taken_and_decided(window);
+  *this = std::move(next);
+  return decision;
+}
+
+Decision Adapter::taken_and_decided(const Window& window) {
   Decision decision;
   take_in(window, decision);
   Batches next = decide(window, decision);

@@ -58,15 +58,15 @@ struct Decision {
   std::string to_json() const;
 };
 
-/// Keeps a plan up to date. It has no clock and no randomness of its own: ranks that feed equal windows hold equal plans.
-/// Each rank's cost keeps its shape and is scaled by how slow the rank has become (SpeedEstimate).
+/// Keeps a plan up to date. It has no clock and no randomness of its own: ranks that feed equal windows hold equal
+/// plans. Each rank's cost keeps its shape and is scaled by how slow the rank has become (SpeedEstimate).
 class Adapter {
  public:
   /// Plans at once, by request.policy. Throws Error(kInvalidArgument) as plan_batches does.
   explicit Adapter(Request request, AdapterOptions options = {});
 
-  /// Takes in one window, and decides. Throws Error(kInvalidArgument), and changes nothing, where a rank's observation is missing or
-  /// is no time.
+  /// Takes in one window, and decides. Throws Error(kInvalidArgument), and changes nothing, where a rank's
+  /// observation is missing or is no time.
   Decision observe(const Window& window);
 
   const BatchPlan& plan() const noexcept { return plan_; }
@@ -81,6 +81,7 @@ class Adapter {
   void restore(const std::string& text);
 
  private:
+  Decision taken_and_decided(const Window& window);
   void take_in(const Window& window, Decision& decision);
   /// Nothing when the plan stays; sets the gain and the reason.
   std::vector<std::int64_t> decide(const Window& window, Decision& decision);

@@ -10,9 +10,9 @@
 
 namespace atl::plan {
 
-/// Which of the two rules that BalanceNet's paper gives: equation 5 with pairwise latencies, each relative to the largest
-/// of its own rank, or Algorithm 1 with one latency per rank, relative to the largest of all. They differ by a factor of
-/// up to the number of ranks.
+/// Which of the two rules that BalanceNet's paper gives: equation 5 with pairwise latencies, each relative to the
+/// largest of its own rank, or Algorithm 1 with one latency per rank, relative to the largest of all. They differ by
+/// a factor of up to the number of ranks.
 enum class BalanceNetRule { kEquation5, kAlgorithm1 };
 
 /// What BalanceNet computes for one rank.
@@ -31,9 +31,9 @@ struct BalanceNet {
 };
 
 /// Metrics that no rank states are replaced: operations by samples per second at batch / ranks, memory in use and
-/// latencies by equal ones. The paper divides by zero where memory in use or latencies are all zero; here nobody's share
-/// of no memory is 1 / ranks, and no latency weighs 1, as the nearest one does. Throws Error(kInvalidArgument) where only some
-/// ranks state a metric.
+/// latencies by equal ones. The paper divides by zero where memory in use or latencies are all zero; here nobody's
+/// share of no memory is 1 / ranks, and no latency weighs 1, as the nearest one does. Throws Error(kInvalidArgument)
+/// where only some ranks state a metric.
 BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNetRule rule);
 
 }  // namespace atl::plan

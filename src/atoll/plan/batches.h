@@ -48,15 +48,15 @@ struct Split {
 ///
 /// One sample at a time to the rank that is done first with it: O(batch * log(ranks)).
 Split greedy(std::span<const Rank> ranks, std::int64_t batch);
-/// Halves the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch)) inversions
-/// of a cost.
+/// Halves the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
+/// inversions of a cost.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch);
 
 /// The longest seconds(batches[i]) of all ranks.
 double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
 
-/// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that names
-/// the rank and the key.
+/// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that
+/// names the rank and the key.
 std::vector<Rank> ranks_from_json(const std::string& text);
 std::string ranks_to_json(std::span<const Rank> ranks);
 

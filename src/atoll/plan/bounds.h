@@ -33,8 +33,8 @@ class ReachableSums {
   ReachableSums(std::vector<Bounds> bounds, std::int64_t total);
 
   bool reaches(std::int64_t sum) const;
-  /// Batches of sum `total`, which must be reachable, near `shares`: from the last rank to the first, each takes what is
-  /// nearest to its part of what is left.
+  /// Batches of sum `total`, which must be reachable, near `shares`: from the last rank to the first, each takes what
+  /// is nearest to its part of what is left.
   std::vector<std::int64_t> pick(std::span<const double> shares) const;
 
  private:

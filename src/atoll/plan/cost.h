@@ -45,8 +45,8 @@ class Cost {
   /// The same device `factor` times as slow. Communication is not scaled.
   Cost scaled(double factor) const;
   /// With collectives that overlap the backward pass, which is what remains after `forward_share` of the compute time.
-  /// They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward + sum over j >= k of
-  /// bucket seconds]). A rank without samples still takes part in them.
+  /// They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward + sum over j >= k
+  /// of bucket seconds]). A rank without samples still takes part in them.
   Cost overlapped(double forward_share, std::vector<Bucket> buckets) const;
   /// The same device without the collectives.
   Cost compute_only() const;

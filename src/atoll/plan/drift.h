@@ -9,10 +9,10 @@ namespace atl::plan {
 /// must be finite and above 0.
 double natural_log(double value);
 
-/// How slow one rank is, compared with its measured cost, while it trains: an average of the windows that weighs each new
-/// one with a fifth. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5, limit 5), tells a
-/// change from noise; what is usual is an average that weighs each new window with a twentieth. After a change both
-/// averages start anew.
+/// How slow one rank is, compared with its measured cost, while it trains: an average of the windows that weighs each
+/// new one with a fifth. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5, limit 5),
+/// tells a change from noise; what is usual is an average that weighs each new window with a twentieth. After a
+/// change both averages start anew.
 class SpeedEstimate {
  public:
   /// `ratio` is the window's median time over what the unscaled cost says, finite and above 0. Returns whether the

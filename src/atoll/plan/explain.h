@@ -21,8 +21,8 @@ struct Explanation {
   std::string to_json() const;
 };
 
-/// Plans request.batch by each policy; request.policy and request.form do not matter. Throws Error(kInvalidArgument) when no
-/// division fits at all.
+/// Plans request.batch by each policy; request.policy and request.form do not matter. Throws Error(kInvalidArgument)
+/// when no division fits at all.
 Explanation explain(const Request& request);
 
 }  // namespace atl::plan

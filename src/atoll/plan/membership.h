@@ -49,8 +49,8 @@ struct Membership {
 /// Error(kInvalidArgument) when the batch fits no set.
 Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication);
 
-/// From an object with "ranks" and "batch" and either "network", with the names of Network as keys, or "table", a list of
-/// {"ranks": [...], "seconds": ...}. Without either, communication takes no time.
+/// From an object with "ranks" and "batch" and either "network", with the names of Network as keys, or "table", a
+/// list of {"ranks": [...], "seconds": ...}. Without either, communication takes no time.
 Membership membership_from_json(const std::string& text);
 
 }  // namespace atl::plan

@@ -62,9 +62,9 @@ struct BatchPlan {
 /// minmax              the shortest step
 std::span<const std::string_view> policies() noexcept;
 
-/// Divides request.batch by request.policy, within the ranks' bounds; literal forms keep to no bounds and say so. Throws
-/// Error(kInvalidArgument) when no division fits, when the policy is unknown or lacks what it needs. Pure: equal requests
-/// give equal plans.
+/// Divides request.batch by request.policy, within the ranks' bounds; literal forms keep to no bounds and say so.
+/// Throws Error(kInvalidArgument) when no division fits, when the policy is unknown or lacks what it needs. Pure:
+/// equal requests give equal plans.
 BatchPlan plan_batches(const Request& request);
 
 /// What the costs predict for `batches`, compared with the optimum for request.batch.
