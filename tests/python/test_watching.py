@@ -69,7 +69,7 @@ def test_events() -> None:
         "step 400: new plan 4: 100 96 60: rank 2 slowed down",
         "step 400: rank 2 (cpu) takes 1.31 times its predicted time",
         "step 400: leave rank 2 (cpu) out: -12 % time per step",
-        "step 400: parameters differ by up to 0.00012 between ranks",
+        "step 400: parameters differ by up to 0.00012 of the largest between ranks",
     ]
 
 
