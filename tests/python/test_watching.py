@@ -5,14 +5,12 @@ import io
 import json
 import logging
 import os
-import re
 import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from atoll.loading.settings import Settings
 from atoll.watching.board import Board
@@ -71,7 +69,7 @@ def test_events() -> None:
         "step 400: new plan 4: 100 96 60: rank 2 slowed down",
         "step 400: rank 2 (cpu) takes 1.31 times its predicted time",
         "step 400: leave rank 2 (cpu) out: -12 % time per step",
-        "step 400: parameters differ by up to 0.00012 between ranks",
+        "step 400: parameters differ by up to 0.00012 of the largest between ranks",
     ]
 
 
@@ -101,41 +99,96 @@ def test_plain_lines_are_not_too_many() -> None:
     assert shown == ["step 50", "step 200", "step 400", "step 300"]
 
 
-def test_a_terminal_keeps_one_line_below_the_others() -> None:
-    stream, out = io.StringIO(), sys.stdout
-    watcher = TerminalLine(Console(file=stream, force_terminal=True, width=60, _environ={"TERM": "xterm"}))
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> list[str]:
+        """Its lines, as what comes after a return to their beginning overwrites them."""
+        rows = []
+        for written in self.getvalue().split("\n"):
+            row = ""
+            for text in written.rpartition("\x1b[2K")[2].split("\r"):
+                row = text + row[len(text) :]
+            rows.append(row)
+        return rows
+
+
+def in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard output and standard error are one terminal for the rest of the test."""
+    stream = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+LINE = ": 256 samples in 0.41 s (predicted 0.40, bound 0.3…"
+
+
+def test_a_terminal_keeps_one_line_below_what_the_program_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_a_terminal(monkeypatch)
+    print("begin")
+    (watcher,) = watchers(Watch())
+    assert isinstance(watcher, TerminalLine)
     watcher.event(NEW_PLAN)
-    for step in (50, 100):
-        watcher.window(replace(RECORD, step=step))
-    assert sys.stdout is out, "what the program prints elsewhere stays there"
+    watcher.window(replace(RECORD, step=100))
+    assert terminal.screen() == ["begin", "step 400: new plan 4: 100 96 60: rank 2 slowed down", "step 100" + LINE]
+    print("loss", 0.5)
+    sys.stderr.writelines(["a warning\n", "and another\n"])
     watcher.event(replace(NEW_PLAN, step=101))
     watcher.window(replace(RECORD, step=150))
-    watcher.close()
-    assert stream.getvalue().endswith("\x1b[?25h"), "the cursor is shown again"
-    # What is left on the screen: of each line what was written after it was last cleared.
-    lines = [re.sub(r"\x1b\[\?25[lh]", "", line).rpartition("\x1b[2K")[2] for line in stream.getvalue().split("\n")]
-    assert lines == [
-        "step 400: new plan 4: 100 96 60: rank 2 slowed down",
+    assert terminal.screen()[2:] == [
+        "loss 0.5",
+        "a warning",
+        "and another",
         "step 101: new plan 4: 100 96 60: rank 2 slowed down",
-        "step 150: 256 samples in 0.41 s (predicted 0.40, bound 0.39…",
-        "",
+        "step 150" + LINE,
     ]
+    proxy = sys.stdout
+    watcher.close()
+    assert sys.stdout is sys.stderr is terminal
+    print("end", file=proxy)  # somebody has kept it
+    assert terminal.screen()[-3:] == ["step 150" + LINE, "end", ""]
+
+
+def test_a_progress_bar_in_the_same_terminal_stays_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_a_terminal(monkeypatch)
+    (watcher,) = watchers(Watch())
+    watcher.window(replace(RECORD, step=50))
+    for percent in (10, 20):
+        sys.stderr.write(f"\r{percent} %")
+        sys.stderr.flush()
+    assert terminal.screen() == ["20 %"]
+    watcher.window(replace(RECORD, step=100))
+    assert terminal.screen() == ["step 100" + LINE]
+    sys.stderr.write("\r100 %\n")
+    assert terminal.screen() == ["100 %", "step 100" + LINE]
+    watcher.close()
+
+
+def test_what_goes_elsewhere_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_a_terminal(monkeypatch)
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    (watcher,) = watchers(Watch())
+    watcher.window(RECORD)
+    assert sys.stdout is file
+    assert sys.stderr is not terminal
+    assert sys.stderr.isatty()
+    watcher.close()
 
 
 def test_what_fits_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert watchers(Watch()) == []
-    assert isinstance(watchers(Watch(live=True))[0], PlainLines)
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    in_a_terminal(monkeypatch)
     assert isinstance(watchers(Watch())[0], TerminalLine)
     assert watchers(Watch(live=False)) == []
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(watchers(Watch())[0], PlainLines)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert watchers(Watch()) == []
+    assert isinstance(watchers(Watch(live=True))[0], PlainLines)
 
 
 def test_json_lines_are_added_and_there_at_once(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """How devices are measured and when plans change."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,5 +44,5 @@ class Settings:
     """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None
     """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
-    watch: Watch = Watch()
+    watch: Watch = field(default_factory=Watch)
     """What rank 0 shows of the training. May differ between ranks."""

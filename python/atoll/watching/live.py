@@ -2,18 +2,19 @@
 """A line on standard error that says how the training goes."""
 
 import sys
+import threading
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from atoll.watching.record import PlanEvent, WindowRecord, numbers
 
 SHOWN_WAIT = 0.05  # smaller waiting shares are not worth a word
 MOST_WAITING = 3
+CLEAR = "\r\x1b[2K"  # the line that the cursor is in
 
 
 def is_terminal() -> bool:
@@ -87,28 +88,91 @@ class PlainLines:
 
 
 class TerminalLine:
-    """The last line of a terminal; what the program prints, and events, go above it."""
+    """The last line of a terminal. What the program writes goes above it, progress bars in its place until it is drawn
+    again; events stay above it."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live: Live | None = None
+        self._console, self._file = console, console.file  # which is standard error of now, not of later
+        self._lock = threading.RLock()
+        self._line: str | None = None
+        self._is_shown = False
+        self._proxies: dict[str, _Above] = {}
 
     def __str__(self) -> str:
         return "Watch(live=True)"
 
     def window(self, record: WindowRecord) -> None:
-        line = Text(line_of(record), no_wrap=True, overflow="ellipsis")
-        if self._live is None:
-            # rich writes what it redirects to its own console: only where that is the same terminal.
-            same = sys.stdout is not None and sys.stdout.isatty()
-            self._live = Live(line, console=self._console, auto_refresh=False, redirect_stdout=same)
-            self._live.start()
-        self._live.update(line, refresh=True)
+        with self._lock:
+            if self._line is None:
+                self._put_proxies()
+            self.hide()
+            self._line = line_of(record)
+            self.show()
 
     def event(self, event: PlanEvent) -> None:
-        self._console.print(Text(event_line(event)))
+        with self._lock:
+            self.hide()
+            self._write(event_line(event) + "\n")
+            self.show()
 
     def close(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        with self._lock:
+            for name, proxy in self._proxies.items():
+                if getattr(sys, name) is proxy:
+                    setattr(sys, name, proxy.stream)
+            self._proxies = {}
+            if self._is_shown:
+                self._write("\n")
+            self._line, self._is_shown = None, False
+
+    def above(self, stream: TextIO, text: str) -> int:
+        """Writes to a stream of the same terminal. Text that does not end its line keeps the place to itself."""
+        with self._lock:
+            self.hide()
+            count = stream.write(text)
+            if text.endswith("\n"):
+                stream.flush()
+                self.show()
+            return count
+
+    def hide(self) -> None:
+        if self._is_shown:
+            self._write(CLEAR)
+        self._is_shown = False
+
+    def show(self) -> None:
+        if self._line is None:
+            return
+        text = Text(self._line)
+        text.truncate(max(1, self._console.width - 1), overflow="ellipsis")
+        self._write(CLEAR + text.plain)
+        self._is_shown = True
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+    def _put_proxies(self) -> None:
+        """In front of the streams that lead to a terminal."""
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is not None and stream.isatty():
+                self._proxies[name] = _Above(stream, self)
+                setattr(sys, name, self._proxies[name])
+
+
+class _Above:
+    """A stream whose text appears above the line; for everything else it is that stream."""
+
+    def __init__(self, stream: TextIO, line: TerminalLine) -> None:
+        self.stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        return self._line.above(self.stream, text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

@@ -70,7 +70,9 @@ class _Gauges:
         yield events
         record = self.record
         drift = record.replica_drift if record is not None and record.replica_drift is not None else self._drift
-        yield from self._single("replica_drift", "Largest difference of a parameter between ranks.", drift)
+        yield from self._single(
+            "replica_drift", "Largest difference of a parameter between ranks, over the largest parameter.", drift
+        )
         if record is None:
             return
         for name, help_text, value in (

@@ -22,7 +22,7 @@ class WindowRecord:
     predicted_seconds: float | None = None  # of the plan; None: not known, as for all below
     bound_seconds: float | None = None  # the shortest that any division has
     speed_factors: tuple[float, ...] = ()  # gamma: measured over profiled time; above 1 is slower
-    replica_drift: float | None = None  # the largest difference of a parameter between ranks
+    replica_drift: float | None = None  # the largest difference between ranks, over the largest parameter
 
     @property
     def samples(self) -> int:
@@ -89,8 +89,8 @@ class PlanEvent:
 
     @staticmethod
     def replica_drift(step: int, difference: float) -> "PlanEvent":
-        """`difference`: the largest between equal parameters on two ranks."""
-        text = f"parameters differ by up to {difference:.3g} between ranks"
+        """`difference`: the largest between ranks in any parameter, over the largest parameter."""
+        text = f"parameters differ by up to {difference:.3g} of the largest between ranks"
         return PlanEvent(step, REPLICA_DRIFT, text, value=difference)
 
     def to_json(self) -> dict[str, Any]:
