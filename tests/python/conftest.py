@@ -2,7 +2,10 @@
 """Settings of every Python test: no influence from the caller's environment, reproducible properties; processes that
 serve many tests."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import hypothesis
@@ -15,6 +18,10 @@ JOB_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER
 for name in list(os.environ):
     if name in JOB_VARIABLES or name.startswith(("ATOLL_", "TORCHELASTIC_")):
         del os.environ[name]
+
+# Nothing of the user's own is read or left behind.
+os.environ["ATOLL_CACHE"] = tempfile.mkdtemp(prefix="atoll-cache-")
+atexit.register(shutil.rmtree, os.environ["ATOLL_CACHE"], ignore_errors=True)
 
 # Ranks outnumber cores in most tests; more threads per rank would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

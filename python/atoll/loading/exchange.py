@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 
 class Exchange:
-    """Over the group's own collectives, so that a rank that has died is an error at once and not a timeout. `device`: on
-    which the group takes tensors. All ranks must call alike."""
+    """Over the group's own collectives, so that a rank that has died is an error at once and not a timeout. `device`:
+    on which the group takes tensors. All ranks must call alike."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device

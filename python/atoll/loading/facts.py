@@ -49,11 +49,17 @@ class RankFacts:
 
     def as_planned(self, least: int, quantum: int) -> dict[str, Any]:
         """The rank as the planner's functions take it."""
-        known: dict[str, Any] = {"name": self.device, "cost": json.loads(self.cost().to_json()), "least": least, "quantum": quantum}
+        known: dict[str, Any] = {
+            "name": self.device,
+            "cost": json.loads(self.cost().to_json()),
+            "least": least,
+            "quantum": quantum,
+        }
         if (cap := self.cap()) is not None:
             known["most"] = cap
+        profile = self.measured()
         if self.watts is not None:
             known["busy_watts"], known["idle_watts"] = self.watts
-        if (profile := self.measured()) is not None:
+        if profile is not None:
             known |= {"ops": profile.operations, "memory_used": profile.memory_used, "latency": profile.latency}
         return known

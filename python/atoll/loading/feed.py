@@ -24,8 +24,8 @@ class Shares(Protocol):
 
 
 class Feed(Sampler[list[Key]]):
-    """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold for
-    later steps."""
+    """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold
+    for later steps."""
 
     def __init__(self, shares: Shares, rank: int, drop_last: bool) -> None:
         self._shares, self._rank, self._drop_last = shares, rank, drop_last

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is told."""
+"""Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is
+told."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ class Follower:
         self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings,
         difference: Callable[[], float],
     ) -> None:  # fmt: skip
-        """`difference`: collective; the largest one between the parameters of ranks, asked for when checksums differ."""
+        """`difference`: collective; the largest one between the parameters of ranks, asked for when checksums
+        differ."""
         self._exchange, self._difference = exchange, difference
         self._devices = tuple(rank.device for rank in facts)
         self._profiles: list[DeviceProfile | None] = [rank.measured() for rank in facts]
@@ -55,8 +57,20 @@ class Follower:
         if settings.replay is not None:
             options["replay"] = settings.replay
         self._adapter = _C.PlanAdapter(policy.request(facts), options)
-        self.watchers = Watchers(settings.watch, exchange.rank)
+        self.watchers = self._watchers(settings)
         self._told_difference = 0.0
+
+    def _watchers(self, settings: Settings) -> Watchers:
+        """Raises on all ranks when rank 0 cannot have those that it wants."""
+        problem, made = "", None
+        try:
+            made = Watchers(settings.watch, self._exchange.rank)
+        except (ImportError, ValueError) as error:
+            problem = str(error)
+        problems = [text for text in self._exchange.facts(problem) if text]
+        if problems or made is None:
+            raise ValueError(problems[0])
+        return made
 
     def first_plan(self, first_step: int = 0) -> Plan:
         return self._plan(first_step, (1.0,) * self._exchange.ranks)
@@ -71,8 +85,8 @@ class Follower:
     def observe(
         self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, checksum: int | None
     ) -> Plan | None:  # fmt: skip
-        """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has handed
-        out yet."""
+        """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has
+        handed out yet."""
         everyone = self._exchanged(own, plan, next_step, memory, checksum)
         step = int(max(seen.next_step for seen in everyone))
         ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.DataLoader`: one global batch per step, cut among the ranks as the plan says, with gradients weighted to match."""
+"""`atoll.DataLoader`: one global batch per step, cut among the ranks as the plan says, with gradients weighted to
+match."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +30,10 @@ STATE_VERSION = 1
 class DataLoader:
     """Batches of a dataset for a training in which ranks take unequal shares of each global batch.
 
-    Step s of an epoch owns the positions [s B, (s + 1) B) of one order of all samples, and the plan says which rank takes
-    which of them: so each sample comes exactly once per epoch, whatever plans, restarts and numbers of ranks come between.
-    With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step is that of one process
-    with the whole global batch, for losses that are means over the samples of a batch.
+    Step s of an epoch owns the positions [s B, (s + 1) B) of one order of all samples, and the plan says which rank
+    takes which of them: so each sample comes exactly once per epoch, whatever plans, restarts and numbers of ranks
+    come between. With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step is that
+    of one process with the whole global batch, for losses that are means over the samples of a batch.
 
     All ranks of `group` must construct it with equal arguments, but for max_batch and micro_batch, and iterate alike.
 
@@ -51,16 +53,16 @@ class DataLoader:
 
     def __init__(
         self, dataset: Any, global_batch: int, *, model: nn.Module | None = None, policy: str = "minmax",
-        shares: Sequence[float] | None = None, seed: int = 0, shuffle: bool = True, sampler: Iterable[int] | None = None,
-        weights: Sequence[float] | torch.Tensor | None = None, samples: int | None = None, drop_last: bool = False,
-        max_batch: int | None = None, micro_batch: int | None = None, elements: Callable[[Any], float] | None = None,
-        group: dist.ProcessGroup | None = None, settings: Settings | None = None, **loader_options: Any,
+        shares: Sequence[float] | None = None, seed: int = 0, shuffle: bool = True, sampler: Iterable[int] | None =
+        None, weights: Sequence[float] | torch.Tensor | None = None, samples: int | None = None, drop_last: bool =
+        False, max_batch: int | None = None, micro_batch: int | None = None, elements: Callable[[Any], float] | None =
+        None, group: dist.ProcessGroup | None = None, settings: Settings | None = None, **loader_options: Any,
     ) -> None:  # fmt: skip
         for name in {"batch_size", "batch_sampler"} & set(loader_options):
             raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
         self.global_batch, self._drop_last, self._elements = global_batch, drop_last, elements
         self._weights = None if model is None else weights_of(model)
-        group = group or (self._weights.group if self._weights else dist.group.WORLD)
+        group = group or (self._weights.group if self._weights else dist.distributed_c10d._get_default_group())
         device = next(model.parameters()).device if model is not None else torch.device("cpu")
         self._exchange = Exchange(group, device)
         self._dataset = as_positions(dataset, samples)
@@ -69,7 +71,12 @@ class DataLoader:
             len(self._dataset), seed, shuffle=shuffle and not self._is_stream, sampler=sampler, weights=weights,
             samples=samples,
         )  # fmt: skip
-        self._facts = {"global_batch": global_batch, "seed": seed, "drop_last": drop_last, "dataset": len(self._dataset)}
+        self._facts = {
+            "global_batch": global_batch,
+            "seed": seed,
+            "drop_last": drop_last,
+            "dataset": len(self._dataset),
+        }
         self._exchange.agree("atoll.DataLoader", self._facts, "Give all ranks the same arguments and the same dataset.")
         self.planner = Planner(
             self._exchange, global_batch, policy=policy, shares=shares, max_batch=max_batch, micro_batch=micro_batch,
@@ -78,7 +85,9 @@ class DataLoader:
         )  # fmt: skip
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)
-        self._samples = len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
+        self._samples = (
+            len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
+        )
         self.epoch, self._position, self._steps = 0, 0, 0
         self._slice: Slice | None = None
         self._part: Part | None = None
@@ -89,22 +98,25 @@ class DataLoader:
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
-        """Samples of a whole step by rank, by the newest plan; workers may have been handed some steps of the one before."""
+        """Samples of a whole step by rank, by the newest plan; workers may have been handed some steps of the one
+        before."""
         return list(self.planner.newest.batches)
 
     @property
     def step_complete(self) -> bool:
-        """Whether the batch at hand is this rank's last one of its step: the optimizer goes on after its backward pass."""
+        """Whether the batch at hand is this rank's last one of its step: the optimizer goes on after its backward
+        pass."""
         return self._slice is None or self._slice.is_last
 
     @property
     def weight(self) -> float:
-        """What the batch at hand counts: the sum over ranks and batches of weight times mean loss is the mean over the whole
-        step. May wait for other ranks where `elements` are counted."""
+        """What the batch at hand counts: the sum over ranks and batches of weight times mean loss is the mean over the
+        whole step. May wait for other ranks where `elements` are counted."""
         return 1.0 if self._part is None else self._part.share()
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
-        """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy. Collective."""
+        """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
+        Collective."""
         own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
         weight = self.weight
         weighted = own * weight if weight else torch.zeros_like(own)
@@ -124,30 +136,34 @@ class DataLoader:
                 **self._facts, "plan": self.planner.state()}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another run was, also one with another number of ranks or another global batch. Raises ValueError
-        for a state of another dataset, seed or version."""
+        """Goes on where another run was, also one with another number of ranks or another global batch. Raises
+        ValueError for a state of another dataset, seed or version."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"a state of version {state.get('version')}; this Atoll reads version {STATE_VERSION}")
         for name in ("dataset", "seed"):
             if state[name] != self._facts[name]:
-                raise ValueError(f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}")
+                raise ValueError(
+                    f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}"
+                )
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
         self.planner.load_state(state["plan"], self._steps)
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every re-plan."""
+        """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every
+        re-plan."""
         order = self._agreed_order()
         self._feed.begin(order, self._position, self._steps, self.epoch if self._is_stream else None)
         self.planner.asks()
-        for self._slice, self._part, batch in self._parts():
+        for of, part, batch in self._parts():
+            self._slice, self._part = of, part
             if self._weights is not None:
-                self._weights.begin(self._part)
-            if self._part.is_first:
+                self._weights.begin(part)
+            if part.is_first:
                 self.planner.step_begins()
-            if self._part.is_last:
-                self._position, self._steps = self._slice.window.last, self._steps + 1
+            if part.is_last:
+                self._position, self._steps = of.window.last, self._steps + 1
             yield batch
-            if self._part.is_last:
+            if part.is_last:
                 self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
             self.planner.asks()
         self._slice = self._part = None
@@ -159,7 +175,7 @@ class DataLoader:
         for batch in self._loader:
             of = self._feed.handed.popleft()
             if self._elements is None:
-                yield of, Part(of.counted, lambda samples=of.window.samples: samples, of.is_first, of.is_last), batch
+                yield of, Part(of.counted, partial(float, of.window.samples), of.is_first, of.is_last), batch
                 continue
             step.append((of, batch))
             if of.is_last:

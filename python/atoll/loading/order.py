@@ -9,9 +9,9 @@ from atoll import _C
 
 
 class Order:
-    """Which sample is at which position of an epoch. A position belongs to a step, whatever the plan, so the order does not
-    depend on ranks. Exactly one of shuffling, `weights` (drawing with replacement, `samples` of them) and `sampler` (any
-    iterable of indices, which must give the same ones on every rank) chooses."""
+    """Which sample is at which position of an epoch. A position belongs to a step, whatever the plan, so the order
+    does not depend on ranks. Exactly one of shuffling, `weights` (drawing with replacement, `samples` of them) and
+    `sampler` (any iterable of indices, which must give the same ones on every rank) chooses."""
 
     def __init__(
         self, size: int, seed: int, *, shuffle: bool = True, sampler: Iterable[int] | None = None,
@@ -22,7 +22,9 @@ class Order:
         self._seed, self._shuffle, self._sampler = seed, shuffle, sampler
         self._weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
         if self._weights is not None and self._weights.numel() != size:
-            raise ValueError(f"{self._weights.numel()} weights for a dataset of {size} samples: give one for each sample")
+            raise ValueError(
+                f"{self._weights.numel()} weights for a dataset of {size} samples: give one for each sample"
+            )
         self._size = size
         self._samples = size if samples is None else samples
 

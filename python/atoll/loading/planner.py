@@ -64,7 +64,9 @@ class Planner:
             whole, half = (to_device(batch_of(size), self._device) for size in (4, 2))
             rest = to_device(batch_of(4, 2), self._device)
             if depends_on_batch(self._settings.forward, model.module, whole, [half, rest]):
-                log.warning("the loss of a batch is not the mean over its samples: uneven shares cannot be exact with it")
+                log.warning(
+                    "the loss of a batch is not the mean over its samples: uneven shares cannot be exact with it"
+                )
 
     @property
     def newest(self) -> Plan:
@@ -91,8 +93,8 @@ class Planner:
         return shares, parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
 
     def _tail(self, plan: Plan, samples: int) -> list[int]:
-        """The last step of an epoch: the same policy on fewer samples, of which a rank may get none. A function of the plan
-        alone, because ranks hand it out at different times."""
+        """The last step of an epoch: the same policy on fewer samples, of which a rank may get none. A function of the
+        plan alone, because ranks hand it out at different times."""
         key = (plan.version, samples)
         if key not in self._tails:
             self._tails[key] = self._policy.tail(self.facts, plan.factors, samples)

@@ -23,8 +23,8 @@ class Policy:
             raise ValueError(f'there is no policy "{name}": {", ".join(_C.policies())}')
         if global_batch < ranks * settings.least:
             raise ValueError(
-                f"a global batch of {global_batch} samples cannot give {settings.least} to each of {ranks} ranks: raise "
-                "global_batch, or Settings(least=0)"
+                f"a global batch of {global_batch} samples cannot give {settings.least} to each of {ranks} ranks: "
+                "raise global_batch, or Settings(least=0)"
             )
         if (name == "fixed") != (shares is not None):
             raise ValueError('shares and policy="fixed" belong together: give both, or neither')

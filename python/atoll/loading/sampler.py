@@ -13,12 +13,13 @@ from atoll.loading.windows import cut, next_window
 
 
 class BatchSampler(Sampler[list[int]]):
-    """The `batch_sampler` of a stock torch.utils.data.DataLoader that gives each rank samples in proportion to its score
-    (KAITIAN, section III-D): `scores[r]` is rank r's relative speed. It only cuts: gradients of unequal batches are averaged
-    as if they counted alike. `atoll.DataLoader` weighs them, and measures the speeds.
+    """The `batch_sampler` of a stock torch.utils.data.DataLoader that gives each rank samples in proportion to its
+    score (KAITIAN, section III-D): `scores[r]` is rank r's relative speed. It only cuts: gradients of unequal batches
+    are averaged as if they counted alike. `atoll.DataLoader` weighs them, and measures the speeds.
 
-    Every sample comes exactly once in an epoch; the last batch is split by the same scores. `rank` is this process's in the
-    default group unless it is given. Raises ValueError for scores that are no speeds, and batches smaller than the ranks."""
+    Every sample comes exactly once in an epoch; the last batch is split by the same scores. `rank` is this process's
+    in the default group unless it is given. Raises ValueError for scores that are no speeds, and batches smaller than
+    the ranks."""
 
     def __init__(
         self, dataset: Any, global_batch: int, scores: Sequence[float], *, seed: int = 0, shuffle: bool = True,
@@ -33,8 +34,8 @@ class BatchSampler(Sampler[list[int]]):
         left = 0 if drop_last else len(dataset) % global_batch
         if 0 < left < len(scores):
             raise ValueError(
-                f"the last batch of an epoch has {left} of {len(dataset)} samples for {len(scores)} ranks: drop_last=True, or "
-                "another global_batch"
+                f"the last batch of an epoch has {left} of {len(dataset)} samples for {len(scores)} ranks: "
+                "drop_last=True, or another global_batch"
             )
 
     def batch_sizes(self) -> list[int]:

@@ -28,10 +28,11 @@ class Settings:
     replay: list[dict[str, Any]] | None = None
     """Plans recorded earlier (`loader.planner.history()`): they are followed instead of made."""
     forward: Callable[[nn.Module, Any], torch.Tensor] | None = None
-    """Of model and batch, the loss: how measurements run the model. Without it the model is called with the batch's first
-    element, or with a dictionary as keywords."""
+    """Of model and batch, the loss: how measurements run the model. Without it the model is called with the batch's
+    first element, or with a dictionary as keywords."""
     measure: bool = True
-    """Whether devices are measured before the first step. Without it shares begin equal and follow the training's times."""
+    """Whether devices are measured before the first step. Without it shares begin equal and follow the training's
+    times."""
     reuse: bool = True
     """Whether a profile of an earlier run of the same model on the same hardware is taken."""
     least: int = 1

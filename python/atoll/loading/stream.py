@@ -13,8 +13,8 @@ class Stream(Dataset[Any]):
     """An iterable dataset behind the interface of a map-style one: its keys are (epoch, position), and positions grow.
 
     The protocol: every rank, and every worker of its loader, iterates over the same samples in the same order and keeps
-    those of its share. A dataset with `skip(iterator, count)` is asked to pass over others' samples; without it they are
-    read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over."""
+    those of its share. A dataset with `skip(iterator, count)` is asked to pass over others' samples; without it they
+    are read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over."""
 
     def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
         self._dataset, self._samples = dataset, samples
@@ -53,8 +53,8 @@ class Stream(Dataset[Any]):
 
     def _too_short(self, position: int) -> ValueError:
         return ValueError(
-            f"the iterable dataset ended before sample {position} of {self._samples}: give atoll.DataLoader(samples=...) "
-            "what it really holds, the same on all ranks"
+            f"the iterable dataset ended before sample {position} of {self._samples}: give "
+            "atoll.DataLoader(samples=...) what it really holds, the same on all ranks"
         )
 
 
@@ -63,7 +63,9 @@ def as_positions(dataset: Any, samples: int | None) -> Any:
     missing."""
     if isinstance(dataset, IterableDataset):
         if samples is None and not hasattr(dataset, "__len__"):
-            raise ValueError("an iterable dataset without a length: give atoll.DataLoader(samples=...), samples per epoch")
+            raise ValueError(
+                "an iterable dataset without a length: give atoll.DataLoader(samples=...), samples per epoch"
+            )
         return Stream(dataset, len(dataset) if samples is None else samples)  # type: ignore[arg-type]
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise TypeError(f"{type(dataset).__name__} is no dataset: it needs __len__ and __getitem__, or IterableDataset")

@@ -58,7 +58,8 @@ class StepTimes:
             self._seconds.append(end - begin)
 
     def take(self) -> "Summary":
-        """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the next."""
+        """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the
+        next."""
         while self._pairs and self._pairs[0][1].query():
             begin, end = self._pairs.popleft()
             self._seconds.append(begin.elapsed_time(end) * 1e-3)

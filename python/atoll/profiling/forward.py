@@ -13,8 +13,8 @@ Forward = Callable[[nn.Module, Any], torch.Tensor]
 
 
 def default_forward(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A scalar whose gradient reaches every parameter that the output depends on. Of a batch that is a list or tuple the
-    first element is the input, a dictionary is given as keywords (as transformers' models take it)."""
+    """A scalar whose gradient reaches every parameter that the output depends on. Of a batch that is a list or tuple
+    the first element is the input, a dictionary is given as keywords (as transformers' models take it)."""
     if isinstance(batch, dict):
         output = model(**batch)
     else:
@@ -29,7 +29,8 @@ def _summed(output: Any) -> torch.Tensor:
     parts = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
     if not parts:
         raise ValueError(
-            "no output of the model has a gradient: give Settings(forward=...), a function of model and batch that returns the loss"
+            "no output of the model has a gradient: give Settings(forward=...), a function of model and batch that "
+            "returns the loss"
         )
     return torch.stack([_summed(part) for part in parts]).sum()
 

@@ -12,8 +12,8 @@ from atoll.profiling.forward import Forward, to_device, unwrapped, without_trace
 
 
 def predicted_cap(points: list[tuple[int, int]], memory_bytes: int, margin: float) -> int:
-    """The samples of one step that `memory_bytes` less `margin` of them hold, from peaks at two or more batches, taken as
-    static + per_sample * batch. 0 where the peaks do not grow: then memory says nothing. At least 1 otherwise."""
+    """The samples of one step that `memory_bytes` less `margin` of them hold, from peaks at two or more batches, taken
+    as static + per_sample * batch. 0 where the peaks do not grow: then memory says nothing. At least 1 otherwise."""
     (small, low), (large, high) = min(points), max(points)
     if large <= small or high <= low:
         return 0
@@ -26,8 +26,8 @@ def confirmed_cap(
     model: nn.Module, batch_of: Callable[[int], Any], profile: DeviceProfile, forward: Forward, device: torch.device,
     margin: float, most: int,
 ) -> int:  # fmt: skip
-    """The predicted cap, after one real step of that size; a tenth less as long as memory does not suffice. 0: not known,
-    as on CPUs, or no limit below `most`."""
+    """The predicted cap, after one real step of that size; a tenth less as long as memory does not suffice. 0: not
+    known, as on CPUs, or no limit below `most`."""
     peaks = [(at.batch, at.peak_bytes) for at in profile.sizes if at.peak_bytes]
     if len(peaks) < 2 or device.type == "cpu":
         return 0

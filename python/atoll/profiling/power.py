@@ -50,7 +50,9 @@ def _nvml(device: torch.device) -> EnergyMeter | None:
 
 def _rapl(root: Path) -> EnergyMeter | None:
     """Whole packages; their counters wrap around."""
-    zones = [zone for zone in sorted(root.glob("*-rapl:*")) if zone.name.count(":") == 1 and _readable(zone / "energy_uj")]
+    zones = [
+        zone for zone in sorted(root.glob("*-rapl:*")) if zone.name.count(":") == 1 and _readable(zone / "energy_uj")
+    ]
     if not zones:
         return None
     counters = [_Counter(zone) for zone in zones]

@@ -24,8 +24,8 @@ def folder() -> Path:
 
 
 def fingerprint(model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int) -> str:
-    """Equal where a measurement can be used again: device, versions, threads, ranks beside this one on its host, the model's
-    layers and parameters, and the shape of a sample. Hardware counts, not ranks: those change between runs."""
+    """Equal where a measurement can be used again: device, versions, threads, ranks beside this one on its host, the
+    model's layers and parameters, and the shape of a sample. Hardware counts, not ranks: those change between runs."""
     shapes = [(name, list(value.shape), str(value.dtype)) for name, value in model.named_parameters()]
     layers = [type(module).__qualname__ for module in model.modules()]
     facts = {

@@ -29,17 +29,17 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         synchronised = self.training and dist.is_available() and dist.is_initialized()
         if not synchronised:
-            return cast(torch.Tensor, super().forward(input))
+            return super().forward(input)
         part = self.weights.part if self.weights is not None else None
         own = 1.0 if part is None else float(part.own)
         group = self.weights.group if self.weights is not None else dist.group.WORLD
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        normalised, mean, variance, count = _Normalise.apply(values, self.eps, own, group)
+        normalised, mean, variance, count = _Normalise.apply(values, self.eps, own, group)  # type: ignore[no-untyped-call]
         self._keep_running(mean, variance, float(count))
         shape = (1, -1) + (1,) * (input.dim() - 2)
         if self.affine:
             normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
-        return normalised.to(input.dtype)
+        return cast(torch.Tensor, normalised.to(input.dtype))
 
     @torch.no_grad()
     def _keep_running(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
@@ -54,11 +54,11 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Zero mean and unit variance per channel. Means and sums of squares of ranks are merged pairwise as Chan, Golub and
-    LeVeque (1983) do, which keeps their precision.
+    """Zero mean and unit variance per channel. Means and sums of squares of ranks are merged pairwise as Chan, Golub
+    and LeVeque (1983) do, which keeps their precision.
 
-    The backward pass must sum over samples of all ranks, whose losses count differently: each rank's gradient is taken times
-    its number of elements, and the result divided by it."""
+    The backward pass must sum over samples of all ranks, whose losses count differently: each rank's gradient is taken
+    times its number of elements, and the result divided by it."""
 
     @staticmethod
     def forward(
@@ -109,8 +109,8 @@ def _merged(of_ranks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with every BatchNorm, also torch.nn.SyncBatchNorm, replaced by SyncBatchNorm; parameters and statistics
-    stay. To be called before the model is wrapped."""
+    """The module with every BatchNorm, also torch.nn.SyncBatchNorm, replaced by SyncBatchNorm; parameters and
+    statistics stay. To be called before the model is wrapped."""
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         twin = SyncBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
@@ -128,9 +128,10 @@ def convert_batch_norm(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def merge_batch_norm(model: nn.Module, samples: float, group: dist.ProcessGroup | None = None) -> None:
-    """Makes the running statistics of the model's own BatchNorm layers equal on all ranks, as those of all their samples:
-    means and second moments are averaged with `samples`, how many this rank has seen. To be called on all ranks, before
-    a checkpoint or an evaluation. Ranks that have seen nothing count nothing; if none has, nothing changes."""
+    """Makes the running statistics of the model's own BatchNorm layers equal on all ranks, as those of all their
+    samples: means and second moments are averaged with `samples`, how many this rank has seen. To be called on all
+    ranks, before a checkpoint or an evaluation. Ranks that have seen nothing count nothing; if none has, nothing
+    changes."""
     layers = [
         layer for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
@@ -149,7 +150,7 @@ def merge_batch_norm(model: nn.Module, samples: float, group: dist.ProcessGroup 
     dist.all_reduce(packed, group=group)
     if packed[-1] == 0:
         return
-    merged = (packed[:-1] / packed[-1]).split([moment.numel() for moment in moments])
+    merged = torch.split(packed[:-1] / packed[-1], [moment.numel() for moment in moments])
     for layer, mean, square in zip(layers, merged[::2], merged[1::2], strict=True):
         cast(torch.Tensor, layer.running_mean).copy_(mean)
         cast(torch.Tensor, layer.running_var).copy_(square - mean.square())

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.weighting.part import Part
@@ -16,8 +15,8 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def weigh_ddp(model: DistributedDataParallel) -> Weights:
-    """Scales buckets, or single gradients where the user has registered a communication hook already: PyTorch does not let
-    it be replaced. Hooks that are registered later are called with scaled buckets."""
+    """Scales buckets, or single gradients where the user has registered a communication hook already: PyTorch does not
+    let it be replaced. Hooks that are registered later are called with scaled buckets."""
     if not model._comm_hooks:
         try:
             return _BucketWeights(model)
@@ -88,7 +87,8 @@ class _BucketWeights(_DdpWeights):
             return self._inner(self._inner_state, bucket)
         self.scale(buffer, 1)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return reduced
 
 
 class _GradientWeights(_DdpWeights):
@@ -99,7 +99,7 @@ class _GradientWeights(_DdpWeights):
         self._is_asked = False
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_hook(self._scaled)
+                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
 
     def begin(self, part: Part) -> None:
         super().begin(part)
@@ -108,10 +108,8 @@ class _GradientWeights(_DdpWeights):
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         if not self._is_asked and self.current().is_last:
             self._is_asked = True
-            engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self.when_ready())
         scaled = gradient.clone()
         self.scale(scaled, self.group.size())
         return scaled
-
-

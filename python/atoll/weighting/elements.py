@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 
 class Total:
-    """The sum over ranks of what each counted for a step; on its way since it was made, waited for where it is asked."""
+    """The sum over ranks of what each counted for a step; on its way since it was made, waited for where it is
+    asked."""
 
     def __init__(self, own: float, group: dist.ProcessGroup, device: torch.device) -> None:
         self._sum = torch.tensor([own], dtype=torch.float64, device=device)
@@ -32,5 +33,7 @@ def counted(elements: Callable[[Any], float], batches: Sequence[Any], samples: S
     counts = [float(elements(batch)) if size else 0.0 for batch, size in zip(batches, samples, strict=True)]
     for count in counts:
         if not 0 <= count < float("inf"):
-            raise ValueError(f"elements(batch) gave {count}: expected how many elements the batch's loss is the mean of")
+            raise ValueError(
+                f"elements(batch) gave {count}: expected how many elements the batch's loss is the mean of"
+            )
     return counts

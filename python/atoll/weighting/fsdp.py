@@ -45,7 +45,7 @@ def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
     if mesh.ndim == 1:
         return mesh.get_group(0)
     if mesh.size() == dist.get_world_size():
-        return dist.group.WORLD
+        return dist.distributed_c10d._get_default_group()
     return mesh._flatten().get_group()
 
 

@@ -18,12 +18,14 @@ TOLERANCE = 1e-3
 def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
     """In words for a user, with the way out."""
     found = []
-    local = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)]
+    local = [
+        m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)
+    ]
     smallest = min(share for share in shares if share) if any(shares) else 0
     if local and smallest < FEW_SAMPLES:
         found.append(
-            f"{len(local)} BatchNorm layers normalise over each rank's own samples, and some rank has only {smallest}: wrap "
-            "atoll.convert_batch_norm(net) instead, or use GroupNorm or LayerNorm"
+            f"{len(local)} BatchNorm layers normalise over each rank's own samples, and some rank has only {smallest}: "
+            "wrap atoll.convert_batch_norm(net) instead, or use GroupNorm or LayerNorm"
         )
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         found.append(
@@ -32,12 +34,16 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
     for module in model.modules():
         name = type(module).__name__
         if any(word in name.lower() for word in IN_BATCH_LOSSES):
-            found.append(f"{name} compares samples of one batch: its loss depends on who shares a batch, whatever the weights")
+            found.append(
+                f"{name} compares samples of one batch: its loss depends on who shares a batch, whatever the weights"
+            )
     return found
 
 
 @torch.no_grad()
-def depends_on_batch(loss: Callable[[nn.Module, Any], torch.Tensor], model: nn.Module, batch: Any, halves: list[Any]) -> bool:
+def depends_on_batch(
+    loss: Callable[[nn.Module, Any], torch.Tensor], model: nn.Module, batch: Any, halves: list[Any]
+) -> bool:
     """Whether the loss of a batch is not the mean of the losses of its halves, in evaluation mode. Then no weights make
     uneven batches exact."""
     was_training = model.training

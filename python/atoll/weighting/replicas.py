@@ -24,8 +24,8 @@ def checksum(model: nn.Module) -> int:
 
 @torch.no_grad()
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
-    """The largest difference between ranks in any parameter, relative to the largest parameter; 0 where all hold the same.
-    Collective; costs two reductions of the model's size."""
+    """The largest difference between ranks in any parameter, relative to the largest parameter; 0 where all hold the
+    same. Collective; costs two reductions of the model's size."""
     largest, difference = 0.0, 0.0
     for parameter in model.parameters():
         if parameter.numel() == 0:

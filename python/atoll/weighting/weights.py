@@ -33,8 +33,8 @@ class Weights(ABC):
         self.part = part
 
     def scale(self, buffer: torch.Tensor, factor: float) -> None:
-        """Multiplies a gradient in place with this rank's share and `factor`. What counts nothing becomes zero, also where
-        it is not finite. Raises RuntimeError before the first batch."""
+        """Multiplies a gradient in place with this rank's share and `factor`. What counts nothing becomes zero, also
+        where it is not finite. Raises RuntimeError before the first batch."""
         share = self.current().share()
         if share == 0:
             buffer.zero_()
@@ -44,8 +44,8 @@ class Weights(ABC):
     def current(self) -> Part:
         if self.part is None:
             raise RuntimeError(
-                "a backward pass before the first batch of atoll.DataLoader: its gradients have no weight yet; iterate over the "
-                "loader, or use the model without DistributedDataParallel or fully_shard"
+                "a backward pass before the first batch of atoll.DataLoader: its gradients have no weight yet; iterate "
+                "over the loader, or use the model without DistributedDataParallel or fully_shard"
             )
         return self.part
 
@@ -54,8 +54,8 @@ _known: "weakref.WeakKeyDictionary[nn.Module, Weights]" = weakref.WeakKeyDiction
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The weights of a model that is wrapped already: DistributedDataParallel, or FSDP2's fully_shard. The same ones when
-    asked again. Raises TypeError for other models."""
+    """The weights of a model that is wrapped already: DistributedDataParallel, or FSDP2's fully_shard. The same ones
+    when asked again. Raises TypeError for other models."""
     from atoll.weighting.batch_norm import SyncBatchNorm
     from atoll.weighting.ddp import weigh_ddp
     from atoll.weighting.fsdp import FsdpWeights

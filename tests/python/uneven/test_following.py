@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,7 +17,6 @@ from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
 from client_ranks import on_layouts
 from support import Ranks, device
-from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from training import check_close, network
 
 
@@ -55,7 +55,8 @@ def test_the_plan_follows(rank: int, size: int) -> None:
         history = loader.planner.history()
         assert on_all_ranks(history) == [history] * size
         slow = {2: [8, 16], 3: [5, 10, 9]}[size]
-        assert sorted(history[1]["batches"]) == sorted(slow) and history[1]["batches"][0] == min(slow)
+        assert sorted(history[1]["batches"]) == sorted(slow)
+        assert history[1]["batches"][0] == min(slow)
         assert loader.batch_sizes() == history[0]["batches"], "equally fast again"
         check_close(model.module, train_alone(4, seed=4), EXACT)
 
@@ -108,10 +109,8 @@ def watched(rank: int, size: int, folder: str) -> None:
                               watch=Watch(live=False, json_lines=f"{folder}/lines"))  # fmt: skip
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     Paced(rank, slow_later).put_into(loader)
-    steps = 0
-    for inputs, targets, _ in loader:
+    for steps, (inputs, targets, _) in enumerate(loader, start=1):
         nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device())).backward()
-        steps += 1
         if steps == 3 and rank == 1:
             with torch.no_grad():
                 next(model.parameters())[0, 0] += 1
@@ -121,9 +120,11 @@ def watched(rank: int, size: int, folder: str) -> None:
         windows = [line for line in lines if line["what"] == "window"]
         assert [line["step"] for line in windows] == [2, 4, 6]
         assert windows[0]["compute_seconds"][0] == pytest.approx(8 * 2e-3)
-        assert windows[0]["replica_drift"] == 0 and windows[1]["replica_drift"] > 0.1
+        assert windows[0]["replica_drift"] == 0
+        assert windows[1]["replica_drift"] > 0.1
         kinds = [line["kind"] for line in lines if line["what"] == "event"]
-        assert "new plan" in kinds and "replica drift" in kinds
+        assert "new plan" in kinds
+        assert "replica drift" in kinds
 
 
 @pytest.mark.parametrize("ranks", ["AAA"], indirect=True)
@@ -143,7 +144,10 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     for facts in loader.planner.facts:
         profile = facts.measured()
-        assert profile is not None and len(profile.sizes) >= 3 and profile.operations > 0 and profile.latency > 0
+        assert profile is not None
+        assert len(profile.sizes) >= 3
+        assert profile.operations > 0
+        assert profile.latency > 0
         assert all(at.seconds > 0 for at in profile.sizes)
     assert sum(loader.batch_sizes()) == BATCH
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from uneven_training import BATCH, adam, random_shares, sgd, train_alone, train_together
 
 from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm
 from atoll.weighting.part import part_of
@@ -16,7 +17,6 @@ from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
 from support import device
 from training import check_close, check_equal_bits, network
-from uneven_training import BATCH, adam, random_shares, sgd, train_alone, train_together
 
 STEPS = 50
 SGD_EXACT, ADAM_EXACT = 1e-12, 1e-10
@@ -137,11 +137,10 @@ def test_fsdp(rank: int, size: int) -> None:
     check_close(gathered, reference(), SGD_EXACT)
 
 
-def convolutional(norm: bool = True) -> nn.Module:
+def convolutional() -> nn.Module:
     torch.manual_seed(5)
-    layers = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 4 * 4, 7), nn.BatchNorm1d(7),
-              nn.Tanh(), nn.Linear(7, 5)]  # fmt: skip
-    return nn.Sequential(*layers).double()
+    features = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*features, nn.Linear(5 * 4 * 4, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 5)).double()
 
 
 @on_layouts("AA", "AAA", "aCb")
@@ -165,5 +164,5 @@ def test_the_same_weights_when_asked_again(rank: int, size: int) -> None:
     assert weights_of(model) is weights_of(model)
     with pytest.raises(TypeError, match="give what reduces the gradients"):
         weights_of(copy.deepcopy(model.module))
-    with pytest.raises(RuntimeError, match="before the first batch of atoll.DataLoader"):
+    with pytest.raises(RuntimeError, match="before the first batch of atoll"):
         model(torch.ones(2, 12, dtype=torch.float64)).sum().backward()

@@ -66,11 +66,13 @@ def test_every_position_once_over_restarts(samples: int, global_batch: int, seed
 def test_parts_differ_by_at_most_one(share: int, parts: int) -> None:
     slices = cut(Window(100, 100 + share + 5), [share, 5], 0, parts)
     sizes = [of.counted for of in slices]
-    assert sum(sizes) == share and max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes)
+    assert sum(sizes) == share
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes)
     assert [of.is_first for of in slices] == [True] + [False] * (parts - 1)
     assert [of.is_last for of in slices] == [False] * (parts - 1) + [True]
     if share:
-        assert [of.first for of in slices if of.counted][0] == 100
+        assert next(of.first for of in slices if of.counted) == 100
         assert slices[-1].last == 100 + share
 
 
