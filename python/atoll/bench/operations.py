@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from atoll._newer_torch import all_gather_single, reduce_scatter_single
 from atoll.bench import values
 
 ROOT = 0
@@ -21,10 +22,6 @@ REDUCE_OPS = {
     "bor": dist.ReduceOp.BOR,
     "bxor": dist.ReduceOp.BXOR,
 }
-
-# The names of newer releases, then those of older ones.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class AllGather(Parts):
         values.fill(self.part(self.buffer, self.rank), self.contribution(self.rank), self.rank * self.count)
 
     def call(self) -> None:
-        _all_gather(self.buffer, self.part(self.buffer, self.rank), group=self.group)
+        all_gather_single(self.buffer, self.part(self.buffer, self.rank), group=self.group)
 
     def wrong(self, calls: int) -> int:
         return self.wrong_parts(self.buffer)
@@ -168,7 +165,7 @@ class ReduceScatter(Parts):
         self.result.zero_()
 
     def call(self) -> None:
-        _reduce_scatter(self.result, self.buffer, REDUCE_OPS[self.op], group=self.group)
+        reduce_scatter_single(self.result, self.buffer, REDUCE_OPS[self.op], group=self.group)
 
     def wrong(self, calls: int) -> int:
         expected = values.reduced(self.all_contributions(), self.op)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from atoll._newer_torch import all_gather_single
+
 
 class Exchange:
     """Over the group's own collectives, so that a rank that has died is an error at once and not a timeout. `device`:
@@ -21,7 +23,7 @@ class Exchange:
         """As many numbers from each rank, by rank."""
         mine = torch.tensor(own, dtype=torch.float64, device=self.device)
         everyone = torch.empty(self.ranks * len(own), dtype=torch.float64, device=self.device)
-        dist.all_gather_into_tensor(everyone, mine, group=self.group)
+        all_gather_single(everyone, mine, group=self.group)
         return everyone.cpu().view(self.ranks, len(own)).tolist()
 
     def facts(self, own: Any) -> list[Any]:
@@ -31,7 +33,7 @@ class Exchange:
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         everyone = torch.empty(self.ranks * longest, dtype=torch.uint8, device=self.device)
-        dist.all_gather_into_tensor(everyone, mine.to(self.device), group=self.group)
+        all_gather_single(everyone, mine.to(self.device), group=self.group)
         rows = everyone.cpu().view(self.ranks, longest)
         return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 

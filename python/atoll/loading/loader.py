@@ -65,6 +65,7 @@ class DataLoader:
         group = group or (self._weights.group if self._weights else dist.distributed_c10d._get_default_group())
         device = next(model.parameters()).device if model is not None else torch.device("cpu")
         self._exchange = Exchange(group, device)
+        self._options = loader_options
         self._dataset = as_positions(dataset, samples)
         self._is_stream = isinstance(self._dataset, Stream)
         self._order = Order(
@@ -204,4 +205,5 @@ class DataLoader:
         """`size` collated samples for measurements, from one of the dataset's first on, again from the beginning where
         it is too short."""
         places = [(first + index) % len(self._dataset) for index in range(size)]
-        return self._loader.collate_fn([self._dataset[(0, place) if self._is_stream else place] for place in places])
+        collate = self._options.get("collate_fn") or torch.utils.data.default_collate
+        return collate([self._dataset[(0, place) if self._is_stream else place] for place in places])

@@ -166,6 +166,11 @@ def max_memory_allocated(device: _DeviceLike = None) -> int:
     return _sim.memory(_index(device))[1]
 
 
+def reset_peak_memory_stats(device: _DeviceLike = None) -> None:
+    """max_memory_allocated() begins anew at what is in use now."""
+    _sim.reset_peak_memory(_index(device))
+
+
 def mem_get_info(device: _DeviceLike = None) -> tuple[int, int]:
     """Free and all bytes."""
     used, _, size = _sim.memory(_index(device))

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from atoll._newer_torch import all_gather_single
+
 if TYPE_CHECKING:
     from atoll.weighting.weights import Weights
 
@@ -73,7 +75,7 @@ class _Normalise(torch.autograd.Function):
             mean = values.mean(dims)
             local = torch.cat([mean, (values - mean.view(shape)).square().sum(dims), values.new_tensor([float(count)])])
         gathered = values.new_empty(dist.get_world_size(group) * local.numel())
-        dist.all_gather_into_tensor(gathered, local, group=group)
+        all_gather_single(gathered, local, group=group)
         mean, squares, total = _merged(gathered.view(-1, local.numel()))
         variance = squares / total
         inverse = torch.rsqrt(variance + eps)

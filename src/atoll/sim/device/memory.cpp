@@ -133,4 +133,9 @@ MemoryStats DeviceMemory::stats() const {
   return stats_;
 }
 
+void DeviceMemory::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  stats_.peak = stats_.allocated;
+}
+
 }  // namespace atl::sim

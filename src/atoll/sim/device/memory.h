@@ -49,6 +49,8 @@ class DeviceMemory {
   int descriptor() const noexcept { return memory_; }
 
   MemoryStats stats() const;
+  /// The peak begins anew at what is allocated now.
+  void reset_peak();
 
  private:
   std::byte* device_ = nullptr;  // the mapping without access

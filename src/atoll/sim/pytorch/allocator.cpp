@@ -104,7 +104,7 @@ class SimAllocator final : public c10::DeviceAllocator {
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex index) override { device(index).memory().reset_peak(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
     const MemoryStats now = device(index).memory().stats();
     return {now.capacity - now.allocated, now.capacity};

@@ -74,4 +74,7 @@ PYBIND11_MODULE(_sim, module) {
         return py::make_tuple(stats.allocated, stats.peak, stats.capacity);
       },
       py::arg("index") = -1, "Bytes in use, their peak, and the device's size.");
+  module.def(
+      "reset_peak_memory", [](int index) { device(static_cast<c10::DeviceIndex>(index)).memory().reset_peak(); },
+      py::arg("index") = -1);
 }
