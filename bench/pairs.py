@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two contenders call by call in the same processes: for differences far smaller than what a call varies from one moment
+to the next."""
+
+import gc
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from atoll.bench.block import choose_calls, quantile
+from atoll.bench.devices import synchronize
+from atoll.bench.operations import Operation, Problem
+from contenders import TorchRanks
+from intervals import median_interval
+
+
+def run_pairs(operations: Sequence[Operation], pairs: int) -> dict[str, Any]:
+    """Both operations in turn, `pairs` times, who begins changing with every pair. A rank's part of it: nanoseconds of each
+    call (on an accelerator until the device is done), one list per operation, and wrong elements."""
+    for operation in operations:
+        operation.fill()
+    call_ns: list[list[int]] = [[] for _ in operations]
+    order = list(enumerate(operations))
+    collects = gc.isenabled()
+    gc.disable()
+    synchronize(operations[0].device)
+    dist.barrier(group=operations[0].group)
+    for pair in range(pairs):
+        for index, operation in reversed(order) if pair % 2 else order:
+            begin = time.perf_counter_ns()
+            operation.call()
+            synchronize(operation.device)
+            call_ns[index].append(time.perf_counter_ns() - begin)
+    if collects:
+        gc.enable()
+    return {"call_ns": call_ns, "wrong": sum(operation.wrong(pairs) for operation in operations)}
+
+
+def compare_pairs(ranks: TorchRanks, names: tuple[str, str], problem: Problem, seconds: float) -> dict[str, Any]:
+    """Times of both in microseconds per call, and what the first takes more: per block the median difference of its pairs
+    (each the mean over the ranks), then the median of the blocks with its 95 % interval. `seconds`: about how long to
+    measure. Raises RuntimeError on a wrong element."""
+
+    def mean_us(of_ranks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+        first, second = (sum(times) / len(times) * 1e-3 for times in zip(*of_ranks, strict=True))
+        return first, second
+
+    def block(pairs: int) -> list[tuple[float, float]]:
+        answers = ranks.ask("pairs", backends=names, problem={**vars(problem), "device": "own"}, pairs=pairs)
+        if wrong := sum(answer["wrong"] for answer in answers):
+            raise RuntimeError(f"{names}: {wrong} wrong elements in {problem}")
+        calls = [zip(*answer["call_ns"], strict=True) for answer in answers]
+        return [mean_us(of_ranks) for of_ranks in zip(*calls, strict=True)]
+
+    warm = block(2)[1:] + block(4)
+    most = ranks.ask("most_calls", backend=names[0], problem={**vars(problem), "device": "own"})[0]["calls"]
+    pair_seconds = sum(first + second for first, second in warm) / len(warm) * 1e-6
+    pairs = max(2, choose_calls(pair_seconds, seconds / 30, most) // 2 * 2)
+    blocks = [block(pairs) for _ in range(max(6, int(seconds / (pair_seconds * pairs))))]
+    added = [quantile([first - second for first, second in of_block], 0.5) for of_block in blocks]
+    times = {
+        name: quantile([pair[index] for of_block in blocks for pair in of_block], 0.5)
+        for index, name in enumerate(names)
+    }
+    return {"bytes": problem.bytes, "pairs": pairs, "us": times, "added_us": median_interval(added), "blocks_us": added}
