@@ -42,9 +42,9 @@ def report(rows: list[dict[str, Any]]) -> str:
         "## Added time per call\n\nTwo ranks in one island. `all_reduce` through Atoll, which leaves it to the "
         "island's library, and through that library alone: call by call in turn in the same processes, each first in "
         "every other pair; on `sim` a call ends when the device is done. The added time is the median over blocks of "
-        "pairs of the median difference in a block; in brackets its 95 % interval. What Atoll does for such a call does "
-        "not depend on its size, so where calls take milliseconds the interval only says how much of that can be "
-        "seen.\n\n"
+        "pairs of the median difference in a block; in brackets its 95 % interval. What Atoll does for such a call "
+        "does not depend on its size, so where calls take milliseconds the interval only says how much of that can "
+        "be seen.\n\n"
     )
     cells = [
         [row["library"], format_size(row["bytes"]), *(microseconds(time) for time in row["us"].values()),

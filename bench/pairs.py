@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two contenders call by call in the same processes: for differences far smaller than what a call varies from one moment
-to the next."""
+"""Two contenders call by call in the same processes: for differences far smaller than what a call varies from one
+moment to the next."""
 
 import gc
 import time
@@ -17,8 +17,8 @@ from intervals import median_interval
 
 
 def run_pairs(operations: Sequence[Operation], pairs: int) -> dict[str, Any]:
-    """Both operations in turn, `pairs` times, who begins changing with every pair. A rank's part of it: nanoseconds of each
-    call (on an accelerator until the device is done), one list per operation, and wrong elements."""
+    """Both operations in turn, `pairs` times, who begins changing with every pair. A rank's part of it: nanoseconds of
+    each call (on an accelerator until the device is done), one list per operation, and wrong elements."""
     for operation in operations:
         operation.fill()
     call_ns: list[list[int]] = [[] for _ in operations]
