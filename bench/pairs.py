@@ -40,8 +40,8 @@ def run_pairs(operations: Sequence[Operation], pairs: int) -> dict[str, Any]:
 
 def compare_pairs(ranks: TorchRanks, names: tuple[str, str], problem: Problem, seconds: float) -> dict[str, Any]:
     """Times of both in microseconds per call, and what the first takes more: per block the median difference of its
-    pairs (each the mean over the ranks), then the median of the blocks with its 95 % interval. `seconds`: about how long
-    to measure. Raises RuntimeError on a wrong element."""
+    pairs (each the mean over the ranks), then the median of the blocks with its 95 % interval. `seconds`: how long to
+    measure, about. Raises RuntimeError on a wrong element."""
 
     def mean_us(of_ranks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         first, second = (sum(times) / len(times) * 1e-3 for times in zip(*of_ranks, strict=True))
