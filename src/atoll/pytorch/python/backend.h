@@ -131,17 +131,21 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr issue_through_passage(const Operation& about, std::vector<collectives::Call> calls, Operands operands,
                                 const Tensors& inputs, Tensors outputs);
   template <typename Call>
-  WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, Call&& call);
-  static void watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip);
-  WorkPtr of_library(std::vector<WorkPtr> works);
-  Watch::EntryPtr watch_over(const std::vector<WorkPtr>& works);
+  WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, std::chrono::milliseconds timeout,
+               Call&& call);
+  static void watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip,
+                            std::chrono::milliseconds timeout);
+  WorkPtr of_library(std::vector<WorkPtr> works, Watch::EntryPtr entry);
+  Watch::EntryPtr watch_over(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout);
+  std::chrono::milliseconds own_or_group(std::chrono::milliseconds timeout) const;
   void explain(const std::exception_ptr& error);
   WorkPtr with_copies(const PlainTensors& plain, const WorkPtr& work);
   const std::vector<int>& island() const;
   template <typename Opts>
   Opts with_timeout(Opts opts) const;
   template <typename Call>
-  WorkPtr pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, std::size_t count, Call&& call);
+  WorkPtr pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain,
+                    std::chrono::milliseconds timeout, std::size_t count, Call&& call);
   std::shared_ptr<Library> whole_library(const Tensors& tensors, const Reduction* how = nullptr) const;
   std::shared_ptr<Library> list_library(const Tensors& tensors, const Reduction* how = nullptr) const;
   std::shared_ptr<Library> scaling_library(const at::Tensor& tensor, const Reduction& how) const;
@@ -165,7 +169,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr combined(std::vector<WorkPtr> works);
   bool coalescing() const;
   void note_if_coalescing(const WorkPtr& work);
-  bool open_region_of(const std::shared_ptr<Library>& library);
+  bool open_region_of(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout);
   void begin_passing();
   Parts take();  // nothing when already closed, or in a forked child
   static void close(Parts parts, bool orderly) noexcept;
@@ -189,7 +193,8 @@ class BackendAtoll final : public c10d::Backend {
   mutable std::mutex regions_mutex_;
   struct Region {
     std::vector<WorkPtr> works;
-    std::shared_ptr<Library> library;  // has a region of its own open
+    std::shared_ptr<Library> library;     // has a region of its own open
+    std::chrono::milliseconds timeout{};  // the longest of its operations'
   };
   std::map<std::thread::id, Region> regions_;
 };

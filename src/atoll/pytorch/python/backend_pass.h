@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,23 +13,23 @@ namespace atl::pytorch {
 
 template <typename Opts>
 Opts BackendAtoll::with_timeout(Opts opts) const {
-  if (opts.timeout < std::chrono::milliseconds(0)) opts.timeout = options_->timeout;
+  opts.timeout = own_or_group(opts.timeout);
   return opts;
 }
 
 /// `call(inner)` issues one operation, on tensors that `plain` has made.
 template <typename Call>
 BackendAtoll::WorkPtr BackendAtoll::pass(const std::shared_ptr<Library>& library, const PlainTensors& plain,
-                                         Call&& call) {
-  return pass_each(library, plain, 1, [&](c10d::Backend& inner, std::size_t) { return call(inner); });
+                                         std::chrono::milliseconds timeout, Call&& call) {
+  return pass_each(library, plain, timeout, 1, [&](c10d::Backend& inner, std::size_t) { return call(inner); });
 }
 
 /// `call(inner, i)` issues the i-th of `count` operations that make one.
 template <typename Call>
 BackendAtoll::WorkPtr BackendAtoll::pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain,
-                                              std::size_t count, Call&& call) {
+                                              std::chrono::milliseconds timeout, std::size_t count, Call&& call) {
   begin_passing();
-  const bool in_region = !plain.needs_copy_back() && open_region_of(library);
+  const bool in_region = !plain.needs_copy_back() && open_region_of(library, own_or_group(timeout));
   const bool own_region = !in_region && count > 1 && library->in().supportsCoalescing();
   std::vector<WorkPtr> works;
   try {
@@ -38,11 +39,13 @@ BackendAtoll::WorkPtr BackendAtoll::pass_each(const std::shared_ptr<Library>& li
       if (!own_region && !in_region) works.push_back(std::move(work));
     }
     if (own_region) works.push_back(library->in().endCoalescing());
+    works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
   } catch (...) {
     explain(std::current_exception());
   }
   if (in_region) return combined({});
-  WorkPtr all = with_copies(plain, of_library(std::move(works)));
+  auto entry = watch_over(works, timeout);
+  WorkPtr all = with_copies(plain, of_library(std::move(works), std::move(entry)));
   note_if_coalescing(all);
   return all;
 }

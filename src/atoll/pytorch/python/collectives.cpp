@@ -28,7 +28,8 @@ BackendAtoll::WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::Broa
   if (const auto library = whole_library(tensors)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.broadcast(list, with_timeout(opts)); });
+    return pass(library, plain, opts.timeout,
+                [&](c10d::Backend& inner) { return inner.broadcast(list, with_timeout(opts)); });
   }
   Operands operands;
   Call call = call_for(Kind::kBroadcast, about, wire_type(tensor.scalar_type()));
@@ -46,7 +47,8 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::Allr
   if (const auto library = whole_library(tensors, &how)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.allreduce(list, with_timeout(opts)); });
+    return pass(library, plain, opts.timeout,
+                [&](c10d::Backend& inner) { return inner.allreduce(list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
   if (const auto library = scaling_library(tensor, how)) {
@@ -70,7 +72,7 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const 
   if (const auto library = whole_library(tensors, &how)) {
     PlainTensors plain;
     const Tensors list = plain.write(tensors);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+    return pass_each(library, plain, opts.timeout, list.size(), [&](c10d::Backend& inner, std::size_t i) {
       Tensors one{list[i]};
       return inner.allreduce(one, with_timeout(c10d::AllreduceOptions(opts)));
     });
@@ -117,7 +119,8 @@ BackendAtoll::WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceO
     Tensors list = opts.rootRank == rank_     ? plain.write(tensors)
                    : tensor.device().is_cpu() ? Tensors{tensor.clone(at::MemoryFormat::Contiguous)}
                                               : plain.read(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.reduce(list, with_timeout(opts)); });
+    return pass(library, plain, opts.timeout,
+                [&](c10d::Backend& inner) { return inner.reduce(list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::REDUCE, "atoll:reduce", opts.timeout, opts.asyncOp};
   Operands operands;
@@ -143,7 +146,7 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists{plain.read(parts)};
-    return pass(library, plain,
+    return pass(library, plain, opts.timeout,
                 [&](c10d::Backend& inner) { return inner.reduce_scatter(results, lists, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::REDUCE_SCATTER, "atoll:reduce_scatter", opts.timeout, opts.asyncOp};
@@ -178,7 +181,7 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+    return pass_each(library, plain, opts.timeout, list.size(), [&](c10d::Backend& inner, std::size_t i) {
       return inner._reduce_scatter_base(results[i], list[i], with_timeout(opts));
     });
   }

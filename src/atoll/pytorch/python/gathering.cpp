@@ -20,7 +20,7 @@ BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Ten
     PlainTensors plain;
     Tensors list = plain.read(inputs);
     std::vector<Tensors> results{plain.write(parts)};
-    return pass(library, plain,
+    return pass(library, plain, opts.timeout,
                 [&](c10d::Backend& inner) { return inner.allgather(results, list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::ALLGATHER, "atoll:all_gather", opts.timeout, opts.asyncOp};
@@ -80,7 +80,7 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
+    return pass_each(library, plain, opts.timeout, list.size(), [&](c10d::Backend& inner, std::size_t i) {
       return inner._allgather_base(results[i], list[i], with_timeout(opts));
     });
   }
@@ -115,7 +115,8 @@ BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensor
     Tensors list = plain.read(inputs);
     std::vector<Tensors> lists;
     if (is_root) lists.push_back(plain.write(results));
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.gather(lists, list, with_timeout(opts)); });
+    return pass(library, plain, opts.timeout,
+                [&](c10d::Backend& inner) { return inner.gather(lists, list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
@@ -145,7 +146,7 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists;
     if (is_root) lists.push_back(plain.read(parts));
-    return pass(library, plain,
+    return pass(library, plain, opts.timeout,
                 [&](c10d::Backend& inner) { return inner.scatter(results, lists, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
@@ -173,7 +174,7 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
     PlainTensors plain;
     at::Tensor result = plain.write(output);
     at::Tensor whole = plain.read(input);
-    return pass(library, plain, [&](c10d::Backend& inner) {
+    return pass(library, plain, opts.timeout, [&](c10d::Backend& inner) {
       return inner.alltoall_base(result, whole, output_splits, input_splits, with_timeout(opts));
     });
   }
@@ -196,7 +197,7 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, 
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass(library, plain,
+    return pass(library, plain, opts.timeout,
                 [&](c10d::Backend& inner) { return inner.alltoall(results, list, with_timeout(opts)); });
   }
   const Operation about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};

@@ -118,7 +118,9 @@ BackendAtoll::WorkPtr BackendAtoll::endCoalescing() {
     regions_open_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
   }
   if (region.library) {
-    if (WorkPtr work = region.library->in().endCoalescing()) region.works.push_back(of_library({std::move(work)}));
+    if (const WorkPtr work = region.library->in().endCoalescing()) {
+      region.works.push_back(of_library({work}, watch_over({work}, region.timeout)));
+    }
   }
   return combined(std::move(region.works));
 }
@@ -130,7 +132,7 @@ BackendAtoll::WorkPtr BackendAtoll::combined(std::vector<WorkPtr> works) {
   std::vector<c10::intrusive_ptr<WorkAtoll>> own;
   for (const WorkPtr& work : works) {
     auto known = c10::dynamic_intrusive_pointer_cast<WorkAtoll>(work);
-    if (!known) return of_library(std::move(works));
+    if (!known) return of_library(std::move(works), nullptr);  // each is watched already
     outputs.insert(outputs.end(), known->outputs().begin(), known->outputs().end());
     own.push_back(std::move(known));
   }

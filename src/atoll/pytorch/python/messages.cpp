@@ -60,7 +60,7 @@ BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int 
   if (const auto library = message_library(tensor, destination)) {
     PlainTensors plain;
     Tensors list = plain.read(tensors);
-    return pass(library, plain,
+    return pass(library, plain, c10d::kUnsetTimeout,
                 [&](c10d::Backend& inner) { return inner.send(list, place_in(island(), destination), tag); });
   }
   const Message message = new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true);
@@ -93,7 +93,7 @@ BackendAtoll::WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType
   if (const auto library = source < 0 ? nullptr : message_library(tensor, source)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain,
+    return pass(library, plain, c10d::kUnsetTimeout,
                 [&](c10d::Backend& inner) { return inner.recv(list, place_in(island(), source), tag); });
   }
   const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false);

@@ -47,10 +47,13 @@ void BackendAtoll::begin_passing() {
   if (const auto error = group()->error()) std::rethrow_exception(as_torch(error));
 }
 
-BackendAtoll::WorkPtr BackendAtoll::of_library(std::vector<WorkPtr> works) {
-  works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
+// What c10d's options say; they hold -1 where the caller said nothing.
+std::chrono::milliseconds BackendAtoll::own_or_group(std::chrono::milliseconds timeout) const {
+  return timeout < std::chrono::milliseconds(0) ? options_->timeout : timeout;
+}
+
+BackendAtoll::WorkPtr BackendAtoll::of_library(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
   auto self = c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this);
-  auto entry = watch_over(works);
   const auto process = this->process();
   auto watch = process ? std::shared_ptr<Watch>(process, &process->watch) : nullptr;
   return c10::make_intrusive<WorkOfLibrary>(
@@ -59,7 +62,7 @@ BackendAtoll::WorkPtr BackendAtoll::of_library(std::vector<WorkPtr> works) {
 }
 
 // Of a library on an accelerator; null for others.
-Watch::EntryPtr BackendAtoll::watch_over(const std::vector<WorkPtr>& works) {
+Watch::EntryPtr BackendAtoll::watch_over(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout) {
   const auto library = this->library();
   const auto process = this->process();
   if (works.empty() || !library || !process || library->device_type() == c10::kCPU) return nullptr;
@@ -67,7 +70,7 @@ Watch::EntryPtr BackendAtoll::watch_over(const std::vector<WorkPtr>& works) {
   entry.owner = library.get();
   entry.works = works;
   entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(rank_);
-  entry.deadline = Deadline::after(options_->timeout);
+  entry.deadline = Deadline::after(own_or_group(timeout));
   entry.fail = [group = std::weak_ptr<collectives::Group>(group())](const Error& error) {
     if (const auto live = group.lock()) live->fail(error);
   };
@@ -106,7 +109,7 @@ BackendAtoll::WorkPtr BackendAtoll::with_copies(const PlainTensors& plain, const
 }
 
 /// Whether the calling thread is in a coalescing region that the library takes part in.
-bool BackendAtoll::open_region_of(const std::shared_ptr<Library>& library) {
+bool BackendAtoll::open_region_of(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout) {
   if (!coalescing() || !library->in().supportsCoalescing()) return false;
   const std::lock_guard lock(regions_mutex_);
   Region& region = regions_[std::this_thread::get_id()];
@@ -114,6 +117,7 @@ bool BackendAtoll::open_region_of(const std::shared_ptr<Library>& library) {
     library->in().startCoalescing();
     region.library = library;
   }
+  region.timeout = std::max(region.timeout, timeout);
   return true;
 }
 

@@ -86,12 +86,13 @@ void BackendAtoll::join_library(const c10::intrusive_ptr<c10d::Store>& store) {
 }
 
 // The island's library still spreads the results when those who wait for them go on.
-void BackendAtoll::watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip) {
+void BackendAtoll::watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip,
+                                 std::chrono::milliseconds timeout) {
   if (!trip->on_accelerator()) return;
   const auto works = trip->outward().works();
   const auto self = works.empty() ? nullptr : weak.lock();
   const auto process = self ? self->process() : nullptr;
-  const auto entry = process ? self->watch_over(works) : nullptr;
+  const auto entry = process ? self->watch_over(works, timeout) : nullptr;
   if (!entry) return;
   trip->on_reliance([process = std::weak_ptr<Process>(process), entry](bool is_future) {
     const auto live = process.lock();
@@ -146,7 +147,7 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   const c10::Device device = operands.device();
   const auto passage = this->passage(device);
   // Atoll's own deadline is to be the first.
-  const auto timeout = (about.timeout < std::chrono::milliseconds(0) ? options_->timeout : about.timeout);
+  const auto timeout = own_or_group(about.timeout);
   Surroundings around{&group->topology(), group->limits(), rank_, nullptr, timeout + kLibraryGrace};
   const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), library_in_use(), calls.size());
   auto work = new_work(about, group, trip, inputs, std::move(outputs));
@@ -156,7 +157,7 @@ BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about
   const auto stored =
       [=, self = c10::weak_intrusive_ptr<BackendAtoll>(
               c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this))](const std::exception_ptr& error) {
-        if (left->fetch_sub(1) == 1) watch_results(self, trip);
+        if (left->fetch_sub(1) == 1) watch_results(self, trip, timeout);
         if (error) group->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
         work->part_done(error, /*may_block=*/on_caller);
       };

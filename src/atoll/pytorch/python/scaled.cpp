@@ -57,7 +57,7 @@ BackendAtoll::WorkPtr BackendAtoll::pass_scaled(const Operation& about, const st
   trip->piece_stored();
   watch_results(
       c10::weak_intrusive_ptr<BackendAtoll>(c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this)),
-      trip);
+      trip, about.timeout);
   work->part_done(nullptr);
   return work;
 }
