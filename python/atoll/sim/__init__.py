@@ -18,6 +18,7 @@ NAME = "sim"
 
 
 def _register() -> None:
+    _sim.device_count()  # raises ValueError for a wrong ATOLL_SIM_DEVICES, before PyTorch knows of the device
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device_module)  # type: ignore[no-untyped-call]
     torch.utils.generate_methods_for_privateuse1_backend(
