@@ -2,6 +2,8 @@
 """Processes with simulated devices: wrong settings and wrong use are named, and programs end as others do."""
 
 import os
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 
 import pytest
@@ -63,6 +65,35 @@ def test_a_wrong_number_of_devices_is_named_at_once() -> None:
     for count, text in zip(counts, texts, strict=True):
         assert f'ATOLL_SIM_DEVICES is "{count}"; it must be a whole number from 1 to 64' in text
     assert largest == "no error"
+
+
+LAST_HOLDER = """
+import sys, time
+import torch
+import atoll.sim
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)  # lets go of the interpreter while it is taken down
+
+last = Slow()
+source = torch.ones(250_000, device="sim")
+target = torch.empty(250_000).pin_memory()
+sys.setswitchinterval(1000)
+target.copy_(source, non_blocking=True)
+del target  # the copy is under way, for 0.1 s
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    pass
+print("end")
+"""
+
+
+def test_a_program_may_end_while_only_a_copy_holds_a_tensor() -> None:
+    """A stream's thread that has to free an object of Python then, and cannot, would end the process."""
+    environment = os.environ | {"ATOLL_SIM_BANDWIDTH": "10M"}
+    ended = subprocess.run([sys.executable, "-c", LAST_HOLDER], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
 
 
 def use_in_a_forked_child() -> str:
