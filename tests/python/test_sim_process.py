@@ -96,6 +96,28 @@ def test_a_program_may_end_while_only_a_copy_holds_a_tensor() -> None:
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
 
 
+LAST_HANDLER = """
+import atexit, pathlib
+
+def tell():
+    names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    print(started, [name for name in names if name.startswith("pt_autograd")])
+
+atexit.register(tell)  # before all others are, so that it runs after them
+import torch
+import atoll.sim
+
+torch.ones(3, device="sim", requires_grad=True).sum().backward()
+started = any(path.read_text().startswith("pt_autograd") for path in pathlib.Path("/proc/self/task").glob("*/comm"))
+"""
+
+
+def test_threads_of_autograd_end_before_the_interpreter() -> None:
+    """One that lets go of an object of Python later than that would end the process."""
+    ended = subprocess.run([sys.executable, "-c", LAST_HANDLER], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "True []\n"), ended.stderr
+
+
 def use_in_a_forked_child() -> str:
     torch.ones(1, device="sim")
     read, write = os.pipe()
