@@ -86,6 +86,7 @@ BackendAtoll::~BackendAtoll() {
 }
 
 BackendAtoll::Parts BackendAtoll::take() {
+  const std::lock_guard lock(mutex_);  // who gets the group gets all of it
   Parts parts;
   parts.open = open_->take();
   parts.library = island_->take();
@@ -166,7 +167,7 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
   }
   // Torch asks once for every device type of the parent; all of them share one backend.
   {
-    const std::lock_guard lock(splits_mutex_);
+    const std::lock_guard lock(mutex_);
     const auto known = splits_.find(options->group_name);
     if (known != splits_.end()) {
       if (auto child = known->second.lock()) return child;
@@ -174,7 +175,7 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
   }
   auto child = c10::make_intrusive<BackendAtoll>(store, static_cast<int>(mine - ranks.begin()),
                                                  static_cast<int>(ranks.size()), options, global_rank_, place_);
-  const std::lock_guard lock(splits_mutex_);
+  const std::lock_guard lock(mutex_);
   splits_.insert_or_assign(options->group_name, c10::weak_intrusive_ptr<BackendAtoll>(child));
   return child;
 }

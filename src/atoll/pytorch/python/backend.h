@@ -108,7 +108,7 @@ class BackendAtoll final : public c10d::Backend {
     OpenGroup::Parts open;  // goes first
   };
 
-  collectives::Call call_for(collectives::Operation operation, const About& about, collectives::DataType dtype) const;
+  static collectives::Call call_for(collectives::Operation operation, const About& about, collectives::DataType dtype);
   WorkPtr issue(const About& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
                 Tensors outputs);
   WorkPtr issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
@@ -128,7 +128,7 @@ class BackendAtoll final : public c10d::Backend {
   Passages passages_;
   PassThrough pass_through_;
 
-  std::mutex splits_mutex_;
+  std::mutex mutex_;
   std::map<std::string, c10::weak_intrusive_ptr<BackendAtoll>> splits_;
   std::byte barrier_byte_{0};
 };

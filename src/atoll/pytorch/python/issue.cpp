@@ -14,7 +14,7 @@ std::optional<std::chrono::milliseconds> stated(std::chrono::milliseconds timeou
 }  // namespace
 
 collectives::Call BackendAtoll::call_for(collectives::Operation operation, const About& about,
-                                         collectives::DataType dtype) const {
+                                         collectives::DataType dtype) {
   collectives::Call call;
   call.operation = operation;
   call.dtype = dtype;
