@@ -4,28 +4,17 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from simccl_suite import LONG, backend, fresh_group, group, ranks_on_sim, store
+from simccl_suite import LONG, backend, fresh_group, group, store
 from support import RankError, Ranks, raises
 
 Op = dist.ReduceOp
 Failed = dist.DistBackendError
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Ranks]:
-    yield from ranks_on_sim(2)
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Ranks]:
-    yield from ranks_on_sim(3)
 
 
 def wrong_calls(rank: int) -> None:
@@ -68,8 +57,8 @@ def wrong_calls(rank: int) -> None:
     assert good.tolist() == [2.0] * 4, "the group is unharmed"
 
 
-def test_wrong_arguments_are_refused_before_anything_is_issued(two: Ranks) -> None:
-    two.run(wrong_calls)
+def test_wrong_arguments_are_refused_before_anything_is_issued(two_on_sim: Ranks) -> None:
+    two_on_sim.run(wrong_calls)
 
 
 def different_calls(rank: int) -> None:
@@ -85,8 +74,8 @@ def different_calls(rank: int) -> None:
         dist.all_reduce(tensor, group=where)
 
 
-def test_ranks_that_call_different_things_are_told(two: Ranks) -> None:
-    two.run(different_calls)
+def test_ranks_that_call_different_things_are_told(two_on_sim: Ranks) -> None:
+    two_on_sim.run(different_calls)
 
 
 def never_comes(rank: int) -> None:
@@ -101,8 +90,8 @@ def never_comes(rank: int) -> None:
     store().set("timed out", "")
 
 
-def test_a_missing_rank_is_named_at_the_timeout(two: Ranks) -> None:
-    two.run(never_comes)
+def test_a_missing_rank_is_named_at_the_timeout(two_on_sim: Ranks) -> None:
+    two_on_sim.run(never_comes)
 
 
 def aborts(rank: int) -> None:
@@ -125,8 +114,8 @@ def aborts(rank: int) -> None:
     store().set("aborted", "")
 
 
-def test_abort_wakes_every_waiter(two: Ranks) -> None:
-    two.run(aborts)
+def test_abort_wakes_every_waiter(two_on_sim: Ranks) -> None:
+    two_on_sim.run(aborts)
 
 
 def shuts_down(rank: int) -> None:
@@ -149,8 +138,8 @@ def shuts_down(rank: int) -> None:
         dist.all_reduce(tensor, group=where, async_op=True).wait(LONG)
 
 
-def test_shutdown_ends_what_was_issued_and_leaves(two: Ranks) -> None:
-    two.run(shuts_down)
+def test_shutdown_ends_what_was_issued_and_leaves(two_on_sim: Ranks) -> None:
+    two_on_sim.run(shuts_down)
 
 
 def many_groups(rank: int) -> int:
@@ -166,9 +155,9 @@ def many_groups(rank: int) -> int:
     return len(os.listdir("/proc/self/task")) - before
 
 
-def test_groups_that_end_give_back_their_threads(two: Ranks) -> None:
+def test_groups_that_end_give_back_their_threads(two_on_sim: Ranks) -> None:
     # A stream that was not idle yet is not handed on, so there may be a few more; ten groups use thirty or more.
-    assert max(two.run(many_groups)) < 10
+    assert max(two_on_sim.run(many_groups)) < 10
 
 
 def dies(rank: int) -> None:
@@ -185,9 +174,9 @@ def dies(rank: int) -> None:
         work.wait(LONG)
 
 
-def test_survivors_are_told_who_died(three: Ranks) -> None:
+def test_survivors_are_told_who_died(three_on_sim: Ranks) -> None:
     with pytest.raises(RankError) as caught:
-        three.run(dies)
+        three_on_sim.run(dies)
     assert str(caught.value) == "rank 1: the process ended with code -9"
 
 
@@ -209,5 +198,5 @@ def bad_settings(rank: int) -> None:
             del os.environ[name]
 
 
-def test_settings_that_do_not_parse_are_named(two: Ranks) -> None:
-    two.run(bad_settings)
+def test_settings_that_do_not_parse_are_named(two_on_sim: Ranks) -> None:
+    two_on_sim.run(bad_settings)
