@@ -4,11 +4,9 @@
 Times are time.monotonic(), which all processes of a machine share."""
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support import PROCESSES
+from forking import PROCESSES, fork, leave, redirect
 
 TORCH_ERRORS = {"DistBackendError", "DistNetworkError", "DistStoreError"}
 START_S = 60  # bounds what is not measured: starting processes on a busy machine
@@ -93,11 +91,8 @@ def reduce_forever(me: Me, count: int) -> None:
 Body = Callable[..., None]
 
 
-def serve(body: Body, me: Me, log: str, environment: dict[str, str], arguments: tuple[Any, ...]) -> None:
-    redirected = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(redirected, 1)
-    os.dup2(redirected, 2)
-    os.close(redirected)
+def serve(body: Body, me: Me, log: Path, environment: dict[str, str], arguments: tuple[Any, ...]) -> None:
+    redirect(log, 1, 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
     code = 0
@@ -111,9 +106,7 @@ def serve(body: Body, me: Me, log: str, environment: dict[str, str], arguments: 
         code = 1
         traceback.print_exc()
         me.tell("error", (type(error).__name__, str(error)))
-    # multiprocessing would end the process at once; an ordinary program's interpreter is taken down piece by piece.
-    sys.stdout.flush()
-    ctypes.pythonapi.Py_Exit(code)
+    leave(code)
 
 
 class Job:
@@ -141,9 +134,8 @@ class Job:
             variables |= dict(environment or {}) | dict((own or {}).get(rank, {}))
             mine, theirs = PROCESSES.Pipe()
             me = Me(rank, self.size, self.store.port, theirs)
-            log = str(folder / f"rank{rank}.log")
-            process = PROCESSES.Process(target=serve, args=(body, me, log, variables, arguments), daemon=True)
-            process.start()
+            log = folder / f"rank{rank}.log"
+            process = fork(serve, body, me, log, variables, arguments)
             theirs.close()
             self.processes[rank], self.connections[rank] = process, mine
 

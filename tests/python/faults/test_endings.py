@@ -16,10 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atoll
 from fault_jobs import Job, Me, expected
+from forking import end_in_full
 from listeners import listening_names
 
 
 def leave_without_destroying(me: Me) -> None:
+    end_in_full()
     me.join()
     group = dist.new_group()
     for _ in range(5):
@@ -28,6 +30,7 @@ def leave_without_destroying(me: Me) -> None:
 
 
 def leave_amid_pending_work(me: Me) -> None:
+    end_in_full()
     me.join()
     me.check_sum()
     if me.rank == 0:
@@ -38,6 +41,7 @@ def leave_amid_pending_work(me: Me) -> None:
 
 
 def leave_amid_receives(me: Me) -> None:
+    end_in_full()
     me.join()
     me.check_sum()
     me.pending = [dist.irecv(torch.empty(10), src=(me.rank + 1) % 3, tag=tag) for tag in range(3)]  # type: ignore[attr-defined]
@@ -104,6 +108,7 @@ def test_joining_again_after_destroying(tmp_path: Path) -> None:
 
 
 def load_with_workers(me: Me) -> None:
+    end_in_full()
     me.join()
     me.check_sum()
     data = TensorDataset(torch.arange(24.0))
@@ -154,6 +159,7 @@ def test_group_in_a_forked_child(tmp_path: Path) -> None:
 
 def leave_fork_ordinarily(me: Me) -> None:
     """The child takes its interpreter down in the ordinary way, with the inherited group in it."""
+    end_in_full()
     me.join()
     me.check_sum()
     child = os.fork()
