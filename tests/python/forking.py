@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
@@ -64,6 +65,7 @@ def run_source(source: str, environment: Mapping[str, str], out: Path, err: Path
     os.environ.clear()
     os.environ.update(environment)
     dist.set_debug_level_from_env()
+    tempfile.tempdir = None  # TMPDIR may be another one
     multiprocessing.process.current_process()._config["daemon"] = False  # it may have children
     leave(0 if ctypes.pythonapi.PyRun_SimpleString(source.encode()) == 0 else 1)
 
@@ -87,3 +89,21 @@ class Program:
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
+
+
+def module_source(module: str, *arguments: object) -> str:
+    """The program that does what `python -m module arguments` does."""
+    words = [module, *map(str, arguments)]
+    return f"import runpy, sys\nsys.argv = {words!r}\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+
+
+def run_module(
+    module: str, *arguments: object, timeout: float = 100, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The finished `python -m module arguments`, but forked; `environment` is added to this process's."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(module_source(module, *arguments), {**os.environ, **environment}, Path(folder))
+        try:
+            return program.finish(time.monotonic() + timeout)
+        finally:
+            program.kill()

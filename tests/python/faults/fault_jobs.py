@@ -193,16 +193,21 @@ class Job:
                     pytest.fail(f'rank {rank} said {event.name} {event.details or ""} instead of "{name}"')
         return found
 
-    def failures(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
-        """The exceptions that `ranks` ended with, each of torch.distributed's types and at most `within` seconds after
-        `since`; their processes must have ended by themselves soon after."""
-        ranks = list(ranks)
+    def errors(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
+        """The exceptions that bodies ended with, each of torch.distributed's types and at most `within` seconds after
+        `since`."""
         events = self.wait_for("error", ranks, START_S)
         failures = {rank: Failure(*event.details, event.at) for rank, event in events.items()}
         for rank, failure in failures.items():
             assert failure.kind in TORCH_ERRORS, f"rank {rank}: {failure.kind}: {failure.text}"
             late = failure.at - since
             assert late <= within, f"rank {rank} learned of it after {late:.2f} s: {failure.text}"
+        return failures
+
+    def failures(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
+        """The same, of ranks whose processes must have ended by themselves soon after."""
+        ranks = list(ranks)
+        failures = self.errors(ranks, since, within)
         self.check_ends(ranks, code=1)
         return failures
 
