@@ -190,13 +190,18 @@ def test_address_that_only_some_can_reach(tmp_path: Path) -> None:
         job.check_ends()
 
 
+SCARCE_S = 2.0
+
+
 def run_short_of_descriptors(me: Me, spare: int) -> None:
+    me.tell("ready")
+    me.listen()
     if me.rank == 1:
         used = len(os.listdir("/proc/self/fd")) - 1
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     me.tell("joining")
-    me.join(JOIN_S)
+    me.join(SCARCE_S)
     for _ in range(2):  # rank 1 may fail in the first after it has done what rank 0 needs
         me.check_sum()
     dist.destroy_process_group()
@@ -210,16 +215,16 @@ def test_descriptor_limit(tmp_path: Path, transport: str) -> None:
         folder = tmp_path / str(spare)
         folder.mkdir()
         with Job(folder, run_short_of_descriptors, "AA", (spare,), {"ATOLL_TRANSPORT": transport}) as job:
-            since = max(event.at for event in job.wait_for("joining").values())
+            since = let_join(job)
             ends = {}
             for rank in (0, 1):
-                job.processes[rank].join(JOIN_S + LATE_S + 5)
+                job.processes[rank].join(SCARCE_S + LATE_S + 5)
                 assert job.processes[rank].exitcode is not None, f"rank {rank} hangs with {spare} descriptors left"
                 ends[rank] = job.processes[rank].exitcode
             assert ends in ({0: 0, 1: 0}, {0: 1, 1: 1}), f"{spare} left: exit codes {ends}"
             worked.append(ends[1] == 0)
             if not worked[-1]:
-                failures = job.failures([0], since, JOIN_S + LATE_S)
+                failures = job.failures([0], since, SCARCE_S + LATE_S)
                 assert "rank 1" in failures[0].text
                 (event,) = job.wait_for("error", [1]).values()
                 assert re.search(r"descriptor|open files|EMFILE|errno 24", event.details[1]), event.details
