@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from support import PROCESSES
+from forking import PROCESSES, fork
 
 
 def serve(environment: dict[str, str], connection: Connection) -> None:
@@ -30,8 +30,7 @@ class Host:
 
     def __init__(self, **environment: str) -> None:
         self.connection, there = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=serve, args=(environment, there), daemon=True)
-        self.process.start()
+        self.process = fork(serve, environment, there)
         there.close()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
+from forking import PROCESSES
 from sim_host import Host
-from support import PROCESSES
 
 
 def use_wrongly(case: str) -> str:
