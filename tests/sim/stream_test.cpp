@@ -103,6 +103,24 @@ TEST(Stream, ACopyArrivesPieceByPieceAndNeverEarly) {
   }
 }
 
+TEST(Stream, WorkBehindOtherWorkBeginsWithItsTimeAndNotAtItsEnd) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  std::promise<void> gate, ran;
+  stream.enqueue_open(
+      [&](Clock::time_point begin) {
+        gate.get_future().wait();
+        return std::max(begin, Clock::now());
+      },
+      false);
+  stream.run_behind([&] { ran.set_value(); }, 300ms);
+  const Event end = stream.record();
+  gate.set_value();
+  ran.get_future().wait();
+  EXPECT_FALSE(end.is_reached()) << "a device that takes its time has time to spare, which the host needs";
+  end.wait();
+}
+
 TEST(Stream, WorkBehindNothingRunsAtOnceOnTheCaller) {
   Punctuality punctuality;
   Stream stream(punctuality);

@@ -71,10 +71,11 @@ void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
   const auto issued = Clock::now();
   const std::lock_guard lock(mutex_);
   if (queue_.empty()) return run_locked(work, issued, duration);
-  const auto at_the_end = [work = std::move(work)](double share) {
-    if (share >= 1) work();
+  const auto at_the_beginning = [work = std::move(work), duration](Clock::time_point begin) {
+    work();
+    return begin + duration;
   };
-  push({Task::Kind::kWork, at_the_end, duration, {}, {}});
+  push({Task::Kind::kOpen, {}, {}, {}, at_the_beginning, duration.count() > 0});
 }
 
 void Stream::run_locked(const std::function<void()>& work, Clock::time_point issued, nanoseconds duration) {
