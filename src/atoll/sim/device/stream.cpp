@@ -155,10 +155,11 @@ Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
     case Task::Kind::kWait: task.event.wait(); return std::max(begin, task.event.when());
     case Task::Kind::kOpen: {
       std::this_thread::sleep_until(begin);
-      const auto open_end = task.open(begin);
-      std::this_thread::sleep_until(open_end);
-      if (task.is_modelled) note(open_end);
-      return open_end;
+      const auto modelled = task.open(begin);
+      if (task.is_modelled) note(modelled);
+      const auto end = std::max(modelled, Clock::now());  // as in run_locked()
+      std::this_thread::sleep_until(end);
+      return end;
     }
     case Task::Kind::kWork: break;
   }
