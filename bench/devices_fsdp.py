@@ -9,8 +9,8 @@ from devices_overhead import places
 from intervals import median_interval
 from results import Settings, say, table
 
-# A fifth of the speed and rates of a device that this machine could just play: a step has many small operators.
-MODELLED = {"ATOLL_SIM_SPEED": "0.2", "ATOLL_SIM_BANDWIDTH": "200M", "ATOLL_SIM_LINK": "200M"}
+# A tenth of the speed and rates of a device that this machine could just play: a step has many small operators.
+MODELLED = {"ATOLL_SIM_SPEED": "0.1", "ATOLL_SIM_BANDWIDTH": "100M", "ATOLL_SIM_LINK": "100M"}
 LAYERS, WIDTH, BATCH = 8, 512, 32
 LAYOUTS = {"AA": ("atoll", "inner", "nothing"), "AB": ("atoll", "nothing")}
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from atoll.bench.operations import Problem
 from atoll.bench.sizes import format_size, parse_sizes
-from compare import compare
-from contenders import Contender, Place, TorchRanks
-from intervals import median_interval
+from contenders import Place, TorchRanks
+from pairs import compare_pairs, over_launches
 from results import Settings, microseconds, say, table
 
 LIBRARIES = {"gloo": ("cpu", {"ATOLL_INNER": "cpu:gloo"}), "simccl": ("sim", {})}
+LAUNCHES, SECONDS = 7, 2.0  # for each size
 SIZES = parse_sizes("4,256,4K,64K,1M,4M,16M,64M")
 
 
@@ -22,16 +22,20 @@ def places(device: str, settings: dict[str, str], layout: str = "AA") -> list[Pl
 
 
 def measure(settings: Settings) -> list[dict[str, Any]]:
-    rows = []
-    for library, (device, environment) in LIBRARIES.items():
+    return [row for library in LIBRARIES for row in _measure(settings, library)]
+
+
+def _measure(settings: Settings, library: str) -> list[dict[str, Any]]:
+    device, environment = LIBRARIES[library]
+    sizes, seconds = (SIZES[:2], 0.05) if settings.quick else (SIZES, SECONDS)
+    found: dict[int, list[dict[str, Any]]] = {size: [] for size in sizes}
+    for _ in range(settings.rounds(LAUNCHES)):
         with TorchRanks(places(device, environment), ["atoll", "inner"]) as ranks:
-            contenders: dict[str, Contender] = {name: ranks.contender(name, "own") for name in ("atoll", "inner")}
-            for size in SIZES[:2] if settings.quick else SIZES:
-                row = compare(contenders, Problem("all_reduce", size), settings.rounds(61), turns=True)
-                pairs = zip(*(row["us"][name]["rounds"] for name in ("atoll", "inner")), strict=True)
-                row |= {"library": library, "added_us": median_interval([ours - alone for ours, alone in pairs])}
-                rows.append(row)
-                say(f"{library}, {format_size(size)}: {added_text(row['added_us'])} more")
+            for size in sizes:
+                found[size].append(compare_pairs(ranks, ("atoll", "inner"), Problem("all_reduce", size), seconds))
+    rows = [{"library": library, **over_launches(of_size)} for of_size in found.values()]
+    for row in rows:
+        say(f"{library}, {format_size(row['bytes'])}: {added_text(row['added_us'])} more")
     return rows
 
 
@@ -42,13 +46,14 @@ def added_text(added: dict[str, float]) -> str:
 def report(rows: list[dict[str, Any]]) -> str:
     text = (
         "## Added time per call\n\nTwo ranks in one island. `all_reduce` through Atoll, which leaves it to the "
-        "island's library, and through that library alone, in turn in the same processes; each of the two begins every "
-        "other round. The added time is the median of the differences between the two blocks of a round, divided by "
-        "their calls; in brackets its 95 % interval. Where calls take milliseconds the interval says how much of that "
-        "can be seen.\n\n"
+        "island's library, and through that library alone: call by call in turn in the same processes and on the same "
+        "buffer, each first in every other pair; on `sim` a call ends when the device is done. The added time is the "
+        f"median difference of a launch of the ranks; of {LAUNCHES} launches the median and its 95 % interval. What "
+        "Atoll does for such a call does not depend on its size, so where calls take milliseconds the interval "
+        "only says how much of that can be seen.\n\n"
     )
     cells = [
-        [row["library"], format_size(row["bytes"]), *(microseconds(row["us"][name]["median"]) for name in row["us"]),
+        [row["library"], format_size(row["bytes"]), *(microseconds(time) for time in row["us"].values()),
          added_text(row["added_us"])]
         for row in rows
     ]  # fmt: skip

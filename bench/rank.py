@@ -21,6 +21,7 @@ from atoll.bench.block import run_block
 from atoll.bench.devices import oversubscribed, take_device
 from atoll.bench.operations import Operation, Problem, make
 from ddp_step import DdpSteps
+from pairs import run_pairs
 from training import Training
 
 TIMEOUT = timedelta(seconds=180)
@@ -41,18 +42,28 @@ class Rank:
         self.trained: Training | None = None
 
     def do_block(self, backend: str, problem: dict[str, Any], calls: int, each: bool) -> dict[str, Any]:
-        """A timed block; buffers are kept until another problem comes."""
+        """A timed block."""
+        operation = self.operation(backend, problem)
+        answer = asdict(run_block(operation, calls))
+        if not each:
+            answer["call_ns"] = []
+        return {**answer, "bytes": operation.bytes, "most_calls": operation.most_calls}
+
+    def do_pairs(self, backends: list[str], problem: dict[str, Any], pairs: int) -> dict[str, Any]:
+        return run_pairs([self.operation(backend, problem) for backend in backends], pairs)
+
+    def do_most_calls(self, backend: str, problem: dict[str, Any]) -> dict[str, Any]:
+        return {"calls": self.operation(backend, problem).most_calls}
+
+    def operation(self, backend: str, problem: dict[str, Any]) -> Operation:
+        """Kept until another problem comes."""
         device = str(self.device) if problem["device"] == "own" else "cpu"
         key = (backend, Problem(**{**problem, "device": device}))
         if any(known.bytes != key[1].bytes or known.operation != key[1].operation for _, known in self.operations):
             self.operations.clear()
         if key not in self.operations:
             self.operations[key] = make(key[1], self.groups[backend])
-        operation = self.operations[key]
-        answer = asdict(run_block(operation, calls))
-        if not each:
-            answer["call_ns"] = []
-        return {**answer, "bytes": operation.bytes, "most_calls": operation.most_calls}
+        return self.operations[key]
 
     def do_links(self, backend: str) -> dict[str, Any]:
         view = links.of_this_rank(backend, self.groups[backend])

@@ -31,8 +31,8 @@ hypothesis.settings.register_profile("atoll", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("atoll")
 
 
-def _ranks(size: int, islands: str = "") -> Iterator[Ranks]:
-    ranks = Ranks(size, list(islands) or None)
+def _ranks(size: int, islands: str = "", device: str = "cpu") -> Iterator[Ranks]:
+    ranks = Ranks(size, list(islands) or None, devices=[device] * size)
     yield ranks
     ranks.stop()
 
@@ -53,6 +53,18 @@ def three_ranks() -> Iterator[Ranks]:
 def island_ranks() -> Iterator[Ranks]:
     """Three processes in islands A, B, A."""
     yield from _ranks(3, "ABA")
+
+
+@pytest.fixture(scope="session")
+def two_on_sim() -> Iterator[Ranks]:
+    """Two processes with simulated devices."""
+    yield from _ranks(2, device="sim")
+
+
+@pytest.fixture(scope="session")
+def three_on_sim() -> Iterator[Ranks]:
+    """Three processes with simulated devices."""
+    yield from _ranks(3, device="sim")
 
 
 @pytest.fixture(params=["two_ranks", "three_ranks", "island_ranks"])

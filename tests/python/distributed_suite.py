@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,6 +170,15 @@ def serve(rank: int, environment: dict[str, str], gloo: bool, connection: Connec
         connection.send(run_one(rank, *request, tests))
 
 
+def start_server() -> None:
+    """Begins to import the tests, once, in the process that all ranks are forked from."""
+    set_environment()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["torch.testing._internal.distributed.distributed_test"]
+    )
+    forkserver.ensure_running()
+
+
 class Workers:
     """The processes of all ranks. A test that fails or hangs costs them their lives."""
 
@@ -209,7 +219,7 @@ class Workers:
         return answers
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         for rank in range(WORLD_SIZE):
             environment = {"ATOLL_ISLAND": self._islands[rank]} if self._islands else {}
             here, there = context.Pipe()
@@ -275,6 +285,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the tests that can run here and stop")
     parser.add_argument("names", nargs="*", help="tests to run (default: all)")
     arguments = parser.parse_args()
+    start_server()
     known, skipped = runnable_tests()
     if arguments.list:
         print("\n".join(known))

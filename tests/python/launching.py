@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.launch import processes
+from forking import run_module
 
 TIMEOUT_S = 60
 COMMAND = [sys.executable, "-m", "atoll.cli"]
@@ -27,11 +28,7 @@ def free_port() -> int:
 
 def atoll(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """A finished `atoll ARGUMENTS`."""
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(
-        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    return run_module("atoll.cli", *arguments, timeout=TIMEOUT_S, **environment)
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:

@@ -49,8 +49,8 @@ def backend(of: dist.ProcessGroup) -> Any:
 
 
 def store() -> dist.Store:
-    """Where the ranks of a test leave notes for each other, beside any group."""
-    return dist.distributed_c10d._get_default_store()
+    """Where the ranks of a test leave notes for each other, beside any group; who waits there holds up nobody else."""
+    return dist.distributed_c10d._get_default_store().clone()
 
 
 def data(rank: int, size: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks for tests: processes that live for many tests, because importing torch takes most of a short test's time."""
+"""Ranks for tests: processes that live for many tests, or run one program."""
 
 import contextlib
-import multiprocessing
 import os
-import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
+from forking import PROCESSES, Program, fork
+
 ANSWER_TIMEOUT_S = 90
-
-# Processes are forked from a server that has imported PyTorch once and runs no threads.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed.pipelining"])
-
-
 DEVICE = "TEST_DEVICE"
 
 
@@ -98,8 +94,7 @@ class Ranks:
             if self._devices:
                 environment[DEVICE] = self._devices[rank]
             here, there = PROCESSES.Pipe()
-            process = PROCESSES.Process(target=_serve, args=(rank, self.size, environment, self._store.port, there))
-            process.start()
+            process = fork(_serve, rank, self.size, environment, self._store.port, there, daemon=False)
             there.close()
             self._processes.append(process)
             self._connections.append(here)
@@ -151,37 +146,28 @@ def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
 
 def run_script(source: str, size: int, environment: dict[str, str] | None = None, timeout: float = 60) -> list[Any]:
     """Runs the Python program `source` in `size` processes that find RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in
-    their environment and a store already there; returns the finished subprocesses with their output."""
-    import subprocess
-
+    their environment and a store already there; returns the finished processes with their output."""
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    processes = []
-    for rank in range(size):
-        settings = dict(
-            os.environ,
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(size),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(store.port),
-            TORCHELASTIC_USE_AGENT_STORE="True",
-            OMP_NUM_THREADS="1",
-            **(environment or {}),
-        )
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", source], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+        **(environment or {}),
+    }
     deadline = time.monotonic() + timeout
-    finished = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            finished.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
-    finally:
-        for process in processes:
-            process.kill()
-    return finished
+    programs: list[Program] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(size):
+                own = Path(folder, str(rank))
+                own.mkdir()
+                programs.append(Program(source, {"RANK": str(rank), "LOCAL_RANK": str(rank), **common}, own))
+            return [program.finish(deadline) for program in programs]
+        finally:
+            for program in programs:
+                program.kill()

@@ -12,6 +12,11 @@ HEAD = """
 import os, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 """
+# The interpreter's end is a part of the test.
+END_IN_FULL = """
+import forking
+forking.end_in_full()
+"""
 
 
 def check(source: str, size: int, environment: dict[str, str] | None = None, expected: str = "fine") -> float:
@@ -24,9 +29,10 @@ def check(source: str, size: int, environment: dict[str, str] | None = None, exp
     return time.monotonic() - began
 
 
-def test_backend_is_registered_by_import_alone() -> None:
-    check(
-        """
+# Goes on in an interpreter that has imported nothing.
+AFRESH = "import sys; os.execv(sys.executable, [sys.executable, '-c', {source!r}])"
+
+REGISTERED = """
 import atoll
 assert "atoll" in dist.Backend.backend_list
 assert "cpu" in dist.Backend.backend_capability["atoll"]
@@ -37,14 +43,17 @@ assert isinstance(dist.group.WORLD._get_backend(torch.device("cpu")), atoll._C.B
 dist.all_reduce(torch.ones(1))
 dist.destroy_process_group()
 print("fine")
-""",
-        2,
-    )
+"""
+
+
+def test_backend_is_registered_by_import_alone() -> None:
+    check(AFRESH.format(source=HEAD + REGISTERED), 2)
 
 
 def test_exit_without_destroy() -> None:
     check(
-        """
+        END_IN_FULL
+        + """
 import atoll
 dist.init_process_group("atoll")
 group = dist.new_group()
@@ -58,7 +67,8 @@ print("fine")
 
 def test_exit_with_a_receive_that_nobody_answers() -> None:
     took = check(
-        """
+        END_IN_FULL
+        + """
 import atoll, threading
 dist.init_process_group("atoll", timeout=datetime.timedelta(seconds=3))
 dist.barrier()
@@ -159,7 +169,8 @@ print("fine")
 def test_forked_children() -> None:
     """Data loaders fork workers while a group is open; the children must neither use nor disturb it."""
     check(
-        """
+        END_IN_FULL
+        + """
 import atoll
 from torch.utils.data import DataLoader, Dataset
 class Data(Dataset):
@@ -205,7 +216,8 @@ print("fine")
 
 def test_abort_process_group() -> None:
     check(
-        """
+        END_IN_FULL
+        + """
 import atoll
 from torch.distributed.distributed_c10d import _abort_process_group
 dist.init_process_group("atoll")

@@ -19,6 +19,7 @@ from atoll.doctor.facts import Facts, of_this_rank
 from atoll.doctor.findings import NOTE, WARNING, Finding, judge, ranks_text
 from atoll.doctor.links import Measured
 from atoll.doctor.options import Options
+from forking import module_source, run_module
 from support import run_script
 
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter",
@@ -166,7 +167,7 @@ def test_a_rank_that_cannot_join_is_reported(setup: str, expected: str) -> None:
 
 
 def test_a_device_that_is_not_there() -> None:
-    done = doctor("--device", "warp", "--ranks", "1")
+    (done,) = run_script(module_source("atoll.doctor", "--device", "warp"), 1)
     assert done.returncode == 1
     assert "rank 0 cannot look at the ranks: device 'warp' is not on " in " ".join(done.stdout.split())
 
@@ -175,7 +176,7 @@ def test_a_missing_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    done = doctor("--timeout", "1")
+    done = run_module("atoll.doctor", "--timeout", 1)
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "ranks 1 2 did not look at the ranks within 1 s start all 3 ranks" in text

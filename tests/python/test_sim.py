@@ -2,57 +2,17 @@
 """The simulated accelerator computes what the CPU does, keeps its memory to itself and its streams to their times."""
 
 import io
-import os
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from support import PROCESSES
-
-
-def serve(environment: dict[str, str], connection: Connection) -> None:
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    import atoll.sim  # noqa: F401
-
-    while (request := connection.recv()) is not None:
-        function, arguments = request
-        try:
-            connection.send((True, function(*arguments)))
-        except BaseException:
-            connection.send((False, traceback.format_exc()))
-
-
-class Host:
-    """A process with simulated devices; PyTorch takes one kind of accelerator per process, so tests share none."""
-
-    def __init__(self, **environment: str) -> None:
-        self.connection, there = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=serve, args=(environment, there), daemon=True)
-        self.process.start()
-        there.close()
-
-    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        self.connection.send((function, arguments))
-        succeeded, answer = self.connection.recv()
-        assert succeeded, answer
-        return answer
-
-    def __enter__(self) -> "Host":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.send(None)
-        self.process.join(20)
-        self.process.kill()
+from sim_host import Host
 
 
 @pytest.fixture(scope="module")
@@ -323,46 +283,3 @@ def use_what_libraries_use() -> None:
 
 def test_what_libraries_look_up_is_there(host: Host) -> None:
     host.run(use_what_libraries_use)
-
-
-def use_wrongly(case: str) -> str:
-    try:
-        if case == "missing":
-            torch.ones(1, device="sim:9")
-        elif case == "memory":
-            torch.empty(1 << 30, device="sim")
-        else:
-            torch.ones(1, device="sim")
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-    return "no error"
-
-
-@pytest.mark.parametrize(
-    ("case", "environment", "parts"),
-    [
-        ("missing", {"ATOLL_SIM_DEVICES": "3"}, ["sim:9", "3 simulated devices", "ATOLL_SIM_DEVICES"]),
-        ("memory", {"ATOLL_SIM_MEMORY": "1M"}, ["out of memory", "ATOLL_SIM_MEMORY"]),
-        ("value", {"ATOLL_SIM_SPEED": "fast"}, ["ATOLL_SIM_SPEED", "fast", "number"]),
-        ("value", {"ATOLL_SIM_BANDWIDTH": "-1"}, ["ATOLL_SIM_BANDWIDTH", "-1"]),
-    ],
-)
-def test_wrong_use_is_named(case: str, environment: dict[str, str], parts: list[str]) -> None:
-    with Host(**environment) as strange:
-        text = strange.run(use_wrongly, case)
-    assert all(part in text for part in parts), text
-
-
-def use_in_a_forked_child() -> str:
-    torch.ones(1, device="sim")
-    read, write = os.pipe()
-    if os.fork() == 0:
-        os.write(write, use_wrongly("value").encode())
-        os._exit(0)
-    os.wait()
-    return os.read(read, 10_000).decode()
-
-
-def test_a_forked_child_is_told_what_to_do() -> None:
-    with Host() as own:
-        assert "forkserver" in own.run(use_in_a_forked_child)

@@ -23,23 +23,13 @@ def one() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Ranks]:
-    yield from ranks_on_sim(2)
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Ranks]:
-    yield from ranks_on_sim(3)
-
-
-@pytest.fixture(scope="module")
 def shaken() -> Iterator[Ranks]:
     """Three ranks whose operations take random times and overtake each other."""
     yield from ranks_on_sim(3, ATOLL_SIM_DELAY="0.002", ATOLL_SIM_REORDER="1", ATOLL_SIM_SEED="7")
 
 
 @pytest.mark.parametrize("name", simccl_suite.ALL)
-@pytest.mark.parametrize("ranks", ["one", "two", "three"])
+@pytest.mark.parametrize("ranks", ["one", "two_on_sim", "three_on_sim"])
 def test_results_are_those_of_the_reference(request: pytest.FixtureRequest, ranks: str, name: str) -> None:
     request.getfixturevalue(ranks).run(simccl_suite.ALL[name])
 
@@ -69,7 +59,7 @@ def chain_of_overlapping_operations(rank: int) -> None:
     expect(whole, wanted[rank], "chain")
 
 
-@pytest.mark.parametrize("ranks", ["three", "shaken"])
+@pytest.mark.parametrize("ranks", ["three_on_sim", "shaken"])
 def test_operations_that_share_memory_stay_in_order(request: pytest.FixtureRequest, ranks: str) -> None:
     request.getfixturevalue(ranks).run(chain_of_overlapping_operations)
 
@@ -105,8 +95,8 @@ def host_runs_ahead(rank: int) -> None:
     assert work.is_success()
 
 
-def test_waiting_blocks_the_stream_and_not_the_host(two: Ranks) -> None:
-    two.run(host_runs_ahead)
+def test_waiting_blocks_the_stream_and_not_the_host(two_on_sim: Ranks) -> None:
+    two_on_sim.run(host_runs_ahead)
 
 
 def uses_side_streams(rank: int) -> None:
@@ -121,8 +111,8 @@ def uses_side_streams(rank: int) -> None:
         expect(source, torch.full((100_000,), 2.0 * (2 * step + 1)), step)
 
 
-def test_operations_follow_the_stream_they_were_issued_on(two: Ranks) -> None:
-    two.run(uses_side_streams)
+def test_operations_follow_the_stream_they_were_issued_on(two_on_sim: Ranks) -> None:
+    two_on_sim.run(uses_side_streams)
 
 
 def forwards(rank: int) -> None:
@@ -143,8 +133,8 @@ def forwards(rank: int) -> None:
         assert inbox.tolist() == [3.0] * 3
 
 
-def test_an_operation_waits_for_what_the_current_stream_holds(two: Ranks) -> None:
-    two.run(forwards)
+def test_an_operation_waits_for_what_the_current_stream_holds(two_on_sim: Ranks) -> None:
+    two_on_sim.run(forwards)
 
 
 def frees_early(rank: int) -> None:
@@ -165,8 +155,8 @@ def frees_early(rank: int) -> None:
         del trash
 
 
-def test_tensors_may_be_freed_before_the_peers_have_read_them(two: Ranks) -> None:
-    two.run(frees_early)
+def test_tensors_may_be_freed_before_the_peers_have_read_them(two_on_sim: Ranks) -> None:
+    two_on_sim.run(frees_early)
 
 
 def futures(rank: int) -> None:
@@ -187,8 +177,8 @@ def futures(rank: int) -> None:
     assert work.result()[0].data_ptr() == tensor.data_ptr()
 
 
-def test_futures_carry_the_outputs_and_their_streams(two: Ranks) -> None:
-    two.run(futures)
+def test_futures_carry_the_outputs_and_their_streams(two_on_sim: Ranks) -> None:
+    two_on_sim.run(futures)
 
 
 def other_devices(rank: int) -> None:
@@ -205,8 +195,8 @@ def other_devices(rank: int) -> None:
         assert tensors[step].tolist() == [2.0 * step + 1] * 3
 
 
-def test_each_rank_may_use_any_device(two: Ranks) -> None:
-    two.run(other_devices)
+def test_each_rank_may_use_any_device(two_on_sim: Ranks) -> None:
+    two_on_sim.run(other_devices)
 
 
 def trains(rank: int) -> list[float]:
@@ -221,8 +211,8 @@ def trains(rank: int) -> list[float]:
     return torch.cat([parameter.detach().flatten() for parameter in net.parameters()]).tolist()
 
 
-def test_stock_ddp_trains_on_it(two: Ranks) -> None:
-    first, second = two.run(trains)
+def test_stock_ddp_trains_on_it(two_on_sim: Ranks) -> None:
+    first, second = two_on_sim.run(trains)
     assert first == second
 
 
@@ -245,8 +235,8 @@ def bare(rank: int) -> None:
         made.shutdown()
 
 
-def test_it_works_without_a_group_around_it(two: Ranks) -> None:
-    two.run(bare)
+def test_it_works_without_a_group_around_it(two_on_sim: Ranks) -> None:
+    two_on_sim.run(bare)
 
 
 def modelled(rank: int) -> float:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support import PROCESSES
+from forking import PROCESSES, fork
 
 
 class CountingRelay:
@@ -117,8 +117,7 @@ def on_all(size: int) -> list[tuple[list[Any], list[int]]]:
     try:
         for rank in range(size):
             mine, theirs = PROCESSES.Pipe()
-            processes.append(PROCESSES.Process(target=start, args=(rank, size, relay.ports[rank], theirs), daemon=True))
-            processes[-1].start()
+            processes.append(fork(start, rank, size, relay.ports[rank], theirs))
             theirs.close()
             connections.append(mine)
         points, before = [], [0] * size

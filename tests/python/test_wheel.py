@@ -14,12 +14,14 @@ IGNORED = shutil.ignore_patterns("build", "dist", "site", ".venv", ".git", ".*_c
 ALL_REDUCE = """
 import torch, torch.distributed as dist
 import torch.multiprocessing as processes
+import atoll.sim
 
 def rank(number, store):
     dist.init_process_group("atoll", init_method=f"file://{store}", rank=number, world_size=2)
     tensor = torch.full((1000,), float(number + 1))
     dist.all_reduce(tensor)
     assert tensor.eq(3).all()
+    assert torch.ones(3, device="sim").sum().item() == 3
     dist.destroy_process_group()
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ struct Rank {
   Region make(const std::vector<float>& values) {
     const std::size_t bytes = values.size() * sizeof(float);
     const Region region{0, memory.offset_of(memory.allocate(bytes)), bytes};
-    std::memcpy(memory.at_offset(region.offset), values.data(), bytes);
+    if (bytes > 0) std::memcpy(memory.at_offset(region.offset), values.data(), bytes);
     return region;
   }
   std::vector<float> values(const Region& region) {
     std::vector<float> result(region.bytes / sizeof(float));
-    std::memcpy(result.data(), memory.at_offset(region.offset), region.bytes);
+    if (region.bytes > 0) std::memcpy(result.data(), memory.at_offset(region.offset), region.bytes);
     return result;
   }
   Call call(Operation operation, std::vector<Region> input, std::vector<Region> output = {}, int root = -1) {

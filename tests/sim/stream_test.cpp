@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+#include <memory>
+#include <thread>
 #include <vector>
 
 namespace atl::sim {
@@ -98,6 +101,70 @@ TEST(Stream, ACopyArrivesPieceByPieceAndNeverEarly) {
     }
     EXPECT_GE(seen[i].second, std::chrono::duration_cast<Clock::duration>(10ms * seen[i].first) - 1us);
   }
+}
+
+TEST(Stream, WorkBehindOtherWorkBeginsWithItsTimeAndNotAtItsEnd) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  std::promise<void> gate, ran;
+  stream.enqueue_open(
+      [&](Clock::time_point begin) {
+        gate.get_future().wait();
+        return std::max(begin, Clock::now());
+      },
+      false);
+  stream.run_behind([&] { ran.set_value(); }, 300ms);
+  const Event end = stream.record();
+  gate.set_value();
+  ran.get_future().wait();
+  EXPECT_FALSE(end.is_reached()) << "a device that takes its time has time to spare, which the host needs";
+  end.wait();
+}
+
+TEST(Stream, WorkBehindNothingRunsAtOnceOnTheCaller) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  const auto begin = Clock::now();
+  std::thread::id where;
+  stream.run_behind([&] { where = std::this_thread::get_id(); }, 10ms);
+  EXPECT_EQ(where, std::this_thread::get_id());
+  EXPECT_GE(stream.record().when() - begin, 10ms) << "the device is busy with it all the same";
+}
+
+TEST(Stream, WorkBehindOtherWorkDoesNotHoldUpTheCaller) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  std::promise<void> gate;
+  Clock::time_point opened;
+  stream.enqueue_open(
+      [&](Clock::time_point) {
+        gate.get_future().wait();
+        return opened = Clock::now() + 5ms;
+      },
+      false);
+  const auto needed = std::make_shared<int>(7);
+  std::vector<int> order;
+  std::vector<std::thread::id> threads;
+  for (const int number : {1, 2}) {
+    stream.run_behind(
+        [&, number, needed] {
+          order.push_back(number * *needed);
+          threads.push_back(std::this_thread::get_id());
+        },
+        10ms);
+  }
+  EXPECT_FALSE(stream.is_idle());
+  EXPECT_GT(needed.use_count(), 1) << "the stream holds what the work needs";
+  const Event end = stream.record();
+  EXPECT_FALSE(end.is_reached());
+  gate.set_value();
+  end.wait();
+  EXPECT_EQ(order, (std::vector{7, 14})) << "each once, in order";
+  ASSERT_EQ(threads.size(), 2U);
+  EXPECT_NE(threads[0], std::this_thread::get_id());
+  EXPECT_EQ(threads[0], threads[1]);
+  EXPECT_EQ(end.when(), opened + 20ms);
+  EXPECT_EQ(needed.use_count(), 1) << "and lets go of it before its end is reached";
 }
 
 TEST(Stream, WaitsForEventsOfOtherStreams) {

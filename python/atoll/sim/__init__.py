@@ -5,6 +5,8 @@ Its memory cannot be touched by host code, its streams run beside the caller, an
 because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time a device of that speed
 would: then results of measurements are "modelled device time, real bytes"."""
 
+import atexit
+
 import torch
 
 from atoll._version_check import require_matching_torch
@@ -18,6 +20,7 @@ NAME = "sim"
 
 
 def _register() -> None:
+    _sim.device_count()  # raises ValueError for a wrong ATOLL_SIM_DEVICES, before PyTorch knows of the device
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device_module)  # type: ignore[no-untyped-call]
     torch.utils.generate_methods_for_privateuse1_backend(
@@ -28,6 +31,7 @@ def _register() -> None:
 
 _register()
 process_group.register()
+atexit.register(_sim.end_autograd_threads)
 
 
 def punctuality(index: int = -1) -> dict[str, int]:

@@ -4,11 +4,9 @@
 Times are time.monotonic(), which all processes of a machine share."""
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support import PROCESSES
+from forking import PROCESSES, fork, leave, redirect
 
 TORCH_ERRORS = {"DistBackendError", "DistNetworkError", "DistStoreError"}
 START_S = 60  # bounds what is not measured: starting processes on a busy machine
@@ -93,11 +91,8 @@ def reduce_forever(me: Me, count: int) -> None:
 Body = Callable[..., None]
 
 
-def serve(body: Body, me: Me, log: str, environment: dict[str, str], arguments: tuple[Any, ...]) -> None:
-    redirected = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(redirected, 1)
-    os.dup2(redirected, 2)
-    os.close(redirected)
+def serve(body: Body, me: Me, log: Path, environment: dict[str, str], arguments: tuple[Any, ...]) -> None:
+    redirect(log, 1, 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
     code = 0
@@ -111,9 +106,7 @@ def serve(body: Body, me: Me, log: str, environment: dict[str, str], arguments: 
         code = 1
         traceback.print_exc()
         me.tell("error", (type(error).__name__, str(error)))
-    # multiprocessing would end the process at once; an ordinary program's interpreter is taken down piece by piece.
-    sys.stdout.flush()
-    ctypes.pythonapi.Py_Exit(code)
+    leave(code)
 
 
 class Job:
@@ -141,9 +134,8 @@ class Job:
             variables |= dict(environment or {}) | dict((own or {}).get(rank, {}))
             mine, theirs = PROCESSES.Pipe()
             me = Me(rank, self.size, self.store.port, theirs)
-            log = str(folder / f"rank{rank}.log")
-            process = PROCESSES.Process(target=serve, args=(body, me, log, variables, arguments), daemon=True)
-            process.start()
+            log = folder / f"rank{rank}.log"
+            process = fork(serve, body, me, log, variables, arguments)
             theirs.close()
             self.processes[rank], self.connections[rank] = process, mine
 
@@ -201,16 +193,21 @@ class Job:
                     pytest.fail(f'rank {rank} said {event.name} {event.details or ""} instead of "{name}"')
         return found
 
-    def failures(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
-        """The exceptions that `ranks` ended with, each of torch.distributed's types and at most `within` seconds after
-        `since`; their processes must have ended by themselves soon after."""
-        ranks = list(ranks)
+    def errors(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
+        """The exceptions that bodies ended with, each of torch.distributed's types and at most `within` seconds after
+        `since`."""
         events = self.wait_for("error", ranks, START_S)
         failures = {rank: Failure(*event.details, event.at) for rank, event in events.items()}
         for rank, failure in failures.items():
             assert failure.kind in TORCH_ERRORS, f"rank {rank}: {failure.kind}: {failure.text}"
             late = failure.at - since
             assert late <= within, f"rank {rank} learned of it after {late:.2f} s: {failure.text}"
+        return failures
+
+    def failures(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
+        """The same, of ranks whose processes must have ended by themselves soon after."""
+        ranks = list(ranks)
+        failures = self.errors(ranks, since, within)
         self.check_ends(ranks, code=1)
         return failures
 

@@ -25,6 +25,24 @@ def join_and_sum(me: Me, seconds: float = JOIN_S) -> None:
     dist.destroy_process_group()
 
 
+MISSING_S = 1.0
+
+
+def meet_and_join(me: Me) -> None:
+    """Joins at the same time as the others: a short wait for a rank that never comes is then long enough for all."""
+    me.tell("ready")
+    me.listen()
+    join_and_sum(me, MISSING_S)
+
+
+def let_join(job: Job) -> float:
+    """Returns when the last one began to."""
+    ranks = job.wait_for("ready")
+    for rank in ranks:
+        job.send(rank, "go on")
+    return max(event.at for event in job.wait_for("joining").values())
+
+
 WRONG = [
     ("ATOLL_PORTS", "many", "29600-29700"),
     ("ATOLL_PORTS", "0", "29600-29700"),
@@ -67,9 +85,9 @@ def test_wrong_value(tmp_path: Path, variable: str, value: str, way_out: str) ->
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
     """The others cannot know the reason in advance, but they learn who is missing, or why, in time."""
-    with Job(tmp_path, join_and_sum, "AAA", own={wrong: {"ATOLL_HEARTBEAT": "soon"}}) as job:
-        since = max(event.at for event in job.wait_for("joining").values())
-        failures = job.failures([rank for rank in range(3) if rank != wrong], since, JOIN_S + LATE_S)
+    with Job(tmp_path, meet_and_join, "AAA", own={wrong: {"ATOLL_HEARTBEAT": "soon"}}) as job:
+        since = let_join(job)
+        failures = job.failures([rank for rank in range(3) if rank != wrong], since, MISSING_S + LATE_S)
         for failure in failures.values():
             assert f"rank {wrong}" in failure.text
         (event,) = job.wait_for("error", [wrong]).values()
@@ -80,9 +98,9 @@ def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
 @pytest.mark.parametrize("missing", [0, 1, 2, 3])
 def test_missing_rank(tmp_path: Path, missing: int) -> None:
     present = [rank for rank in range(4) if rank != missing]
-    with Job(tmp_path, join_and_sum, "AABB", start=present) as job:
-        since = max(event.at for event in job.wait_for("joining").values())
-        for rank, failure in job.failures(present, since, JOIN_S + LATE_S).items():
+    with Job(tmp_path, meet_and_join, "AABB", start=present) as job:
+        since = let_join(job)
+        for rank, failure in job.failures(present, since, MISSING_S + LATE_S).items():
             assert re.search(rf"\branks? {missing}\b", failure.text), f"rank {rank}: {failure.text}"
 
 
@@ -172,13 +190,18 @@ def test_address_that_only_some_can_reach(tmp_path: Path) -> None:
         job.check_ends()
 
 
+SCARCE_S = 2.0
+
+
 def run_short_of_descriptors(me: Me, spare: int) -> None:
+    me.tell("ready")
+    me.listen()
     if me.rank == 1:
         used = len(os.listdir("/proc/self/fd")) - 1
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     me.tell("joining")
-    me.join(JOIN_S)
+    me.join(SCARCE_S)
     for _ in range(2):  # rank 1 may fail in the first after it has done what rank 0 needs
         me.check_sum()
     dist.destroy_process_group()
@@ -192,16 +215,16 @@ def test_descriptor_limit(tmp_path: Path, transport: str) -> None:
         folder = tmp_path / str(spare)
         folder.mkdir()
         with Job(folder, run_short_of_descriptors, "AA", (spare,), {"ATOLL_TRANSPORT": transport}) as job:
-            since = max(event.at for event in job.wait_for("joining").values())
+            since = let_join(job)
             ends = {}
             for rank in (0, 1):
-                job.processes[rank].join(JOIN_S + LATE_S + 5)
+                job.processes[rank].join(SCARCE_S + LATE_S + 5)
                 assert job.processes[rank].exitcode is not None, f"rank {rank} hangs with {spare} descriptors left"
                 ends[rank] = job.processes[rank].exitcode
             assert ends in ({0: 0, 1: 0}, {0: 1, 1: 1}), f"{spare} left: exit codes {ends}"
             worked.append(ends[1] == 0)
             if not worked[-1]:
-                failures = job.failures([0], since, JOIN_S + LATE_S)
+                failures = job.failures([0], since, SCARCE_S + LATE_S)
                 assert "rank 1" in failures[0].text
                 (event,) = job.wait_for("error", [1]).values()
                 assert re.search(r"descriptor|open files|EMFILE|errno 24", event.details[1]), event.details

@@ -35,6 +35,26 @@ std::string key_prefix(c10d::Store& store, const std::string& name, int size) {
   return base + std::to_string(count_meetings(store, base + name + "/arrivals", size)) + "/";
 }
 
+OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                      const BackendAtoll::Options& options, int global_rank, const Place& place) {
+  OpenGroup::Parts parts;
+  parts.process = join_process(store, global_rank);
+  collectives::GroupOptions group;
+  group.rank = rank;
+  group.size = size;
+  group.name = options.group_name.empty() ? "group" : options.group_name;
+  group.island = island_label(*parts.process->context, place);
+  group.device = place.device;
+  group.library = place.library;
+  group.problem = place.problem;
+  group.uplink = uplink();
+  group.flat_reduce = flat_reduce();
+  group.timeout = options.timeout;
+  StoreAdaptor meeting_place(store, key_prefix(*store, group.name, size), parts.process->store_clones);
+  parts.group = std::make_shared<collectives::Group>(parts.process->context, meeting_place, group);
+  return parts;
+}
+
 }  // namespace
 
 BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -43,25 +63,15 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
       options_(std::move(options)),
       global_rank_(global_rank),
       place_(std::move(place)),
-      made_in_(fork_depth()) {
-  translated([&] {
-    const auto shared = without_device_prefix(store);
-    process_ = join_process(shared, global_rank);
-    collectives::GroupOptions group;
-    group.rank = rank;
-    group.size = size;
-    group.name = options_->group_name.empty() ? "group" : options_->group_name;
-    group.island = island_label(*process_->context, place_);
-    group.device = place_.device;
-    group.library = place_.library;
-    group.problem = place_.problem;
-    group.uplink = uplink();
-    group.flat_reduce = flat_reduce();
-    group.timeout = options_->timeout;
-    StoreAdaptor meeting_place(shared, key_prefix(*shared, group.name, size), process_->store_clones);
-    group_ = std::make_shared<collectives::Group>(process_->context, meeting_place, group);
-    join_library(shared);
-  });
+      open_(translated([&] {
+        return std::make_shared<OpenGroup>(
+            meet(without_device_prefix(store), rank, size, *options_, global_rank, place_), options_);
+      })),
+      island_(std::make_shared<IslandLibrary>(*this, open_, place_)),
+      regions_(open_, island_),
+      passages_(open_, island_, regions_),
+      pass_through_(open_, island_, regions_, passages_) {
+  translated([&] { island_->join(without_device_prefix(store)); });
   init();
   const std::lock_guard lock(open_groups().mutex);
   open_groups().backends.insert(this);
@@ -75,51 +85,32 @@ BackendAtoll::~BackendAtoll() {
   close(take(), /*orderly=*/false);
 }
 
-std::shared_ptr<collectives::Group> BackendAtoll::group() const {
-  if (made_in_ != fork_depth()) {
-    throw_as_torch(
-        Error(ErrorKind::kUnavailable, "process group \"" + options_->group_name +
-                                           "\" belongs to the parent of this forked process and cannot be used here"));
-  }
-  const std::lock_guard lock(mutex_);
-  if (!group_) {
-    throw_as_torch(Error(ErrorKind::kAborted, "process group \"" + options_->group_name + "\" was shut down on rank " +
-                                                  std::to_string(rank_)));
-  }
-  return group_;
-}
-
-std::shared_ptr<Process> BackendAtoll::process() const {
-  const std::lock_guard lock(mutex_);
-  return process_;
-}
-
 BackendAtoll::Parts BackendAtoll::take() {
+  const std::lock_guard lock(mutex_);  // who gets the group gets all of it
   Parts parts;
-  const std::lock_guard lock(mutex_);
-  parts.process.swap(process_);
-  parts.group.swap(group_);
-  parts.library.swap(library_);
-  parts.passages.swap(passages_);
-  if (made_in_ == fork_depth()) return parts;
+  parts.open = open_->take();
+  parts.library = island_->take();
+  parts.passages = passages_.take();
+  if (!open_->is_inherited()) return parts;
   leak(std::move(parts));
   return {};
 }
 
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
-  if (!parts.group) return;
+  auto& [process, group] = parts.open;
+  if (!group) return;
   const ReleaseGil others_may_need_it;
-  const bool failed = parts.group->error() != nullptr;
+  const bool failed = group->error() != nullptr;
   try {
-    if (orderly) parts.group->shutdown();
+    if (orderly) group->shutdown();
     for (auto& [device, passage] : parts.passages) passage->close();
     if (parts.library) {
       orderly && !failed ? parts.library->shutdown() : parts.library->abort();
-      parts.process->watch.forget(parts.library.get());
+      process->watch.forget(parts.library.get());
     }
     parts.library.reset();
-    parts.group.reset();
-    parts.process.reset();
+    group.reset();
+    process.reset();
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, std::string("while closing a process group: ") + error.what());
   }
@@ -138,18 +129,9 @@ void BackendAtoll::shut_down_all() noexcept {
 }
 
 void BackendAtoll::abort() {
-  if (made_in_ != fork_depth()) return;
-  std::shared_ptr<collectives::Group> group;
-  {
-    const std::lock_guard lock(mutex_);
-    group = group_;
-  }
+  if (open_->is_inherited()) return;
+  const auto group = open_->parts().group;
   if (group) group->abort("abort() was called on process group \"" + options_->group_name + "\"");
-}
-
-void BackendAtoll::setTimeout(std::chrono::milliseconds timeout) {
-  group()->set_timeout(timeout);
-  options_->timeout = timeout;
 }
 
 c10d::ErrorType BackendAtoll::getError() {

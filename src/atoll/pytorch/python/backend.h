@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "atoll/collectives/group.h"
 #include "atoll/pytorch/aten/torch.h"
-#include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/operands.h"
-#include "atoll/pytorch/inner/passage.h"
-#include "atoll/pytorch/python/process.h"
-#include "atoll/pytorch/python/store.h"
-#include "atoll/pytorch/python/work.h"
+#include "atoll/pytorch/python/island_library.h"
+#include "atoll/pytorch/python/open_group.h"
+#include "atoll/pytorch/python/pass_through.h"
+#include "atoll/pytorch/python/passages.h"
+#include "atoll/pytorch/python/regions.h"
 
 namespace atl::pytorch {
 
@@ -34,8 +32,6 @@ class BackendAtoll final : public c10d::Backend {
     explicit Options(std::chrono::milliseconds group_timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("atoll", group_timeout) {}
   };
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  using Tensors = std::vector<at::Tensor>;
 
   /// Meets the other ranks of the group through `store`; `options->group_name` must be equal on all of them and unique among
   /// the groups that share the store. `global_rank` names this process in messages.
@@ -80,8 +76,8 @@ class BackendAtoll final : public c10d::Backend {
 
   /// Between the two, this thread's operations are issued at once but asynchronously; endCoalescing returns one Work for all.
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override;
-  WorkPtr endCoalescing() override;
+  void startCoalescing() override { regions_.begin(); }
+  WorkPtr endCoalescing() override { return regions_.end(); }
 
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return group()->sequence(); }
@@ -90,16 +86,13 @@ class BackendAtoll final : public c10d::Backend {
   bool supportsSplitting() const override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setTimeout(std::chrono::milliseconds timeout) override { open_->set_timeout(timeout); }
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
 
   /// The group, for reports. Throws DistBackendError after shutdown() and in a forked child.
-  std::shared_ptr<collectives::Group> group() const;
-
-  /// The library that this rank's island uses: its name, "" for none.
-  std::string library_in_use() const;
+  std::shared_ptr<collectives::Group> group() const { return open_->group(); }
 
   /// What this rank computes on, as torch names the type.
   const std::string& device_type() const noexcept { return place_.device; }
@@ -110,88 +103,34 @@ class BackendAtoll final : public c10d::Backend {
 
  private:
   struct Parts {
-    std::shared_ptr<Process> process;
     std::shared_ptr<Library> library;
-    std::unordered_map<c10::Device, std::shared_ptr<Passage>> passages;
-    std::shared_ptr<collectives::Group> group;  // goes first
-  };
-  struct Operation {
-    c10d::OpType type;
-    const char* title;  ///< for the profiler
-    std::chrono::milliseconds timeout;
-    bool async;
+    Passages::ByDevice passages;
+    OpenGroup::Parts open;  // goes first
   };
 
-  collectives::Call call_for(collectives::Operation operation, const Operation& about,
-                             collectives::DataType dtype) const;
-  WorkPtr issue(const Operation& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
+  static collectives::Call call_for(collectives::Operation operation, const About& about, collectives::DataType dtype);
+  WorkPtr issue(const About& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
                 Tensors outputs);
-  WorkPtr issue_on_host(const Operation& about, std::vector<collectives::Call> calls, Operands operands,
+  WorkPtr issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
                         const Tensors& inputs, Tensors outputs);
-  WorkPtr issue_through_passage(const Operation& about, std::vector<collectives::Call> calls, Operands operands,
-                                const Tensors& inputs, Tensors outputs);
-  template <typename Call>
-  WorkPtr pass(const std::shared_ptr<Library>& library, const PlainTensors& plain, Call&& call);
-  static void watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip);
-  WorkPtr of_library(std::vector<WorkPtr> works);
-  Watch::EntryPtr watch_over(const std::vector<WorkPtr>& works);
-  void explain(const std::exception_ptr& error);
-  WorkPtr with_copies(const PlainTensors& plain, const WorkPtr& work);
-  const std::vector<int>& island() const;
-  template <typename Opts>
-  Opts with_timeout(Opts opts) const;
-  template <typename Call>
-  WorkPtr pass_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, std::size_t count, Call&& call);
-  std::shared_ptr<Library> whole_library(const Tensors& tensors, const Reduction* how = nullptr) const;
-  std::shared_ptr<Library> list_library(const Tensors& tensors, const Reduction* how = nullptr) const;
-  std::shared_ptr<Library> scaling_library(const at::Tensor& tensor, const Reduction& how) const;
-  WorkPtr pass_scaled(const Operation& about, const std::shared_ptr<Library>& library, const Reduction& how,
-                      const Tensors& inputs, const Tensors& outputs, const std::function<WorkPtr(c10d::Backend&)>& sum);
-  std::shared_ptr<Library> message_library(const at::Tensor& tensor, int peer) const;
-  void join_library(const c10::intrusive_ptr<c10d::Store>& store);
-  std::shared_ptr<Library> library() const;
-  std::shared_ptr<Library> library_for(const collectives::Call& call, const Operands& operands) const;
-  std::shared_ptr<Passage> passage(c10::Device device);
-  static collectives::Call on_host(const std::shared_ptr<collectives::Group>& group,
-                                   const std::shared_ptr<Passage>& passage, const Passage::EntryPtr& entry);
   struct Message;
-  Message new_message(const Operation& about, const at::Tensor& tensor, bool sends);
+  Message new_message(const About& about, const at::Tensor& tensor, bool sends);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
-  c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
-                                         Operands operands, const Tensors& inputs, Tensors outputs);
-  c10::intrusive_ptr<WorkAtoll> new_work(const Operation& about, const std::shared_ptr<collectives::Group>& group,
-                                         std::shared_ptr<Trip> trip, const Tensors& inputs, Tensors outputs);
-  std::shared_ptr<Process> process() const;  // null once closed
-  WorkPtr combined(std::vector<WorkPtr> works);
-  bool coalescing() const;
-  void note_if_coalescing(const WorkPtr& work);
-  bool open_region_of(const std::shared_ptr<Library>& library);
-  void begin_passing();
   Parts take();  // nothing when already closed, or in a forked child
   static void close(Parts parts, bool orderly) noexcept;
 
   const c10::intrusive_ptr<Options> options_;
   const int global_rank_;
   const Place place_;
-  const std::uint32_t made_in_;  // fork_depth() of the maker
+  const std::shared_ptr<OpenGroup> open_;
+  const std::shared_ptr<IslandLibrary> island_;
+  Regions regions_;
+  Passages passages_;
+  PassThrough pass_through_;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<Process> process_;           // null once closed
-  std::shared_ptr<collectives::Group> group_;  // likewise
-  std::shared_ptr<Library> library_;           // null: none in use
-  std::unordered_map<c10::Device, std::shared_ptr<Passage>> passages_;
-  std::atomic<bool> has_whole_library_{false};  // all ranks are one island with a library
-  std::mutex issue_mutex_;                      // the order of pieces in a passage is that of their calls in the group
+  std::mutex mutex_;
   std::map<std::string, c10::weak_intrusive_ptr<BackendAtoll>> splits_;
   std::byte barrier_byte_{0};
-
-  std::atomic<int> regions_open_{0};  // so that calls outside every region need no lock
-  mutable std::mutex regions_mutex_;
-  struct Region {
-    std::vector<WorkPtr> works;
-    std::shared_ptr<Library> library;  // has a region of its own open
-  };
-  std::map<std::thread::id, Region> regions_;
 };
 
 }  // namespace atl::pytorch

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
-#include "atoll/pytorch/python/backend_pass.h"
 #include "atoll/pytorch/python/checks.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/sparse.h"
@@ -20,15 +19,16 @@ void set_reduction(Call& call, const Reduction& how) {
 
 }  // namespace
 
-BackendAtoll::WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = only("broadcast", "tensor", tensors);
   check_rank("broadcast", "root", opts.rootRank, size_);
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "broadcast: root tensor ", opts.rootTensor, " of a list of one");
-  const Operation about{c10d::OpType::BROADCAST, "atoll:broadcast", opts.timeout, opts.asyncOp};
-  if (const auto library = whole_library(tensors)) {
+  const About about{c10d::OpType::BROADCAST, "atoll:broadcast", opts.timeout, opts.asyncOp};
+  if (const auto library = pass_through_.for_whole(tensors)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.broadcast(list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts,
+                               [&](c10d::Backend& inner, const auto& timed) { return inner.broadcast(list, timed); });
   }
   Operands operands;
   Call call = call_for(Kind::kBroadcast, about, wire_type(tensor.scalar_type()));
@@ -39,23 +39,23 @@ BackendAtoll::WorkPtr BackendAtoll::broadcast(Tensors& tensors, const c10d::Broa
   return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (tensors.size() == 1 && tensors[0].is_sparse()) return allreduce_sparse(tensors, opts);
   const at::Tensor& tensor = only("all_reduce", "tensor", tensors);
   const Reduction how = reduction(opts.reduceOp);
-  if (const auto library = whole_library(tensors, &how)) {
+  if (const auto library = pass_through_.for_whole(tensors, &how)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.allreduce(list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts,
+                               [&](c10d::Backend& inner, const auto& timed) { return inner.allreduce(list, timed); });
   }
-  const Operation about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
-  if (const auto library = scaling_library(tensor, how)) {
+  const About about{c10d::OpType::ALLREDUCE, "atoll:all_reduce", opts.timeout, opts.asyncOp};
+  if (const auto library = pass_through_.for_scaled(tensor, how)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    auto summing = with_timeout(opts);
-    summing.reduceOp = c10d::ReduceOp::SUM;
-    return with_copies(plain, pass_scaled(about, library, how, list, list,
-                                          [&](c10d::Backend& inner) { return inner.allreduce(list, summing); }));
+    return pass_through_.issue_scaled(
+        library, plain, opts, about, how, list, list,
+        [&](c10d::Backend& inner, const auto& summing) { return inner.allreduce(list, summing); });
   }
   Operands operands;
   Call call = call_for(Kind::kAllReduce, about, reduced_type("all_reduce", tensor, how));
@@ -64,18 +64,20 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce(Tensors& tensors, const c10d::Allr
   return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   check_tensors("all_reduce_coalesced", tensors);
   const Reduction how = reduction(opts.reduceOp);
-  if (const auto library = whole_library(tensors, &how)) {
+  if (const auto library = pass_through_.for_whole(tensors, &how)) {
     PlainTensors plain;
     const Tensors list = plain.write(tensors);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
-      Tensors one{list[i]};
-      return inner.allreduce(one, with_timeout(c10d::AllreduceOptions(opts)));
-    });
+    const c10d::AllreduceOptions plain_opts(opts);
+    return pass_through_.issue_each(library, plain, plain_opts, list.size(),
+                                    [&](c10d::Backend& inner, const auto& timed, std::size_t i) {
+                                      Tensors one{list[i]};
+                                      return inner.allreduce(one, timed);
+                                    });
   }
-  const Operation about{c10d::OpType::ALLREDUCE_COALESCED, "atoll:all_reduce", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::ALLREDUCE_COALESCED, "atoll:all_reduce", opts.timeout, opts.asyncOp};
   Operands operands;
   std::vector<Call> calls;
   for (const at::Tensor& tensor : tensors) {
@@ -87,13 +89,13 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce_coalesced(Tensors& tensors, const 
   return issue(about, std::move(calls), std::move(operands), tensors, tensors);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+WorkPtr BackendAtoll::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "all_reduce: the tensor list must hold one sparse tensor, it holds ",
                     tensors.size());
   TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "all_reduce: sparse tensors can be summed only");
   const auto group = this->group();
-  auto work = new_work({c10d::OpType::_ALLREDUCE_SPARSE, "atoll:sparse_all_reduce", opts.timeout, false}, group,
-                       Operands(), tensors, tensors);
+  auto work = open_->new_work({c10d::OpType::_ALLREDUCE_SPARSE, "atoll:sparse_all_reduce", opts.timeout, false},
+                              Operands(), tensors, tensors);
   std::exception_ptr error;
   try {
     // The sizes of the later exchanges depend on the first, and other operations may follow this one on some ranks before it is done on others: run
@@ -106,20 +108,21 @@ BackendAtoll::WorkPtr BackendAtoll::allreduce_sparse(Tensors& tensors, const c10
   return work;
 }
 
-BackendAtoll::WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = only("reduce", "tensor", tensors);
   check_rank("reduce", "root", opts.rootRank, size_);
   TORCH_CHECK_VALUE(opts.rootTensor == 0, "reduce: root tensor ", opts.rootTensor, " of a list of one");
   const Reduction how = reduction(opts.reduceOp);
-  if (const auto library = whole_library(tensors, &how)) {
+  if (const auto library = pass_through_.for_whole(tensors, &how)) {
     PlainTensors plain;
     // Gloo overwrites what the other ranks give.
     Tensors list = opts.rootRank == rank_     ? plain.write(tensors)
                    : tensor.device().is_cpu() ? Tensors{tensor.clone(at::MemoryFormat::Contiguous)}
                                               : plain.read(tensors);
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.reduce(list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts,
+                               [&](c10d::Backend& inner, const auto& timed) { return inner.reduce(list, timed); });
   }
-  const Operation about{c10d::OpType::REDUCE, "atoll:reduce", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::REDUCE, "atoll:reduce", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kReduce, about, reduced_type("reduce", tensor, how));
   set_reduction(call, how);
@@ -132,21 +135,22 @@ BackendAtoll::WorkPtr BackendAtoll::reduce(Tensors& tensors, const c10d::ReduceO
   return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                   const c10d::ReduceScatterOptions& opts) {
+WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                     const c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = only("reduce_scatter", "output", outputs);
   const Tensors& parts = one_per_rank("reduce_scatter", "input", inputs, size_);
   check_same_dtype("reduce_scatter", output, parts);
   check_numel("reduce_scatter", "the output", parts[static_cast<std::size_t>(rank_)].numel(), output.numel());
   const Reduction how = reduction(opts.reduceOp);
-  if (const auto library = list_library(parts, &how)) {
+  if (const auto library = pass_through_.for_list(parts, &how)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists{plain.read(parts)};
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.reduce_scatter(results, lists, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.reduce_scatter(results, lists, timed);
+    });
   }
-  const Operation about{c10d::OpType::REDUCE_SCATTER, "atoll:reduce_scatter", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::REDUCE_SCATTER, "atoll:reduce_scatter", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kReduceScatter, about, reduced_type("reduce_scatter", output, how));
   set_reduction(call, how);
@@ -155,15 +159,15 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter(Tensors& outputs, std::vector
   return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                         const c10d::ReduceScatterOptions& opts) {
+WorkPtr BackendAtoll::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::ReduceScatterOptions& opts) {
   Tensors outputs{output};
   Tensors inputs{input};
   return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                    const c10d::ReduceScatterOptions& opts) {
+WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& opts) {
   constexpr const char* kName = "reduce_scatter_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
   const Reduction how = reduction(opts.reduceOp);
@@ -174,28 +178,28 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
     check_numel(kName, "the input (as many times the output's as there are ranks)", outputs[i].numel() * size_,
                 inputs[i].numel());
   }
-  if (const auto library = whole_library(outputs, &how)) {
+  if (const auto library = pass_through_.for_whole(outputs, &how)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
-      return inner._reduce_scatter_base(results[i], list[i], with_timeout(opts));
-    });
+    return pass_through_.issue_each(library, plain, opts, list.size(),
+                                    [&](c10d::Backend& inner, const auto& timed, std::size_t i) {
+                                      return inner._reduce_scatter_base(results[i], list[i], timed);
+                                    });
   }
-  if (const auto library = outputs.size() == 1 ? scaling_library(outputs[0], how) : nullptr) {
+  if (const auto library = outputs.size() == 1 ? pass_through_.for_scaled(outputs[0], how) : nullptr) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
     if (how.op == collectives::ReduceOp::kPremulSum && list[0].is_alias_of(inputs[0])) list[0] = list[0].clone();
-    auto summing = with_timeout(opts);
-    summing.reduceOp = c10d::ReduceOp::SUM;
-    const Operation about{c10d::OpType::_REDUCE_SCATTER_BASE, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
-    return with_copies(plain, pass_scaled(about, library, how, list, results, [&](c10d::Backend& inner) {
-                         return inner._reduce_scatter_base(results[0], list[0], summing);
-                       }));
+    const About about{c10d::OpType::_REDUCE_SCATTER_BASE, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
+    return pass_through_.issue_scaled(library, plain, opts, about, how, list, results,
+                                      [&](c10d::Backend& inner, const auto& summing) {
+                                        return inner._reduce_scatter_base(results[0], list[0], summing);
+                                      });
   }
   const auto type = outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
-  const Operation about{type, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
+  const About about{type, "atoll:_reduce_scatter_base", opts.timeout, opts.asyncOp};
   Operands operands;
   std::vector<Call> calls;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -207,8 +211,8 @@ BackendAtoll::WorkPtr BackendAtoll::reduce_scatter_tensor_coalesced(Tensors& out
   return issue(about, std::move(calls), std::move(operands), inputs, outputs);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::barrier(const c10d::BarrierOptions& opts) {
-  const Operation about{c10d::OpType::BARRIER, "atoll:barrier", opts.timeout, opts.asyncOp};
+WorkPtr BackendAtoll::barrier(const c10d::BarrierOptions& opts) {
+  const About about{c10d::OpType::BARRIER, "atoll:barrier", opts.timeout, opts.asyncOp};
   Call call = call_for(Kind::kBarrier, about, collectives::DataType::kUInt8);
   call.reduce_op = collectives::ReduceOp::kBor;
   call.input = call.output = {{&barrier_byte_, 1}};
@@ -216,8 +220,7 @@ BackendAtoll::WorkPtr BackendAtoll::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void BackendAtoll::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const auto timeout = opts.timeout >= std::chrono::milliseconds(0) ? opts.timeout : options_->timeout;
-  translated([&] { group()->monitored_barrier(timeout, wait_all_ranks); });
+  translated([&] { group()->monitored_barrier(open_->timeout(opts.timeout), wait_all_ranks); });
 }
 
 }  // namespace atl::pytorch

@@ -2,7 +2,6 @@
 // Collectives that move data and compute nothing.
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
-#include "atoll/pytorch/python/backend_pass.h"
 #include "atoll/pytorch/python/checks.h"
 
 namespace atl::pytorch {
@@ -10,20 +9,20 @@ namespace atl::pytorch {
 using collectives::Call;
 using Kind = collectives::Operation;
 
-BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                              const c10d::AllgatherOptions& opts) {
+WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const at::Tensor& input = only("all_gather", "input", inputs);
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
   check_same_dtype("all_gather", input, parts);
   check_numel("all_gather", "this rank's output", input.numel(), parts[static_cast<std::size_t>(rank_)].numel());
-  if (const auto library = list_library(parts)) {
+  if (const auto library = pass_through_.for_list(parts)) {
     PlainTensors plain;
     Tensors list = plain.read(inputs);
     std::vector<Tensors> results{plain.write(parts)};
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.allgather(results, list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.allgather(results, list, timed);
+    });
   }
-  const Operation about{c10d::OpType::ALLGATHER, "atoll:all_gather", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::ALLGATHER, "atoll:all_gather", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllGather, about, wire_type(input.scalar_type()));
   call.input = {operands.read(input)};
@@ -31,13 +30,13 @@ BackendAtoll::WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Ten
   return issue(about, {std::move(call)}, std::move(operands), inputs, parts);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                        const c10d::AllgatherOptions& opts) {
+WorkPtr BackendAtoll::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) {
   constexpr const char* kName = "all_gather_coalesced";
   check_tensors(kName, inputs);
   TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), kName,
                     ": expected one output list for each of the ", size_, " ranks, got ", outputs.size());
-  const Operation about{c10d::OpType::ALLGATHER_COALESCED, "atoll:all_gather", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::ALLGATHER_COALESCED, "atoll:all_gather", opts.timeout, opts.asyncOp};
   Operands operands;
   std::vector<Call> calls;
   Tensors flat;
@@ -58,15 +57,14 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_coalesced(std::vector<Tensors>& ou
   return issue(about, std::move(calls), std::move(operands), inputs, std::move(flat));
 }
 
-BackendAtoll::WorkPtr BackendAtoll::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                    const c10d::AllgatherOptions& opts) {
+WorkPtr BackendAtoll::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   Tensors outputs{output};
   Tensors inputs{input};
   return allgather_into_tensor_coalesced(outputs, inputs, opts);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                    const c10d::AllgatherOptions& opts) {
+WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::AllgatherOptions& opts) {
   constexpr const char* kName = "all_gather_into_tensor";
   check_same_length(kName, outputs.size(), inputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -76,16 +74,17 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
     check_numel(kName, "the output (as many times the input's as there are ranks)", inputs[i].numel() * size_,
                 outputs[i].numel());
   }
-  if (const auto library = whole_library(inputs)) {
+  if (const auto library = pass_through_.for_whole(inputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass_each(library, plain, list.size(), [&](c10d::Backend& inner, std::size_t i) {
-      return inner._allgather_base(results[i], list[i], with_timeout(opts));
-    });
+    return pass_through_.issue_each(library, plain, opts, list.size(),
+                                    [&](c10d::Backend& inner, const auto& timed, std::size_t i) {
+                                      return inner._allgather_base(results[i], list[i], timed);
+                                    });
   }
   const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::ALLGATHER_COALESCED;
-  const Operation about{type, "atoll:_all_gather_base", opts.timeout, opts.asyncOp};
+  const About about{type, "atoll:_all_gather_base", opts.timeout, opts.asyncOp};
   Operands operands;
   std::vector<Call> calls;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -96,8 +95,7 @@ BackendAtoll::WorkPtr BackendAtoll::allgather_into_tensor_coalesced(Tensors& out
   return issue(about, std::move(calls), std::move(operands), inputs, outputs);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                           const c10d::GatherOptions& opts) {
+WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   const at::Tensor& input = only("gather", "input", inputs);
   check_rank("gather", "root", opts.rootRank, size_);
   const bool is_root = opts.rootRank == rank_;
@@ -110,14 +108,16 @@ BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensor
     TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  if (const auto library = whole_library(inputs)) {
+  if (const auto library = pass_through_.for_whole(inputs)) {
     PlainTensors plain;
     Tensors list = plain.read(inputs);
     std::vector<Tensors> lists;
     if (is_root) lists.push_back(plain.write(results));
-    return pass(library, plain, [&](c10d::Backend& inner) { return inner.gather(lists, list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.gather(lists, list, timed);
+    });
   }
-  const Operation about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kGather, about, wire_type(input.scalar_type()));
   call.root = static_cast<int>(opts.rootRank);
@@ -126,8 +126,7 @@ BackendAtoll::WorkPtr BackendAtoll::gather(std::vector<Tensors>& outputs, Tensor
   return issue(about, {std::move(call)}, std::move(operands), inputs, std::move(results));
 }
 
-BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                            const c10d::ScatterOptions& opts) {
+WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
   const at::Tensor& output = only("scatter", "output", outputs);
   check_rank("scatter", "root", opts.rootRank, size_);
   const bool is_root = opts.rootRank == rank_;
@@ -140,15 +139,16 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  if (const auto library = whole_library(outputs)) {
+  if (const auto library = pass_through_.for_whole(outputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     std::vector<Tensors> lists;
     if (is_root) lists.push_back(plain.read(parts));
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.scatter(results, lists, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.scatter(results, lists, timed);
+    });
   }
-  const Operation about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kScatter, about, wire_type(output.scalar_type()));
   call.root = static_cast<int>(opts.rootRank);
@@ -157,10 +157,8 @@ BackendAtoll::WorkPtr BackendAtoll::scatter(Tensors& outputs, std::vector<Tensor
   return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                  std::vector<std::int64_t>& output_splits,
-                                                  std::vector<std::int64_t>& input_splits,
-                                                  const c10d::AllToAllOptions& opts) {
+WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                                    std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
   constexpr const char* kName = "all_to_all_single";
   check_tensor(kName, output);
   check_tensor(kName, input);
@@ -169,15 +167,15 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
   const auto received = split_numels(kName, "output", output, output_splits, size_);
   const auto mine = static_cast<std::size_t>(rank_);
   check_numel(kName, "this rank's part of the output", sent[mine], received[mine]);
-  if (const auto library = whole_library({input})) {
+  if (const auto library = pass_through_.for_whole({input})) {
     PlainTensors plain;
     at::Tensor result = plain.write(output);
     at::Tensor whole = plain.read(input);
-    return pass(library, plain, [&](c10d::Backend& inner) {
-      return inner.alltoall_base(result, whole, output_splits, input_splits, with_timeout(opts));
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.alltoall_base(result, whole, output_splits, input_splits, timed);
     });
   }
-  const Operation about{c10d::OpType::ALLTOALL_BASE, "atoll:all_to_all", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::ALLTOALL_BASE, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(input.scalar_type()));
   call.input = cut(operands.read(input), sent, input.element_size());
@@ -185,21 +183,22 @@ BackendAtoll::WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor
   return issue(about, {std::move(call)}, std::move(operands), {input}, {output});
 }
 
-BackendAtoll::WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   check_one_per_rank("all_to_all", "output", outputs, size_);
   check_one_per_rank("all_to_all", "input", inputs, size_);
   check_same_dtype("all_to_all", inputs[0], inputs);
   check_same_dtype("all_to_all", inputs[0], outputs);
   const auto mine = static_cast<std::size_t>(rank_);
   check_numel("all_to_all", "this rank's own output", inputs[mine].numel(), outputs[mine].numel());
-  if (const auto library = whole_library(inputs)) {
+  if (const auto library = pass_through_.for_whole(inputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
     Tensors list = plain.read(inputs);
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.alltoall(results, list, with_timeout(opts)); });
+    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
+      return inner.alltoall(results, list, timed);
+    });
   }
-  const Operation about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};
+  const About about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(inputs[0].scalar_type()));
   for (const at::Tensor& part : inputs) call.input.push_back(operands.read(part));

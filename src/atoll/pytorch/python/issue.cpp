@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an operation of torch becomes calls of libatoll and a Work; coalescing.
+// How an operation of torch becomes calls of libatoll and a Work.
 #include "atoll/pytorch/inner/pieces.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
-#include "atoll/pytorch/python/work_of_library.h"
 
 namespace atl::pytorch {
 namespace {
@@ -14,8 +13,8 @@ std::optional<std::chrono::milliseconds> stated(std::chrono::milliseconds timeou
 
 }  // namespace
 
-collectives::Call BackendAtoll::call_for(collectives::Operation operation, const Operation& about,
-                                         collectives::DataType dtype) const {
+collectives::Call BackendAtoll::call_for(collectives::Operation operation, const About& about,
+                                         collectives::DataType dtype) {
   collectives::Call call;
   call.operation = operation;
   call.dtype = dtype;
@@ -23,29 +22,8 @@ collectives::Call BackendAtoll::call_for(collectives::Operation operation, const
   return call;
 }
 
-c10::intrusive_ptr<WorkAtoll> BackendAtoll::new_work(const Operation& about,
-                                                     const std::shared_ptr<collectives::Group>& group,
-                                                     Operands operands, const Tensors& inputs, Tensors outputs) {
-  const auto process = this->process();
-  auto completions = process ? process->completions : nullptr;
-  const WorkFacts facts{about.type, about.title, rank_, group->sequence()};
-  return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(operands), std::move(completions),
-                                        group);
-}
-
-c10::intrusive_ptr<WorkAtoll> BackendAtoll::new_work(const Operation& about,
-                                                     const std::shared_ptr<collectives::Group>& group,
-                                                     std::shared_ptr<Trip> trip, const Tensors& inputs,
-                                                     Tensors outputs) {
-  const auto process = this->process();
-  auto completions = process ? process->completions : nullptr;
-  const WorkFacts facts{about.type, about.title, rank_, group->sequence()};
-  return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(trip), std::move(completions),
-                                        group);
-}
-
-BackendAtoll::WorkPtr BackendAtoll::issue(const Operation& about, std::vector<collectives::Call> calls,
-                                          Operands operands, const Tensors& inputs, Tensors outputs) {
+WorkPtr BackendAtoll::issue(const About& about, std::vector<collectives::Call> calls, Operands operands,
+                            const Tensors& inputs, Tensors outputs) {
   const auto group = this->group();
   if (group->topology().has_pieces()) {
     std::vector<collectives::Call> pieces;
@@ -55,17 +33,17 @@ BackendAtoll::WorkPtr BackendAtoll::issue(const Operation& about, std::vector<co
     calls = std::move(pieces);
   }
   const bool on_host = operands.device().is_cpu() && std::none_of(calls.begin(), calls.end(), [&](const auto& call) {
-                         return library_for(call, operands) != nullptr;
+                         return passages_.library_for(call, operands) != nullptr;
                        });
   return on_host ? issue_on_host(about, std::move(calls), std::move(operands), inputs, std::move(outputs))
-                 : issue_through_passage(about, std::move(calls), std::move(operands), inputs, std::move(outputs));
+                 : passages_.issue(about, calls, std::move(operands), inputs, std::move(outputs));
 }
 
-BackendAtoll::WorkPtr BackendAtoll::issue_on_host(const Operation& about, std::vector<collectives::Call> calls,
-                                                  Operands operands, const Tensors& inputs, Tensors outputs) {
+WorkPtr BackendAtoll::issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
+                                    const Tensors& inputs, Tensors outputs) {
   const auto group = this->group();
-  auto work = new_work(about, group, std::move(operands), inputs, std::move(outputs));
-  if (!about.async && !coalescing()) {
+  auto work = open_->new_work(about, std::move(operands), inputs, std::move(outputs));
+  if (!about.async && !regions_.is_open()) {
     std::exception_ptr error;
     try {
       for (const collectives::Call& call : calls) group->run(call);
@@ -75,7 +53,7 @@ BackendAtoll::WorkPtr BackendAtoll::issue_on_host(const Operation& about, std::v
     work->done_on_caller(error);
     return work;
   }
-  note_if_coalescing(work);
+  regions_.note(work);
   work->expect_parts(calls.size());
   for (collectives::Call& call : calls) {
     try {
@@ -85,63 +63,6 @@ BackendAtoll::WorkPtr BackendAtoll::issue_on_host(const Operation& about, std::v
     }
   }
   return work;
-}
-
-bool BackendAtoll::coalescing() const {
-  if (regions_open_.load(std::memory_order_relaxed) == 0) return false;
-  const std::lock_guard lock(regions_mutex_);
-  return regions_.count(std::this_thread::get_id()) > 0;
-}
-
-void BackendAtoll::note_if_coalescing(const WorkPtr& work) {
-  if (regions_open_.load(std::memory_order_relaxed) == 0) return;
-  const std::lock_guard lock(regions_mutex_);
-  const auto region = regions_.find(std::this_thread::get_id());
-  if (region != regions_.end() && work) region->second.works.push_back(work);
-}
-
-void BackendAtoll::startCoalescing() {
-  const std::lock_guard lock(regions_mutex_);
-  // A region that an exception left open ends here: torch closes regions on the good path only.
-  regions_[std::this_thread::get_id()] = {};
-  regions_open_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
-}
-
-BackendAtoll::WorkPtr BackendAtoll::endCoalescing() {
-  Region region;
-  {
-    const std::lock_guard lock(regions_mutex_);
-    const auto known = regions_.find(std::this_thread::get_id());
-    TORCH_CHECK(known != regions_.end(), "end of a coalescing region that this thread has not started");
-    region = std::move(known->second);
-    regions_.erase(known);
-    regions_open_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
-  }
-  if (region.library) {
-    if (WorkPtr work = region.library->in().endCoalescing()) region.works.push_back(of_library({std::move(work)}));
-  }
-  return combined(std::move(region.works));
-}
-
-// One Work for all of them.
-BackendAtoll::WorkPtr BackendAtoll::combined(std::vector<WorkPtr> works) {
-  if (works.size() == 1) return works.front();
-  Tensors outputs;
-  std::vector<c10::intrusive_ptr<WorkAtoll>> own;
-  for (const WorkPtr& work : works) {
-    auto known = c10::dynamic_intrusive_pointer_cast<WorkAtoll>(work);
-    if (!known) return of_library(std::move(works));
-    outputs.insert(outputs.end(), known->outputs().begin(), known->outputs().end());
-    own.push_back(std::move(known));
-  }
-  auto all = new_work({c10d::OpType::COALESCED, "atoll:coalesced", c10d::kUnsetTimeout, true}, group(), Operands(), {},
-                      std::move(outputs));
-  if (own.empty()) {
-    all->done_on_caller(nullptr);
-    return all;
-  }
-  all->consists_of(own);
-  return all;
 }
 
 }  // namespace atl::pytorch

@@ -2,7 +2,6 @@
 // Messages between two ranks.
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
-#include "atoll/pytorch/python/backend_pass.h"
 #include "atoll/pytorch/python/checks.h"
 #include "atoll/pytorch/python/errors.h"
 
@@ -14,9 +13,16 @@ std::uint64_t checked_tag(const char* operation, int tag) {
   return static_cast<std::uint64_t>(tag);
 }
 
-int place_in(const std::vector<int>& ranks, int rank) {
+// Of `rank` in its own island.
+int place_in_island(const collectives::Topology& topology, int rank) {
+  const auto& ranks = topology.islands[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])];
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
+
+// c10d gives messages none.
+struct NoOptions {
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+};
 
 }  // namespace
 
@@ -27,13 +33,13 @@ struct BackendAtoll::Message {
   std::shared_ptr<Piece> piece;  // of an accelerator's tensor
 };
 
-BackendAtoll::Message BackendAtoll::new_message(const Operation& about, const at::Tensor& tensor, bool sends) {
+BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Tensor& tensor, bool sends) {
   const auto group = this->group();
   Message message;
   Operands operands;
   message.memory = sends ? operands.read(tensor) : operands.write(tensor);
   if (operands.device().is_cpu()) {
-    message.work = new_work(about, group, std::move(operands), {tensor}, {tensor});
+    message.work = open_->new_work(about, std::move(operands), {tensor}, {tensor});
   } else {
     collectives::Call call;
     call.operation = sends ? collectives::Operation::kSend : collectives::Operation::kReceive;
@@ -45,23 +51,24 @@ BackendAtoll::Message BackendAtoll::new_message(const Operation& about, const at
                                             call, nullptr);
     const collectives::Call& bridge = message.piece->bridge_call();
     message.memory = sends ? bridge.input[0] : bridge.output[0];
-    message.work = new_work(about, group, trip, {tensor}, {tensor});
+    message.work = open_->new_work(about, trip, {tensor}, {tensor});
   }
-  note_if_coalescing(message.work);
+  regions_.note(message.work);
   message.work->expect_parts(1);
   return message;
 }
 
-BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
+WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
   const at::Tensor& tensor = only("send", "tensor", tensors);
   check_rank("send", "destination", destination, size_);
   const auto number = checked_tag("send", tag);
   const auto group = this->group();
-  if (const auto library = message_library(tensor, destination)) {
+  if (const auto library = pass_through_.for_message(tensor, destination)) {
     PlainTensors plain;
     Tensors list = plain.read(tensors);
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.send(list, place_in(island(), destination), tag); });
+    return pass_through_.issue(library, plain, NoOptions{}, [&](c10d::Backend& inner, const auto&) {
+      return inner.send(list, place_in_island(group->topology(), destination), tag);
+    });
   }
   const Message message = new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true);
   const auto work = message.work;
@@ -70,7 +77,7 @@ BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int 
                 [work, piece = message.piece](const std::exception_ptr& error) { work->part_done(error); });
   };
   if (message.piece) message.piece->load();
-  if (const auto process = this->process(); process && (message.piece || !process->sends.is_idle())) {
+  if (const auto process = open_->process(); process && (message.piece || !process->sends.is_idle())) {
     const auto ready = [=, piece = message.piece] { return !piece || piece->is_loaded() || group->error() != nullptr; };
     process->sends.post(ready, [=] {
       try {
@@ -85,16 +92,16 @@ BackendAtoll::WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int 
   return work;
 }
 
-BackendAtoll::WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source,
-                                                 int tag) {
+WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only("recv", "tensor", tensors);
   const auto number = checked_tag("recv", tag);
   const auto group = this->group();
-  if (const auto library = source < 0 ? nullptr : message_library(tensor, source)) {
+  if (const auto library = source < 0 ? nullptr : pass_through_.for_message(tensor, source)) {
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass(library, plain,
-                [&](c10d::Backend& inner) { return inner.recv(list, place_in(island(), source), tag); });
+    return pass_through_.issue(library, plain, NoOptions{}, [&](c10d::Backend& inner, const auto&) {
+      return inner.recv(list, place_in_island(group->topology(), source), tag);
+    });
   }
   const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false);
   const auto done = [work = message.work, piece = message.piece](std::exception_ptr error, int from) {
@@ -113,12 +120,12 @@ BackendAtoll::WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType
   return message.work;
 }
 
-BackendAtoll::WorkPtr BackendAtoll::recv(Tensors& tensors, int source, int tag) {
+WorkPtr BackendAtoll::recv(Tensors& tensors, int source, int tag) {
   check_rank("recv", "source", source, size_);
   return receive_from("atoll:recv", c10d::OpType::RECV, tensors, source, tag);
 }
 
-BackendAtoll::WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
+WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
   return receive_from("atoll:recvAnySource", c10d::OpType::RECVANYSOURCE, tensors, collectives::kAnySource, tag);
 }
 

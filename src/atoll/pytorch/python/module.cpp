@@ -123,7 +123,6 @@ void bind_backend(py::module_& module) {
       .def("libraries", &libraries)
       .def("devices", &devices)
       .def("device", &BackendAtoll::device_type)
-      .def("library_in_use", &BackendAtoll::library_in_use)
       .def("time_split", &time_split)
       .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
       .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })

@@ -1,132 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations whose tensors come to the bridge from an accelerator or through an island's library; messages.
-#include <algorithm>
+#include "atoll/pytorch/python/passages.h"
+
+#include <atomic>
+#include <utility>
 
 #include "atoll/pytorch/inner/dtype.h"
-#include "atoll/pytorch/inner/pieces.h"
-#include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/library_failure.h"
 
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kLibraryGrace{2000};
+using Kind = collectives::Operation;
 
-bool is_reduction(collectives::Operation operation) {
-  return operation == collectives::Operation::kAllReduce || operation == collectives::Operation::kReduce ||
-         operation == collectives::Operation::kReduceScatter;
+bool is_reduction(Kind operation) {
+  return operation == Kind::kAllReduce || operation == Kind::kReduce || operation == Kind::kReduceScatter;
 }
 
-bool is_direct(collectives::Operation operation) {
-  return operation == collectives::Operation::kGather || operation == collectives::Operation::kScatter ||
-         operation == collectives::Operation::kAllToAll || operation == collectives::Operation::kBarrier;
+bool is_direct(Kind operation) {
+  return operation == Kind::kGather || operation == Kind::kScatter || operation == Kind::kAllToAll ||
+         operation == Kind::kBarrier;
 }
 
-// Aborting lets streams go on, so whoever relies on them is told first.
-void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& weak_process,
-                 const std::weak_ptr<collectives::Group>& weak_group) {
-  const auto library = weak_library.lock();
-  const auto process = weak_process.lock();
-  const auto group = weak_group.lock();
-  if (!library) return;
-  if (process && group) {
-    try {
-      std::rethrow_exception(group->error());
-    } catch (const Error& error) {
-      process->watch.give_up(library.get(), error);
-    }
-  }
-  library->abort();
-}
-
-}  // namespace
-
-// Makes the communicators when this rank's island has a library to use, with the other ranks of the island.
-void BackendAtoll::join_library(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto& topology = group_->topology();
-  const auto island = static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank_)]);
-  const auto& members = topology.islands[island];
-  const bool alone = topology.islands.size() == 1 && !topology.flat_reduce;
-  if (members.size() < 2 || topology.libraries[island].empty() || !(alone || topology.has_leads())) return;
-  LibraryRequest request;
-  request.library = topology.libraries[island];
-  request.device = place_.device;
-  request.rank = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
-  request.size = static_cast<int>(members.size());
-  request.timeout = options_->timeout + kLibraryGrace;
-  request.group_name = group_->options().name + "/" + topology.labels[island] + "/";
-  request.store =
-      c10::make_intrusive<c10d::PrefixStore>("atoll/" + std::to_string(attempt()) + "/library/" +
-                                                 std::to_string(group_->id()) + "/" + std::to_string(island) + "/",
-                                             store);
-  for (const int member : members) {
-    const auto& known = options_->global_ranks_in_group;
-    request.global_ranks.push_back(static_cast<std::size_t>(member) < known.size()
-                                       ? static_cast<int>(known[static_cast<std::size_t>(member)])
-                                       : member);
-  }
-  try {
-    library_ = std::make_shared<Library>(place_, request);
-    has_whole_library_.store(alone);
-  } catch (const std::exception& error) {
-    const Error told(ErrorKind::kUnavailable, "rank " + std::to_string(rank_) + " could not join the " +
-                                                  request.library + " communicator of island \"" +
-                                                  topology.labels[island] + "\": " + error.what());
-    group_->fail(told);
-    throw told;
-  }
-  // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
-  group_->watch(members[(static_cast<std::size_t>(request.rank) + 1) % members.size()]);
-  group_->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(process_),
-                       group = std::weak_ptr<collectives::Group>(group_)] {
-    const auto live = process.lock();
-    if (live) live->completions->post([=] { end_library(library, process, group); });
-  });
-}
-
-// The island's library still spreads the results when those who wait for them go on.
-void BackendAtoll::watch_results(const c10::weak_intrusive_ptr<BackendAtoll>& weak, const std::shared_ptr<Trip>& trip) {
-  if (!trip->on_accelerator()) return;
-  const auto works = trip->outward().works();
-  const auto self = works.empty() ? nullptr : weak.lock();
-  const auto process = self ? self->process() : nullptr;
-  const auto entry = process ? self->watch_over(works) : nullptr;
-  if (!entry) return;
-  trip->on_reliance([process = std::weak_ptr<Process>(process), entry](bool is_future) {
-    const auto live = process.lock();
-    if (live) is_future ? live->watch.note_future(entry) : live->watch.note_reliance(entry);
-  });
-}
-
-std::string BackendAtoll::library_in_use() const {
-  const auto library = this->library();
-  return library ? library->name() : "";
-}
-
-std::shared_ptr<Library> BackendAtoll::library() const {
-  const std::lock_guard lock(mutex_);
-  return library_;
-}
-
-// The library for the island's part of a call that crosses the bridge. The ranks of an island agree: by the call alone.
-std::shared_ptr<Library> BackendAtoll::library_for(const collectives::Call& call, const Operands& operands) const {
-  auto library = this->library();
-  if (!library || operands.device().type() != library->device_type() || is_direct(call.operation)) return nullptr;
-  if (!group()->topology().has_leads()) return nullptr;
-  if (is_reduction(call.operation) && !library->folds(call.reduce_op, scalar_type(call.dtype))) return nullptr;
-  return library;
-}
-
-std::shared_ptr<Passage> BackendAtoll::passage(c10::Device device) {
-  const std::lock_guard lock(mutex_);
-  auto& known = passages_[device];
-  if (!known) known = std::make_shared<Passage>(device, translated([] { return staging_bytes(); }));
-  return known;
-}
-
-collectives::Call BackendAtoll::on_host(const std::shared_ptr<collectives::Group>& group,
-                                        const std::shared_ptr<Passage>& passage, const Passage::EntryPtr& entry) {
+// What crosses the bridge for a piece, as soon as it has been loaded.
+collectives::Call on_host(const std::shared_ptr<collectives::Group>& group, const std::shared_ptr<Passage>& passage,
+                          const Passage::EntryPtr& entry) {
   collectives::Call call = entry->piece->bridge_call();
   call.ready = [group = std::weak_ptr<collectives::Group>(group), passage, entry] {
     try {
@@ -140,27 +38,49 @@ collectives::Call BackendAtoll::on_host(const std::shared_ptr<collectives::Group
   return call;
 }
 
-BackendAtoll::WorkPtr BackendAtoll::issue_through_passage(const Operation& about, std::vector<collectives::Call> calls,
-                                                          Operands operands, const Tensors& inputs, Tensors outputs) {
-  const auto group = this->group();
-  const c10::Device device = operands.device();
-  const auto passage = this->passage(device);
-  // Atoll's own deadline is to be the first.
-  const auto timeout = (about.timeout < std::chrono::milliseconds(0) ? options_->timeout : about.timeout);
-  Surroundings around{&group->topology(), group->limits(), rank_, nullptr, timeout + kLibraryGrace};
-  const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), library_in_use(), calls.size());
-  auto work = new_work(about, group, trip, inputs, std::move(outputs));
+}  // namespace
+
+Passages::Passages(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary> island, Regions& regions)
+    : open_(std::move(open)), island_(std::move(island)), regions_(regions) {}
+
+std::shared_ptr<Library> Passages::library_for(const collectives::Call& call, const Operands& operands) const {
+  auto library = island_->get();
+  if (!library || operands.device().type() != library->device_type() || is_direct(call.operation)) return nullptr;
+  if (!open_->group()->topology().has_leads()) return nullptr;
+  if (is_reduction(call.operation) && !library->folds(call.reduce_op, scalar_type(call.dtype))) return nullptr;
+  return library;
+}
+
+std::shared_ptr<Passage> Passages::passage(c10::Device device) {
+  const std::lock_guard lock(mutex_);
+  auto& known = passages_[device];
+  if (!known) known = std::make_shared<Passage>(device, translated([] { return staging_bytes(); }));
+  return known;
+}
+
+Passages::ByDevice Passages::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(passages_, {});
+}
+
+WorkPtr Passages::issue(const About& about, const std::vector<collectives::Call>& calls, Operands operands,
+                        const Tensors& inputs, Tensors outputs) {
+  const auto group = open_->group();
+  const auto passage = this->passage(operands.device());
+  const auto timeout = open_->timeout(about.timeout);
+  Surroundings around{&group->topology(), group->limits(), open_->rank(), nullptr, timeout + kLibraryGrace};
+  const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), island_->name(), calls.size());
+  auto work = open_->new_work(about, trip, inputs, std::move(outputs));
   work->expect_parts(calls.size());
-  const bool on_caller = !about.async && calls.size() == 1 && !coalescing();
+  const bool on_caller = !about.async && calls.size() == 1 && !regions_.is_open();
   const auto left = std::make_shared<std::atomic<std::size_t>>(calls.size());
-  const auto stored =
-      [=, self = c10::weak_intrusive_ptr<BackendAtoll>(
-              c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this))](const std::exception_ptr& error) {
-        if (left->fetch_sub(1) == 1) watch_results(self, trip);
-        if (error) group->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
-        work->part_done(error, /*may_block=*/on_caller);
-      };
-  if (!on_caller) note_if_coalescing(work);
+  const auto stored = [=, weak = std::weak_ptr<IslandLibrary>(island_)](const std::exception_ptr& error) {
+    const auto island = left->fetch_sub(1) == 1 ? weak.lock() : nullptr;
+    if (island) island->watch_results(trip, timeout);
+    if (error) group->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
+    work->part_done(error, /*may_block=*/on_caller);
+  };
+  if (!on_caller) regions_.note(work);
   const std::lock_guard in_order(issue_mutex_);
   std::vector<Passage::EntryPtr> entries;
   for (const collectives::Call& call : calls) {

@@ -2,16 +2,13 @@
 // Averages, and sums with a factor, by libraries that only add: the device scales before or behind them.
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "atoll/pytorch/python/backend.h"
-#include "atoll/pytorch/python/backend_pass.h"
+#include "atoll/pytorch/python/pass_through.h"
 
 namespace atl::pytorch {
 
-/// The library of an island with all ranks, when it cannot do `how` but its sums can be scaled to it. An answer that all ranks
-/// share.
-std::shared_ptr<Library> BackendAtoll::scaling_library(const at::Tensor& tensor, const Reduction& how) const {
-  if (!has_whole_library_.load(std::memory_order_relaxed) || tensor.device().is_cpu()) return nullptr;
-  auto library = this->library();
+std::shared_ptr<Library> PassThrough::for_scaled(const at::Tensor& tensor, const Reduction& how) const {
+  if (!island_->has_all_ranks() || tensor.device().is_cpu()) return nullptr;
+  auto library = island_->get();
   const bool is_device = library && tensor.device().type() == library->device_type();
   const bool scales = how.op == collectives::ReduceOp::kAvg || how.op == collectives::ReduceOp::kPremulSum;
   if (!is_device || !scales) return nullptr;
@@ -19,46 +16,44 @@ std::shared_ptr<Library> BackendAtoll::scaling_library(const at::Tensor& tensor,
   return !library->reduces(how.op, type) && library->folds(how.op, type) ? library : nullptr;
 }
 
-/// `sum(inner)` issues the library's sum; `inputs`, which it reads, may be changed before, and `outputs` are divided behind it.
-BackendAtoll::WorkPtr BackendAtoll::pass_scaled(const Operation& about, const std::shared_ptr<Library>& library,
-                                                const Reduction& how, const Tensors& inputs, const Tensors& outputs,
-                                                const std::function<WorkPtr(c10d::Backend&)>& sum) {
-  begin_passing();
+void PassThrough::scale(const std::shared_ptr<Trip>& trip, const Reduction& how, const Tensors& inputs,
+                        const Tensors& outputs, const std::function<WorkPtr()>& sum) const {
+  const c10::Stream stream = trip->streams().out();
+  const c10::StreamGuard guard(stream);
+  trip->follow_caller(stream);
+  if (how.op == collectives::ReduceOp::kPremulSum) {
+    for (at::Tensor tensor : inputs) tensor.mul_(how.factor);
+    return trip->outward().issue(sum);
+  }
+  trip->outward().issue(sum, [&, size = open_->group()->size()] {
+    for (at::Tensor tensor : outputs) {
+      at::isIntegralType(tensor.scalar_type(), true) ? tensor.div_(size, "trunc") : tensor.div_(size);
+    }
+  });
+}
+
+WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain,
+                                  const About& about, const Reduction& how, const Tensors& inputs,
+                                  const Tensors& outputs, const std::function<WorkPtr()>& sum) {
+  check_health();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
   for (const at::Tensor& tensor : outputs) operands.read(tensor);
-  const auto streams = passage(operands.device())->streams();
+  const auto streams = passages_.streams(operands.device());
   const auto trip = std::make_shared<Trip>(std::move(operands), streams, library->name(), 1);
-  auto work = new_work(about, group(), trip, inputs, outputs);
-  note_if_coalescing(work);
+  auto work = open_->new_work(about, trip, inputs, outputs);
+  regions_.note(work);
   work->expect_parts(1);
-  std::exception_ptr failure;
   try {
-    const c10::Stream stream = trip->streams().out();
-    const c10::StreamGuard guard(stream);
-    trip->follow_caller(stream);
-    const bool multiplies = how.op == collectives::ReduceOp::kPremulSum;
-    if (multiplies) {
-      for (at::Tensor tensor : inputs) tensor.mul_(how.factor);
-    }
-    trip->outward().issue([&] { return sum(library->in()); },
-                          [&] {
-                            for (at::Tensor tensor : outputs) {
-                              if (multiplies) break;
-                              at::isIntegralType(tensor.scalar_type(), true) ? tensor.div_(size_, "trunc")
-                                                                             : tensor.div_(size_);
-                            }
-                          });
+    scale(trip, how, inputs, outputs, sum);
   } catch (...) {
-    failure = std::current_exception();
+    island_->explain(std::current_exception());
   }
-  if (failure) explain(failure);
   trip->piece_stored();
-  watch_results(
-      c10::weak_intrusive_ptr<BackendAtoll>(c10::intrusive_ptr<BackendAtoll>::unsafe_reclaim_from_nonowning(this)),
-      trip);
+  island_->watch_results(trip, about.timeout);
   work->part_done(nullptr);
+  fill(plain, *work);
   return work;
 }
 

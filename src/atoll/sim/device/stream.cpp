@@ -71,10 +71,11 @@ void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
   const auto issued = Clock::now();
   const std::lock_guard lock(mutex_);
   if (queue_.empty()) return run_locked(work, issued, duration);
-  const auto at_the_end = [work = std::move(work)](double share) {
-    if (share >= 1) work();
+  const auto at_the_beginning = [work = std::move(work), duration](Clock::time_point begin) {
+    work();
+    return begin + duration;
   };
-  push({Task::Kind::kWork, at_the_end, duration, {}, {}});
+  push({Task::Kind::kOpen, {}, {}, {}, at_the_beginning, duration.count() > 0});
 }
 
 void Stream::run_locked(const std::function<void()>& work, Clock::time_point issued, nanoseconds duration) {
@@ -154,10 +155,11 @@ Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
     case Task::Kind::kWait: task.event.wait(); return std::max(begin, task.event.when());
     case Task::Kind::kOpen: {
       std::this_thread::sleep_until(begin);
-      const auto open_end = task.open(begin);
-      std::this_thread::sleep_until(open_end);
-      if (task.is_modelled) note(open_end);
-      return open_end;
+      const auto modelled = task.open(begin);
+      if (task.is_modelled) note(modelled);
+      const auto end = std::max(modelled, Clock::now());  // as in run_locked()
+      std::this_thread::sleep_until(end);
+      return end;
     }
     case Task::Kind::kWork: break;
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 
 #include "atoll/core/error.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -130,8 +131,12 @@ class SimAllocator final : public c10::DeviceAllocator {
 
 /// Pinned memory by address.
 struct PinnedRanges {
+  struct Range {
+    std::size_t bytes;
+    std::shared_ptr<void> memory;
+  };
   std::mutex mutex;
-  std::map<const std::byte*, std::size_t> ranges;
+  std::map<const std::byte*, Range> ranges;
 };
 PinnedRanges& pinned() {
   static auto* const all = new PinnedRanges;
@@ -146,13 +151,13 @@ class PinnedAllocator final : public at::HostAllocator {
     void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
     TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "no host memory for ", bytes, " pinned bytes");
     const std::lock_guard lock(pinned().mutex);
-    pinned().ranges[static_cast<const std::byte*>(memory)] = bytes;
+    pinned().ranges[static_cast<const std::byte*>(memory)] = {bytes, {memory, &std::free}};
     return {memory, memory, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
-  // A copy under way holds its tensors, so there is nothing to note.
+  // A copy under way holds the memory, so there is nothing to note.
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override { return {}; }
@@ -161,12 +166,8 @@ class PinnedAllocator final : public at::HostAllocator {
 
  private:
   static void release(void* memory) {
-    if (memory == nullptr) return;
-    {
-      const std::lock_guard lock(pinned().mutex);
-      pinned().ranges.erase(static_cast<const std::byte*>(memory));
-    }
-    std::free(memory);
+    const std::lock_guard lock(pinned().mutex);
+    pinned().ranges.erase(static_cast<const std::byte*>(memory));
   }
 };
 
@@ -181,14 +182,16 @@ REGISTER_HOST_ALLOCATOR(kSim, &the_pinned_allocator)
 c10::Allocator* device_allocator() { return &the_device_allocator; }
 c10::Allocator* pinned_allocator() { return &the_pinned_allocator; }
 
-bool is_pinned(const void* address) noexcept {
+std::shared_ptr<void> pinned_memory(const void* address) noexcept {
   const auto* const byte = static_cast<const std::byte*>(address);
   const std::lock_guard lock(pinned().mutex);
   auto range = pinned().ranges.upper_bound(byte);
-  if (range == pinned().ranges.begin()) return false;
+  if (range == pinned().ranges.begin()) return nullptr;
   --range;
-  return byte < range->first + range->second;
+  return byte < range->first + range->second.bytes ? range->second.memory : nullptr;
 }
+
+bool is_pinned(const void* address) noexcept { return pinned_memory(address) != nullptr; }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   const c10::impl::VirtualGuardImpl guard(kSim);

@@ -25,9 +25,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {kSim, current_device()}; }
   void setDevice(c10::Device to) const override { set_current_device(to.index()); }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
-    if (to.index() >= 0 && to.index() < device_count()) set_current_device(to.index());
+    if (to.index() >= 0 && to.index() < deviceCount()) set_current_device(to.index());
   }
-  c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
+  // PyTorch allows no exception here; who uses a device is told.
+  c10::DeviceIndex deviceCount() const noexcept override {
+    try {
+      return device_count();
+    } catch (const c10::Error&) {
+      return 0;
+    }
+  }
 
   c10::Stream getStream(c10::Device of) const noexcept override { return current_stream(of.index()); }
   c10::Stream getDefaultStream(c10::Device of) const override {

@@ -3,6 +3,7 @@
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "atoll/sim/pytorch/autograd_threads.h"
 #include "atoll/sim/pytorch/generator.h"
 #include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -64,6 +65,7 @@ PYBIND11_MODULE(_sim, module) {
       py::arg("id"), py::arg("index"));
   module.def("pretend_capturing", &pretend_capturing, py::arg("on"),
              "Lets the calling thread act as if its streams were being captured into a graph.");
+  module.def("end_autograd_threads", &end_autograd_threads, py::call_guard<py::gil_scoped_release>());
   module.def("default_generator", &default_generator_of, py::arg("index") = -1);
   module.def("punctuality", &punctuality, py::arg("index") = -1,
              "Of device `index`: tasks with a modelled time, and how many of them ended later than modelled.");

@@ -103,15 +103,17 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   const auto* const source = static_cast<const std::byte*>(host_view(from).const_data_ptr());
   auto* const target = static_cast<std::byte*>(host_view(to).mutable_data_ptr());
   Stream& stream = stream_of(current_stream(index));
-  // The host's memory stays until the copy is done. The device's does not by itself, as on a real device: whoever frees it early
-  // has to name the stream (record_stream).
-  const auto copy = [host = host, source, target, bytes, done = std::size_t{0}](double share) mutable {
+  // Pinned memory stays until the copy is done; the tensor does not, because the stream's thread must never be the one that
+  // frees an object of Python. The device's memory does not stay by itself, as on a real device: whoever frees it early has to
+  // name the stream (record_stream).
+  const auto memory = pinned_memory(host.const_data_ptr());
+  const auto copy = [memory, source, target, bytes, done = std::size_t{0}](double share) mutable {
     const auto upto = share >= 1 ? bytes : static_cast<std::size_t>(share * static_cast<double>(bytes));
     std::memcpy(target + done, source + done, upto - done);
     done = upto;
   };
   stream.enqueue(copy, device(index).model().copy_time(bytes));
-  if (!may_return_early || !is_pinned(host.const_data_ptr())) stream.synchronize();
+  if (!may_return_early || !memory) stream.synchronize();
 }
 
 /// An operator on one device whose caller need not wait until the stream has come to it; `work` must hold what it needs.

@@ -5,8 +5,10 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "atoll/core/fd.h"
 
@@ -87,11 +89,17 @@ void Device::synchronize() {
   for (Stream* const stream : all_streams()) stream->synchronize();
 }
 
-c10::DeviceIndex device_count() noexcept {
+c10::DeviceIndex device_count() {
   static const auto count = [] {
     const char* const text = std::getenv("ATOLL_SIM_DEVICES");
-    const long wanted = text != nullptr ? std::strtol(text, nullptr, 10) : kUsualDevices;
-    return static_cast<c10::DeviceIndex>(std::min<long>(std::max<long>(wanted, 0), kMostDevices));
+    const std::string_view value = text == nullptr ? "" : text;
+    if (value.empty()) return kUsualDevices;
+    int wanted = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), wanted);
+    const bool is_number = error == std::errc{} && end == value.data() + value.size();
+    TORCH_CHECK_VALUE(is_number && wanted >= 1 && wanted <= kMostDevices, "ATOLL_SIM_DEVICES is \"", value,
+                      "\"; it must be a whole number from 1 to ", static_cast<int>(kMostDevices));
+    return static_cast<c10::DeviceIndex>(wanted);
   }();
   return count;
 }

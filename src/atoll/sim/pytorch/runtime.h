@@ -48,8 +48,9 @@ class Device {
   c10::StreamId next_of_pool_ = 0;
 };
 
-/// The number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use.
-c10::DeviceIndex device_count() noexcept;
+/// The number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use. Throws c10::ValueError for a value that
+/// is not one.
+c10::DeviceIndex device_count();
 
 /// Device `index`, or the current one for -1. Throws c10::Error for one that is not there, and in a forked child.
 Device& device(c10::DeviceIndex index);

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/island_library.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "atoll/pytorch/inner/plain_text.h"
+#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/library_failure.h"
+#include "atoll/pytorch/python/work_of_library.h"
+
+namespace atl::pytorch {
+namespace {
+
+// Aborting lets streams go on, so whoever relies on them is told first.
+void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& weak_process,
+                 const std::weak_ptr<collectives::Group>& weak_group) {
+  const auto library = weak_library.lock();
+  const auto process = weak_process.lock();
+  const auto group = weak_group.lock();
+  if (!library) return;
+  if (process && group) {
+    try {
+      std::rethrow_exception(group->error());
+    } catch (const Error& error) {
+      process->watch.give_up(library.get(), error);
+    }
+  }
+  library->abort();
+}
+
+}  // namespace
+
+IslandLibrary::IslandLibrary(c10d::Backend& owner, std::shared_ptr<OpenGroup> open, Place place)
+    : owner_(owner), open_(std::move(open)), place_(std::move(place)) {}
+
+LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& store, std::size_t island) const {
+  const auto group = open_->group();
+  const auto& topology = group->topology();
+  const auto& members = topology.islands[island];
+  LibraryRequest request;
+  request.library = topology.libraries[island];
+  request.device = place_.device;
+  request.rank = static_cast<int>(std::find(members.begin(), members.end(), open_->rank()) - members.begin());
+  request.size = static_cast<int>(members.size());
+  request.timeout = open_->options().timeout + kLibraryGrace;
+  request.group_name = group->options().name + "/" + topology.labels[island] + "/";
+  request.store =
+      c10::make_intrusive<c10d::PrefixStore>("atoll/" + std::to_string(attempt()) + "/library/" +
+                                                 std::to_string(group->id()) + "/" + std::to_string(island) + "/",
+                                             store);
+  const auto& known = open_->options().global_ranks_in_group;
+  for (const int member : members) {
+    const auto place = static_cast<std::size_t>(member);
+    request.global_ranks.push_back(place < known.size() ? static_cast<int>(known[place]) : member);
+  }
+  return request;
+}
+
+void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto group = open_->group();
+  const auto& topology = group->topology();
+  const auto island = static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(open_->rank())]);
+  const auto& members = topology.islands[island];
+  const bool alone = topology.islands.size() == 1 && !topology.flat_reduce;
+  if (members.size() < 2 || topology.libraries[island].empty() || !(alone || topology.has_leads())) return;
+  const LibraryRequest wanted = request(store, island);
+  try {
+    library_ = std::make_shared<Library>(place_, wanted);
+    has_all_ranks_.store(alone);
+  } catch (const std::exception& error) {
+    const Error told(ErrorKind::kUnavailable, "rank " + std::to_string(open_->rank()) + " could not join the " +
+                                                  wanted.library + " communicator of island \"" +
+                                                  topology.labels[island] + "\": " + error.what());
+    group->fail(told);
+    throw told;
+  }
+  // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
+  group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
+  group->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(open_->process()),
+                      group = std::weak_ptr<collectives::Group>(group)] {
+    const auto live = process.lock();
+    if (live) live->completions->post([=] { end_library(library, process, group); });
+  });
+}
+
+std::shared_ptr<Library> IslandLibrary::get() const {
+  const std::lock_guard lock(mutex_);
+  return library_;
+}
+
+std::string IslandLibrary::name() const {
+  const auto library = get();
+  return library ? library->name() : "";
+}
+
+Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout) const {
+  const auto library = get();
+  const auto [process, group] = open_->parts();
+  if (works.empty() || !library || !group || library->device_type() == c10::kCPU) return nullptr;
+  Watch::Entry entry;
+  entry.owner = library.get();
+  entry.works = works;
+  entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(open_->rank());
+  entry.deadline = Deadline::after(open_->timeout(timeout));
+  entry.fail = [weak = std::weak_ptr<collectives::Group>(group)](const Error& error) {
+    if (const auto live = weak.lock()) live->fail(error);
+  };
+  auto added = process->watch.add(std::move(entry));
+  if (const auto failed = group->error()) {  // perhaps the watch has been told before
+    try {
+      std::rethrow_exception(failed);
+    } catch (const Error& error) {
+      process->watch.give_up(library.get(), error);
+    }
+  }
+  return added;
+}
+
+void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono::milliseconds timeout) const {
+  if (!trip->on_accelerator()) return;
+  const auto process = open_->process();
+  const auto entry = process ? watch(trip->outward().works(), timeout) : nullptr;
+  if (!entry) return;
+  trip->on_reliance([process = std::weak_ptr<Process>(process), entry](bool is_future) {
+    const auto live = process.lock();
+    if (live) is_future ? live->watch.note_future(entry) : live->watch.note_reliance(entry);
+  });
+}
+
+WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
+  const auto process = open_->process();
+  auto watch = process ? std::shared_ptr<Watch>(process, &process->watch) : nullptr;
+  const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
+  return c10::make_intrusive<WorkOfLibrary>(
+      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, std::move(watch),
+      std::move(entry));
+}
+
+// Who has died is known to the group rather than to the library.
+void IslandLibrary::explain(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::TypeError&) {
+    throw;
+  } catch (const std::exception& known) {
+    const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));
+    std::rethrow_exception(as_torch(account_of_library_failure(*open_->group(), told)));
+  }
+}
+
+std::shared_ptr<Library> IslandLibrary::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(library_, nullptr);
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked process finds already imported: the server of forking.py imports this module once.
+
+Objects of these modules are set aside from Python's garbage collector: to visit them all in each process, so that the
+system copies each page that they are on, takes most of the time in which such a process's interpreter ends."""
+
+import gc
+import os
+
+import hypothesis  # noqa: F401
+import pytest  # noqa: F401
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor  # noqa: F401
+
+# The folder of this module, which only the server needed; see forking.py.
+_, _, rest = os.environ["PYTHONPATH"].partition(os.pathsep)
+if rest:
+    os.environ["PYTHONPATH"] = rest
+else:
+    del os.environ["PYTHONPATH"]
+
+gc.collect()
+gc.freeze()
