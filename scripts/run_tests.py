@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +16,6 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
 SANITIZERS = ("asan", "tsan", "ubsan")
 FUZZ_SECONDS = 60
-# About half of the Python tests' time; the others make the second part.
-FIRST_PART = ("tests/python/faults", "tests/python/clients")
 
 
 @dataclass
@@ -91,11 +87,10 @@ def run_ctest(preset: str, name: str) -> Outcome:
     return outcome
 
 
-def run_pytest(markers: str | None, name: str, options: Sequence[str] = (), stem: str = "pytest") -> Outcome:
-    junit = BUILD / f"{stem}.xml"
+def run_pytest(markers: str | None, name: str) -> Outcome:
+    junit = BUILD / "pytest.xml"
     junit.unlink(missing_ok=True)
-    cache = f"cache_dir={BUILD / stem}-cache"
-    command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}", "-o", cache, *options]
+    command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}"]
     if markers:
         command += ["-m", markers, "--timeout=3600"]
     status, summary = streamed(command, r"^=+ .* in [0-9.]+s")
@@ -104,23 +99,6 @@ def run_pytest(markers: str | None, name: str, options: Sequence[str] = (), stem
     outcome = read_junit(name, junit, status)
     outcome.summary = summary
     return outcome
-
-
-def run_python_tests() -> Outcome:
-    """Two runs side by side, on two cores or more: most tests wait for processes half of their time."""
-    others = [f"--ignore={path}" for path in FIRST_PART]
-    parts: list[tuple[Sequence[str], str]] = [(FIRST_PART, "pytest-1"), (others, "pytest-2")]
-    with ThreadPoolExecutor(max_workers=min(len(parts), CPUS)) as pool:
-        runs = [pool.submit(run_pytest, None, "Python", options, stem) for options, stem in parts]
-        outcomes = [run.result() for run in runs]
-    return Outcome(
-        "Python",
-        ran=sum(outcome.ran for outcome in outcomes),
-        failed=sum(outcome.failed for outcome in outcomes),
-        skipped=sum(outcome.skipped for outcome in outcomes),
-        broken="; ".join(outcome.broken for outcome in outcomes if outcome.broken),
-        summary=" and ".join(outcome.summary for outcome in outcomes),
-    )
 
 
 def run_sanitizer(preset: str) -> Outcome:
@@ -158,7 +136,7 @@ def run_fuzzers() -> Outcome:
 
 def outcomes_of(tier: str) -> list[Outcome]:
     if tier == "test":
-        return [run_ctest("release", "C++"), run_python_tests()]
+        return [run_ctest("release", "C++"), run_pytest(None, "Python")]
     if tier == "soak":
         return [run_pytest("soak", "Python")]
     sanitized = [run_sanitizer(preset) for preset in SANITIZERS]

@@ -38,6 +38,16 @@ def _ranks(size: int, islands: str = "", device: str = "cpu") -> Iterator[Ranks]
 
 
 @pytest.fixture(scope="session")
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """The workers of one layout (client_ranks.on_layouts); pytest orders the tests so that each layout starts once."""
+    layout = request.param
+    devices = ["sim" if letter.islower() else "cpu" for letter in layout]
+    workers = Ranks(len(layout), islands=list(layout), devices=devices)
+    yield workers
+    workers.stop()
+
+
+@pytest.fixture(scope="session")
 def two_ranks() -> Iterator[Ranks]:
     """Two processes in one island."""
     yield from _ranks(2)

@@ -283,3 +283,18 @@ def use_what_libraries_use() -> None:
 
 def test_what_libraries_look_up_is_there(host: Host) -> None:
     host.run(use_what_libraries_use)
+
+
+def peaks() -> None:
+    large = torch.empty(1 << 20, device="sim")
+    high = torch.sim.max_memory_allocated()
+    del large
+    torch.sim.synchronize()
+    torch.sim.empty_cache()
+    torch.sim.reset_peak_memory_stats()
+    assert torch.sim.max_memory_allocated() == torch.sim.memory_allocated() < high
+
+
+def test_a_peak_of_memory_begins_anew() -> None:
+    with Host() as host:
+        host.run(peaks)
