@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,6 +16,7 @@ from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
 from client_ranks import on_layouts
 from support import Ranks, device
+from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from training import check_close, network
 
 

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
-from uneven_training import sgd
 
 import atoll
 from client_ranks import on_layouts
 from support import device
 from training import CLASSES, FEATURES, check_close, check_equal_bits, network
+from uneven_training import sgd
 
 SAMPLES, BATCH = 157, 24
 EXACT = 1e-12

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED, dataset, on_all_ranks, train, train_alone, wrapped
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
-from uneven_training import sgd
 
 import atoll
 from client_ranks import on_layouts
 from support import device
+from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED, dataset, on_all_ranks, train, train_alone, wrapped
 from training import CLASSES, FEATURES, check_close, network
+from uneven_training import sgd
 
 TOKENS, IGNORED = 6, -100
 

@@ -2,11 +2,11 @@
 """Ranks that no longer hold the same model are seen, and can be aligned."""
 
 import torch
-from test_loader import on_all_ranks
 
 from atoll.weighting.replicas import align_replicas, checksum, replica_difference
 from client_ranks import on_layouts
 from support import device
+from test_loader import on_all_ranks
 from training import network
 
 

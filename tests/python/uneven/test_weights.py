@@ -9,7 +9,6 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from uneven_training import BATCH, adam, random_shares, sgd, train_alone, train_together
 
 from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm
 from atoll.weighting.part import part_of
@@ -17,6 +16,7 @@ from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
 from support import device
 from training import check_close, check_equal_bits, network
+from uneven_training import BATCH, adam, random_shares, sgd, train_alone, train_together
 
 STEPS = 50
 SGD_EXACT, ADAM_EXACT = 1e-12, 1e-10
