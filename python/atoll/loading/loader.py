@@ -115,6 +115,11 @@ class DataLoader:
         whole step. May wait for other ranks where `elements` are counted."""
         return 1.0 if self._part is None else self._part.share()
 
+    @property
+    def elements(self) -> float:
+        """Of the batch at hand: how many elements its loss is the mean of. 0 where it counts nothing."""
+        return 0.0 if self._part is None else self._part.own
+
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
         Collective."""

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Trainer of Hugging Face transformers with uneven, exactly weighted batches."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.adapters.reducing import reducing
+from atoll.loading.loader import DataLoader
+
+try:
+    import transformers
+except ImportError as error:
+    raise ImportError("atoll.adapters.huggingface needs transformers: pip install transformers accelerate") from error
+
+SHUFFLES = {"random": True, "sequential": False}
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """transformers.Trainer whose steps are those of one process with the whole global batch.
+
+    global_batch: samples per step of all ranks; as many as with equal shares (per_device_train_batch_size times ranks)
+        unless it is given. uneven: other arguments of atoll.DataLoader (policy, micro_batch, settings, ...).
+
+    A batch's loss is the mean over its labels that are not -100, those that the Trainer itself would count, or over its
+    samples where it has no labels; `uneven=dict(elements=...)` says otherwise. That number is the `num_items_in_batch`
+    of models and of compute_loss_func, and gradients are weighted by it, so a model that counts otherwise trains as it
+    would in one process too. average_tokens_across_devices makes no difference. Logged losses are those of the whole
+    step.
+
+    Raises ValueError for settings that contradict that: gradient_accumulation_steps (`micro_batch` accumulates),
+    include_num_input_tokens_seen, and train_sampling_strategy other than random and sequential."""
+
+    def __init__(
+        self, *arguments: Any, global_batch: int | None = None, uneven: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self._global_batch = global_batch or self.args.train_batch_size * self.args.world_size
+        self._uneven = dict(uneven or {})
+        self._steps: _Steps | None = None
+        _check(self.args)
+
+    def get_train_dataloader(self) -> Any:
+        """What the training loop iterates over. Batches come from an atoll.DataLoader, made when the model is
+        wrapped."""
+        if self.train_dataset is None:
+            raise ValueError("Trainer: training requires a train_dataset")
+        self._steps = _Steps(self, self._loading())
+        return self._steps
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        if self._steps is None:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._batches = epoch_iterator
+        first = next(epoch_iterator, None)
+        return ([] if first is None else [first]), None
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """All parts of this rank's share. The mean over ranks of what it returns is the loss of the whole step."""
+        if self._steps is None:
+            stock: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return stock
+        loss = self._part(model, inputs)
+        while not self._steps.loader.step_complete:
+            inputs = next(self._batches)
+            self.current_flos += float(self.floating_point_ops(inputs))
+            loss += self._part(model, inputs)
+        return loss
+
+    def _part(self, model: nn.Module, inputs: Any) -> torch.Tensor:
+        assert self._steps is not None
+        loader = self._steps.loader
+        items = None
+        if "labels" in inputs and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
+            # compute_loss multiplies by the number of ranks, which expects the items of all.
+            ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
+            items = torch.tensor(max(loader.elements, 1) * ranks, device=self.args.device)
+        loss = super().training_step(model, inputs, items)
+        weight = loader.weight
+        return loss * (weight * self.args.world_size) if weight else torch.zeros_like(loss)
+
+    def _loading(self) -> dict[str, Any]:
+        """Arguments of atoll.DataLoader, from the Trainer's own."""
+        args, dataset, collate = self.args, self.train_dataset, self.data_collator
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collate = self._get_collator_with_removed_columns(collate, description="training")
+        return {
+            "dataset": dataset,
+            "global_batch": self._global_batch,
+            "elements": self._elements,
+            "seed": args.seed if args.data_seed is None else args.data_seed,
+            "shuffle": SHUFFLES[args.train_sampling_strategy],
+            "drop_last": args.dataloader_drop_last,
+            "collate_fn": _AsDict(collate),
+            "num_workers": args.dataloader_num_workers,
+            "pin_memory": args.dataloader_pin_memory,
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            **self._uneven,
+        }
+
+    def _elements(self, batch: dict[str, Any]) -> int:
+        labels = batch.get("shift_labels", batch.get("labels"))
+        if not isinstance(labels, torch.Tensor):
+            sizes = [len(value) for value in batch.values() if isinstance(value, torch.Tensor)]
+            return sizes[0]
+        if self._loss_shifts_labels and "shift_labels" not in batch:
+            labels = labels[..., 1:]
+        return int((labels != -100).sum())
+
+
+def _check(args: Any) -> None:
+    if args.gradient_accumulation_steps != 1:
+        raise ValueError(
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps}: leave it at 1; global_batch is the whole "
+            "step, and uneven=dict(micro_batch=...) the most samples of one forward pass"
+        )
+    if args.include_num_input_tokens_seen != "no":
+        raise ValueError("include_num_input_tokens_seen is not supported with uneven batches: leave it at 'no'")
+    if args.train_sampling_strategy not in SHUFFLES:
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported with uneven batches: one of "
+            f"{sorted(SHUFFLES)}, or uneven=dict(sampler=...)"
+        )
+
+
+class _Steps:
+    """The first batch of each step of an epoch; the Trainer's training_step takes the others."""
+
+    def __init__(self, trainer: Trainer, loading: dict[str, Any]) -> None:
+        self._trainer, self._loading = trainer, loading
+        self.dataset = loading["dataset"]
+        self._loader: DataLoader | None = None
+        self._running: Iterator[Any] = iter(())
+        self._epoch = 0
+
+    @property
+    def loader(self) -> DataLoader:
+        """Made with the first iteration: only then the Trainer has wrapped the model."""
+        if self._loader is None:
+            model = reducing(self._trainer.model_wrapped, "the Trainer")
+            self._loader = DataLoader(model=model, **self._loading)
+            if len(self._loader) != len(self):
+                raise ValueError(f"an epoch has {len(self._loader)} steps, the Trainer counted on {len(self)}")
+        return self._loader
+
+    @property
+    def sampler(self) -> Any:
+        raise NotImplementedError(
+            "a training with uneven batches resumes at the beginning of an epoch: save checkpoints with "
+            'save_strategy="epoch"'
+        )
+
+    def __len__(self) -> int:
+        given = self._loading
+        samples = given.get("samples")
+        if samples is None:
+            samples = len(given["sampler"] if given.get("sampler") is not None else self.dataset)
+        whole, rest = divmod(samples, given["global_batch"])
+        return whole + (1 if rest and not given["drop_last"] else 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        next(self._running, None)  # an epoch that the Trainer has left after its last step ends here
+        self.loader.set_epoch(self._epoch)
+        self._running = iter(self.loader)
+        return self._running
+
+
+class _AsDict:
+    """A collate function whose batches are plain dictionaries, which a profile's forward pass takes as keywords."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = self._collate(samples)
+        return dict(batch) if isinstance(batch, Mapping) else batch

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""atoll.adapters.huggingface: the Trainer's steps are those of one process with the whole batch."""
+
+import os
+import tempfile
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import atoll
+from client_ranks import on_layouts
+from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED
+from test_loader_steps import IGNORED, sentences
+from training import check_close, check_equal_bits, network
+from uneven_training import sgd
+
+EPOCHS, SEED = 2, 5
+VOCABULARY, LENGTH = 31, 12
+UNEVEN: dict[str, Any] = {"policy": "fixed", "shares": [1, 4], "settings": UNMEASURED}
+
+
+class Tagger(nn.Module):
+    """The loss is the mean over valid labels, or what transformers' models make of `num_items_in_batch`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor, **options: Any) -> dict[str, torch.Tensor]:
+        from transformers.loss.loss_utils import fixed_cross_entropy
+
+        logits = self.net(inputs)
+        return {"loss": fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), **options), "logits": logits}
+
+
+def tagged() -> list[dict[str, torch.Tensor]]:
+    return [{"inputs": inputs, "labels": labels} for inputs, labels in sentences()]
+
+
+def stack(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def settings(**options: Any) -> Any:
+    from transformers import TrainingArguments
+
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]  # as launchers say
+    given = {"output_dir": tempfile.mkdtemp(), "use_cpu": True, "num_train_epochs": EPOCHS, "learning_rate": 0.05,
+             "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "seed": SEED, "logging_steps": 1, "report_to": [],
+             "save_strategy": "no", "disable_tqdm": True}  # fmt: skip
+    return TrainingArguments(**(given | options))
+
+
+def trainer(model: nn.Module, data: Any, uneven: dict[str, Any], **options: Any) -> Any:
+    from atoll.adapters.huggingface import Trainer
+
+    optimizers = (sgd(model.parameters()), None)
+    return Trainer(model, settings(**options), train_dataset=data, data_collator=stack, optimizers=optimizers,
+                   global_batch=BATCH, uneven=uneven)  # fmt: skip
+
+
+def steps_of(samples: int) -> list[list[int]]:
+    orders = [atoll._C.permutation(samples, SEED, epoch) for epoch in range(EPOCHS)]
+    return [list(order[first : first + BATCH]) for order in orders for first in range(0, samples, BATCH)]
+
+
+def train_alone(model: nn.Module, data: Any, *, items: bool = False) -> list[float]:
+    """`items`: with the number of valid labels as the model's `num_items_in_batch`."""
+    update = sgd(model.parameters())
+    losses = []
+    for chosen in steps_of(len(data)):
+        update.zero_grad()
+        batch = stack([data[index] for index in chosen])
+        options = {"num_items_in_batch": (batch["labels"] != IGNORED).sum()} if items else {}
+        loss = model(**batch, **options)["loss"]
+        loss.backward()
+        update.step()
+        losses.append(loss.item())
+    return losses
+
+
+@on_layouts("AA")
+def test_trains_as_one_process(rank: int, size: int) -> None:
+    """With the Trainer's counting of labels for all ranks and without it, with parts and without them."""
+    alone = Tagger()
+    losses = train_alone(alone, tagged())
+    for across, micro_batch in ((True, None), (False, None), (True, 2 + rank)):
+        model = Tagger()
+        run = trainer(model, tagged(), UNEVEN | {"micro_batch": micro_batch}, average_tokens_across_devices=across)
+        run.train()
+        check_equal_bits(model)
+        check_close(model, alone, EXACT)
+        logged = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+        assert torch.allclose(torch.tensor(logged), torch.tensor(losses), atol=1e-4)  # the Trainer's own rounding
+
+
+def sentences_of(vocabulary: int) -> list[dict[str, torch.Tensor]]:
+    """Of unlike lengths; the rest of the labels is masked."""
+    chance = torch.Generator().manual_seed(1)
+    tokens = torch.randint(vocabulary, (SAMPLES, LENGTH), generator=chance)
+    labels = tokens.clone()
+    for row, length in zip(labels, torch.randint(2, LENGTH, (SAMPLES,), generator=chance), strict=True):
+        row[length:] = IGNORED
+    return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
+
+
+def language_model(kind: str) -> nn.Module:
+    import transformers
+
+    torch.manual_seed(3)
+    none = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0,
+                                         embd_pdrop=0, attn_pdrop=0, **none)  # fmt: skip
+        return transformers.GPT2LMHeadModel(config).double()
+    config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                                      **none)  # fmt: skip
+    return transformers.LlamaForCausalLM(config).double()
+
+
+@on_layouts("AA")
+def test_language_models(rank: int, size: int) -> None:
+    """Labels are shifted by one, and transformers computes the loss in single precision. Of GPT-2 the Trainer does not
+    know that it shifts, and divides by more labels than its loss has: in one process too."""
+    data = sentences_of(VOCABULARY)
+    for kind, items in (("llama", False), ("gpt2", True)):
+        alone, model = language_model(kind), language_model(kind)
+        train_alone(alone, data, items=items)
+        trainer(model, data, UNEVEN).train()
+        check_close(model, alone, 1e-6)
+
+
+@on_layouts("AA")
+def test_what_contradicts_is_refused(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2: leave it at 1"):
+        trainer(Tagger(), tagged(), UNEVEN, gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match="include_num_input_tokens_seen"):
+        trainer(Tagger(), tagged(), UNEVEN, include_num_input_tokens_seen="all")
+
+
+@on_layouts("AA")
+def test_resumes_at_the_beginning_of_an_epoch(rank: int, size: int) -> None:
+    alone = Tagger()
+    train_alone(alone, tagged())
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    per_epoch = -(-SAMPLES // BATCH)
+    kept = {"output_dir": folder[0], "save_strategy": "steps", "save_steps": per_epoch - 1}
+    trainer(Tagger(), tagged(), UNEVEN, **kept).train()
+    with pytest.raises(NotImplementedError, match="resumes at the beginning of an epoch"):
+        trainer(Tagger(), tagged(), UNEVEN, **kept).train(
+            resume_from_checkpoint=f"{folder[0]}/checkpoint-{per_epoch - 1}"
+        )
+    trainer(Tagger(), tagged(), UNEVEN, **(kept | {"save_steps": per_epoch, "num_train_epochs": 1})).train()
+    model = Tagger()
+    trainer(model, tagged(), UNEVEN, **kept).train(resume_from_checkpoint=f"{folder[0]}/checkpoint-{per_epoch}")
+    check_close(model, alone, EXACT)
