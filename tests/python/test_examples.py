@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from launching import atoll
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -36,6 +38,16 @@ def test_train_digits(backend: str) -> None:
     output = torchrun(2, *command, must_end_well=backend == "atoll")
     assert output.count("loss") == 4
     accuracy = re.search(r"accuracy on the held-out fifth: ([0-9.]+)%", output)
+    assert accuracy is not None
+    assert float(accuracy.group(1)) > 80
+
+
+@pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning"])
+def test_digits_on_uneven_batches(library: str) -> None:
+    islands = ["--island", "a:1,device=cpu", "--island", "b:1,device=cpu"]
+    done = atoll("run", *islands, EXAMPLES / f"digits_{library}.py", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    accuracy = re.search(r"accuracy on the held-out fifth: ([0-9.]+)%", done.stdout)
     assert accuracy is not None
     assert float(accuracy.group(1)) > 80
 

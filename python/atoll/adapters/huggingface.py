@@ -157,10 +157,12 @@ class _Steps:
 
     def __len__(self) -> int:
         given = self._loading
-        samples = given.get("samples")
-        if samples is None:
+        if given.get("samples") is not None:
+            samples: int = given["samples"]
+        else:
             samples = len(given["sampler"] if given.get("sampler") is not None else self.dataset)
-        whole, rest = divmod(samples, given["global_batch"])
+        global_batch: int = given["global_batch"]
+        whole, rest = divmod(samples, global_batch)
         return whole + (1 if rest and not given["drop_last"] else 0)
 
     def set_epoch(self, epoch: int) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 import atoll
 from client_ranks import on_layouts
+from support import run_script
 from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED
 from test_loader_steps import IGNORED, sentences
 from training import check_close, check_equal_bits, network
@@ -158,3 +159,25 @@ def test_resumes_at_the_beginning_of_an_epoch(rank: int, size: int) -> None:
     model = Tagger()
     trainer(model, tagged(), UNEVEN, **kept).train(resume_from_checkpoint=f"{folder[0]}/checkpoint-{per_epoch}")
     check_close(model, alone, EXACT)
+
+
+@pytest.mark.parametrize("library", ["accelerate", "transformers", "lightning"])
+def test_libraries_are_left_alone(library: str) -> None:
+    """`import atoll` and its loader import none of them; adapters say what is missing."""
+    (done,) = run_script(f"import sys, atoll; atoll.DataLoader; assert {library!r} not in sys.modules", 1)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_library_is_named() -> None:
+    source = """
+import sys
+sys.modules["transformers"] = None
+try:
+    import atoll.adapters.huggingface
+except ImportError as error:
+    assert "pip install transformers accelerate" in str(error)
+else:
+    sys.exit("no error")
+"""
+    (done,) = run_script(source, 1)
+    assert done.returncode == 0, done.stderr
