@@ -31,9 +31,13 @@ class Digits(lightning.LightningModule):
         shares = [3.0] + [1.0] * (RANKS - 1)
         return DataLoader(self.trainer, self.train_data, 64, policy="fixed", shares=shares)
 
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """What measurements run."""
+        return self.net(images)
+
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         images, labels = batch
-        return nn.functional.cross_entropy(self.net(images), labels)
+        return nn.functional.cross_entropy(self(images), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.net.parameters(), lr=2e-3)

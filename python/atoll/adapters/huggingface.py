@@ -41,6 +41,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._uneven = dict(uneven or {})
         self._steps: _Steps | None = None
         _check(self.args)
+        self.add_callback(_EpochOfResumed(self))
 
     def get_train_dataloader(self) -> Any:
         """What the training loop iterates over. Batches come from an atoll.DataLoader, made when the model is
@@ -68,6 +69,16 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self.current_flos += float(self.floating_point_ops(inputs))
             loss += self._part(model, inputs)
         return loss
+
+    def _run_epoch(self, **of: Any) -> None:
+        """Called with keywords by the Trainer, which would pass over a resumed epoch's first steps in a way of its own:
+        here the loader begins where they end."""
+        done = of["steps_trained_in_current_epoch"]
+        if self._steps is not None and done and of["resume_from_checkpoint"] and of["epoch"] == of["epochs_trained"]:
+            self._steps.skip(of["epoch"], done, self.state.global_step)
+            of["num_update_steps_per_epoch"] -= done
+            of["steps_trained_in_current_epoch"] = 0
+        super()._run_epoch(**of)
 
     def _part(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         assert self._steps is not None
@@ -136,7 +147,9 @@ class _Steps:
         self.dataset = loading["dataset"]
         self._loader: DataLoader | None = None
         self._running: Iterator[Any] = iter(())
-        self._epoch = 0
+        self.epoch = 0
+        self.skipped = (-1, 0)
+        """Of an epoch that was resumed in its middle: which, and how many steps of it are not taken here."""
 
     @property
     def loader(self) -> DataLoader:
@@ -148,12 +161,11 @@ class _Steps:
                 raise ValueError(f"an epoch has {len(self._loader)} steps, the Trainer counted on {len(self)}")
         return self._loader
 
-    @property
-    def sampler(self) -> Any:
-        raise NotImplementedError(
-            "a training with uneven batches resumes at the beginning of an epoch: save checkpoints with "
-            'save_strategy="epoch"'
-        )
+    def skip(self, epoch: int, steps: int, of_training: int) -> None:
+        """The epoch begins after so many of its steps; `of_training`: of all epochs."""
+        where = {"epoch": epoch, "position": steps * self._loading["global_batch"], "steps": of_training}
+        self.loader.load_state_dict(self.loader.state_dict() | where)
+        self.skipped = (epoch, steps)
 
     def __len__(self) -> int:
         given = self._loading
@@ -166,13 +178,25 @@ class _Steps:
         return whole + (1 if rest and not given["drop_last"] else 0)
 
     def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
+        self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
         next(self._running, None)  # an epoch that the Trainer has left after its last step ends here
-        self.loader.set_epoch(self._epoch)
+        self.loader.set_epoch(self.epoch)
         self._running = iter(self.loader)
         return self._running
+
+
+class _EpochOfResumed(transformers.TrainerCallback):  # type: ignore[misc]
+    """The Trainer counts an epoch's steps from where it resumes."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        steps = self._trainer._steps
+        if steps is not None and steps.skipped[0] == steps.epoch:
+            state.epoch += steps.skipped[1] / len(steps)
 
 
 class _AsDict:

@@ -143,21 +143,33 @@ def test_what_contradicts_is_refused(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
-def test_resumes_at_the_beginning_of_an_epoch(rank: int, size: int) -> None:
+def test_resumes(rank: int, size: int) -> None:
+    """At the beginning of an epoch and in its middle, with other shares."""
     alone = Tagger()
     train_alone(alone, tagged())
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
-    per_epoch = -(-SAMPLES // BATCH)
-    kept = {"output_dir": folder[0], "save_strategy": "steps", "save_steps": per_epoch - 1}
+    kept = {"output_dir": folder[0], "save_strategy": "steps", "save_steps": 1}
     trainer(Tagger(), tagged(), UNEVEN, **kept).train()
-    with pytest.raises(NotImplementedError, match="resumes at the beginning of an epoch"):
-        trainer(Tagger(), tagged(), UNEVEN, **kept).train(
-            resume_from_checkpoint=f"{folder[0]}/checkpoint-{per_epoch - 1}"
-        )
-    trainer(Tagger(), tagged(), UNEVEN, **(kept | {"save_steps": per_epoch, "num_train_epochs": 1})).train()
-    model = Tagger()
-    trainer(model, tagged(), UNEVEN, **kept).train(resume_from_checkpoint=f"{folder[0]}/checkpoint-{per_epoch}")
+    per_epoch = -(-SAMPLES // BATCH)
+    for done in (per_epoch, per_epoch + 3, 2):
+        model = Tagger()
+        run = trainer(model, tagged(), UNEVEN | {"shares": [2, 1]}, **(kept | {"save_strategy": "no"}))
+        run.train(resume_from_checkpoint=f"{folder[0]}/checkpoint-{done}")
+        check_close(model, alone, EXACT)
+        assert run.state.global_step == EPOCHS * per_epoch
+        epochs = [entry["epoch"] for entry in run.state.log_history if "loss" in entry]
+        assert epochs == pytest.approx([(step + 1) / per_epoch for step in range(EPOCHS * per_epoch)], abs=1e-3)
+
+
+@on_layouts("AA")
+def test_measured_shares(rank: int, size: int) -> None:
+    """As without `uneven`: every rank runs the model first, which leaves no trace."""
+    alone, model = Tagger(), Tagger()
+    train_alone(alone, tagged())
+    run = trainer(model, tagged(), {})
+    run.train()
+    assert all(facts.profile is not None for facts in run._steps.loader.planner.facts)
     check_close(model, alone, EXACT)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import atoll
 from atoll.adapters.lightning import DataLoader
 from client_ranks import on_layouts
 from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED, dataset, train_alone
@@ -61,7 +62,7 @@ def fit(model: Any, size: int, resume: str | None = None, **options: Any) -> Any
 
 @on_layouts("AA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
-    for options in ({}, {"policy": "minmax", "shares": None}):
+    for options in ({}, {"policy": "minmax", "shares": None, "settings": atoll.Settings()}):
         model = module(**options)
         fit(model, size)
         check_equal_bits(model.net)
