@@ -2,10 +2,12 @@
 """atoll.adapters.accelerate: accelerate's own loop is that of one process with the whole batch."""
 
 import os
+import tempfile
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from atoll.adapters.accelerate import DataLoader
@@ -29,31 +31,63 @@ def fresh_accelerator(**options: Any) -> Any:
     return Accelerator(cpu=True, **options)
 
 
+def train(accelerator: Any, loader: DataLoader, model: nn.Module, optimizer: Any, scheduler: Any) -> int:
+    """The rest of an epoch, in the words of accelerate. Returns its batches."""
+    batches = 0
+    for inputs, targets, _numbers in loader:
+        accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        batches += 1
+    return batches
+
+
+def prepared(accelerator: Any, **options: Any) -> tuple[DataLoader, nn.Module, Any, Any]:
+    net = network()
+    update = sgd(net.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(update, lambda step: 1.0)
+    model, optimizer, scheduler = accelerator.prepare(net, update, schedule)
+    return DataLoader(accelerator, dataset(), BATCH, model=model, **options), model, optimizer, scheduler
+
+
 @on_layouts("AA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
     """The optimizer and a scheduler are called after each batch, parts of a step among them."""
     reference = train_alone(EPOCHS, SEED)
-    for micro_batch in (None, 2 + rank):
+    for options in (UNEVEN, UNEVEN | {"micro_batch": 2 + rank}, {"seed": SEED}):
         accelerator = fresh_accelerator()
-        net = network()
-        update = sgd(net.parameters())
-        schedule = torch.optim.lr_scheduler.LambdaLR(update, lambda step: 1.0)
-        model, optimizer, scheduler = accelerator.prepare(net, update, schedule)
-        loader = DataLoader(accelerator, dataset(), BATCH, model=model, micro_batch=micro_batch, **UNEVEN)
+        loader, model, optimizer, scheduler = prepared(accelerator, **options)
         assert accelerator.prepare(loader) is loader
-        batches = 0
-        for _ in range(EPOCHS):
-            for inputs, targets, _numbers in loader:
-                accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
-                batches += 1
+        batches = sum(train(accelerator, loader, model, optimizer, scheduler) for _ in range(EPOCHS))
         check_equal_bits(model)
         check_close(model.module, reference, EXACT)
-        assert schedule.last_epoch == STEPS
-        assert (batches > STEPS) == (micro_batch is not None)
+        assert scheduler.scheduler.last_epoch == STEPS
+        assert (batches > STEPS) == ("micro_batch" in options)
         assert accelerator.sync_gradients
+
+
+@on_layouts("AA")
+def test_goes_on_from_a_checkpoint(rank: int, size: int) -> None:
+    """Of the middle of an epoch; accelerate keeps the loader's state with its own."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    accelerator = fresh_accelerator()
+    loader, model, optimizer, _ = prepared(accelerator, **UNEVEN)
+    accelerator.register_for_checkpointing(loader)
+    for index, (inputs, targets, _numbers) in enumerate(loader):
+        accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+        if index == 2:
+            accelerator.save_state(folder[0])
+            break
+    accelerator = fresh_accelerator()
+    loader, model, optimizer, scheduler = prepared(accelerator, **(UNEVEN | {"shares": [2, 1]}))
+    accelerator.register_for_checkpointing(loader)
+    accelerator.load_state(folder[0])
+    assert sum(train(accelerator, loader, model, optimizer, scheduler) for _ in range(EPOCHS)) == STEPS - 3
+    check_close(model.module, train_alone(EPOCHS, SEED), EXACT)
 
 
 @on_layouts("AA")
