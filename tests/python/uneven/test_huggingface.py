@@ -83,14 +83,21 @@ def train_alone(model: nn.Module, data: Any, *, items: bool = False) -> list[flo
     return losses
 
 
-@on_layouts("AA")
+@on_layouts("AA", "AAA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
-    """With the Trainer's counting of labels for all ranks and without it, with parts and without them."""
+    """With the Trainer's counting of labels for all ranks and without it, with parts and without them; of three ranks
+    one has no share."""
+    shares = [1, 4] if size == 2 else [0, 3, 1]
     alone = Tagger()
     losses = train_alone(alone, tagged())
     for across, micro_batch in ((True, None), (False, None), (True, 2 + rank)):
         model = Tagger()
-        run = trainer(model, tagged(), UNEVEN | {"micro_batch": micro_batch}, average_tokens_across_devices=across)
+        run = trainer(
+            model,
+            tagged(),
+            UNEVEN | {"shares": shares, "micro_batch": micro_batch},
+            average_tokens_across_devices=across,
+        )
         run.train()
         check_equal_bits(model)
         check_close(model, alone, EXACT)
