@@ -14,6 +14,7 @@ from torch import nn
 from atoll.profiling.device import DeviceProfile
 
 VERSION = 1
+SIMULATED = ("ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")  # what a simulated device's times depend on
 
 
 def folder() -> Path:
@@ -31,7 +32,7 @@ def fingerprint(model: nn.Module, device: torch.device, sizes: list[int], sample
     facts = {
         "version": VERSION, "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
         "ranks_here": ranks_here, "layers": layers, "parameters": shapes, "training": model.training, "sizes": sizes,
-        "sample": _shape(sample), "simulated": {k: v for k, v in os.environ.items() if k.startswith("ATOLL_SIM_")},
+        "sample": _shape(sample), "simulated": [os.environ.get(name) for name in SIMULATED],
     }  # fmt: skip
     text = json.dumps(facts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
