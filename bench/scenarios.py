@@ -6,7 +6,9 @@ import ddp
 import devices
 import host
 import idle
+import kaitian
 import latency
+import shares
 import startup
 from results import Scenario
 
@@ -18,4 +20,6 @@ SCENARIOS: dict[str, Scenario] = {
     "devices": devices,
     "idle": idle,
     "startup": startup,
+    "kaitian": kaitian,
+    "shares": shares,
 }

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The papers' experiments at tiny sizes: the right rows, pages and plots, and figures that follow from the rows."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from test_bench import run_scenarios
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+def document_of(name: str, folder: Path) -> tuple[dict[str, Any], str]:
+    done = run_scenarios(folder, name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / f"{name}.json").read_text()), (folder / f"{name}.md").read_text()
+
+
+@pytest.mark.verify
+def test_kaitian_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("kaitian", tmp_path)
+    assert [(row["configuration"], row["policy"]) for row in document["rows"]] == [
+        ("2G", "equal"), ("2M", "equal"), ("2G+2M", "equal"), ("2G+2M", "kaitian"), ("2G+2M", "minmax")
+    ]  # fmt: skip
+    for row in document["rows"]:
+        assert sum(row["batches"]) == 16
+        assert row["samples"] == 32
+        assert all(seconds > 0 for seconds in row["steps_s"])
+        assert 0 <= row["accuracy"][-1][1] <= 1
+    assert "| 2G+2M against 2M | 17% |" in page
+
+
+@pytest.mark.verify
+def test_shares_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("shares", tmp_path)
+    (part,) = document["parts"]
+    assert [row["batches"] for row in part["sweep"]] == [[2, 6], [4, 4], [6, 2]]
+    assert "minmax" in [row["policy"] for row in part["policies"]]
+    assert "## 2 : 1" in page
+    assert (tmp_path / "shares-2.svg").exists()
+
+
+def row_of(configuration: str, policy: str, rate: float, seconds: float, late: list[int]) -> dict[str, Any]:
+    return {"configuration": configuration, "policy": policy, "samples_per_s": rate, "total_s": seconds, "late": late}
+
+
+def test_what_is_claimed_of_kaitian(load: Any) -> None:
+    kaitian = load("kaitian")
+    rows = [row_of("2G", "equal", 100, 20, []), row_of("2M", "equal", 140, 14, []),
+            row_of("1G+1M", "minmax", 115, 17, []), row_of("2G+1M", "minmax", 153, 13, []),
+            row_of("2G+2M", "minmax", 228, 9, []), row_of("2G+2M", "equal", 190, 11, [])]  # fmt: skip
+    assert kaitian.of_ideal(rows, "2G+2M") == pytest.approx(0.95)
+    assert kaitian.of_ideal(rows, "2G+1M") == pytest.approx(0.9)
+    assert kaitian.saved(rows, "2G") == pytest.approx(0.55)
+    assert kaitian.saved(rows, "2G", "equal") == pytest.approx(0.45)
+    assert kaitian.gain_over_subsets(rows, "2G+1M") == pytest.approx(13 / 17 - 1)
+    rows[1]["late"] = [0]  # no figure from it
+    assert kaitian.of_ideal(rows, "2G+2M") is None
+    assert kaitian.saved(rows, "2M") is None
+
+
+def test_the_sweep_judges_policies(load: Any) -> None:
+    shares = load("shares")
+
+    def step(policy: str, seconds: float) -> dict[str, Any]:
+        return {"policy": policy, "step": {"median": seconds}, "late": []}
+
+    part = {"sweep": [step("fixed", 3.0), step("fixed", 2.0)], "policies": [step("minmax", 2.02)]}
+    assert shares.over_sweep(part, "minmax") == pytest.approx(1.01)
+    part["sweep"][0]["late"] = [1]  # the best share may have been that one
+    assert shares.over_sweep(part, "minmax") is None
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "cnn", "alexnet", "resnet", "vgg", "bytes", "batch_normed", "wide"])
+def test_models_learn_from_their_samples(load: Any, name: str) -> None:
+    models, samples = load("models"), load("samples")
+    train, test = samples.load("text" if name == "bytes" else "digits")
+    batch = [tensor[:4] for tensor in train.tensors]
+    net = models.make(name, 1)
+    models.loss_of(net, batch).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
+    assert any(parameter.grad.abs().sum() > 0 for parameter in net.parameters())
+    assert len(test) * 3.9 < len(train) < len(test) * 4.1
+
+
+def test_ranks_begin_with_equal_parameters(load: Any) -> None:
+    models = load("models")
+    first, again, other = (models.make("cnn", seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_cifar10_is_read_from_its_binary_files(load: Any, tmp_path: Path) -> None:
+    samples = load("samples")
+    with pytest.raises(RuntimeError, match=r"holds no data_batch_\*\.bin"):
+        samples.cifar10(tmp_path)
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes([7] + [255] * 3072 + [3] + [0] * 3072))
+    (tmp_path / "test_batch.bin").write_bytes(bytes([1] + [128] * 3072))
+    train, test = samples.cifar10(tmp_path)
+    assert train.tensors[1].tolist() == [7, 3]
+    assert train.tensors[0].shape == (2, 3, 32, 32)
+    assert train.tensors[0][0].min() > train.tensors[0][1].max()
+    assert len(test) == 1
+
+
+def test_only_whole_steps_count(load: Any) -> None:
+    uneven = load("uneven")
+    assert uneven.whole_steps([64, 64, 64, 17, 64, 64], 1) == [1, 2, 4, 5]
+    row = {"accuracy": [[1, 0.5], [3, 0.9]], "steps_s": [1.0, 2.0, 3.0]}
+    assert uneven.seconds_to(row, 0.8) == 6
+    assert uneven.seconds_to(row, 0.95) is None
