@@ -72,8 +72,8 @@ def small_cnn(width: int = 8) -> nn.Module:
 def batch_normed(width: int = 8) -> nn.Module:
     """Small, with three layers of batch normalisation."""
     return nn.Sequential(
-        *_conv(3, width, 3, 2), nn.ReLU(), *_conv(width, 2 * width, 3, 2), nn.ReLU(), *_conv(2 * width, 4 * width, 3, 2),
-        nn.ReLU(), Mean(), nn.Linear(4 * width, CLASSES),
+        *_conv(3, width, 3, 2), nn.ReLU(), *_conv(width, 2 * width, 3, 2), nn.ReLU(),
+        *_conv(2 * width, 4 * width, 3, 2), nn.ReLU(), Mean(), nn.Linear(4 * width, CLASSES),
     )  # fmt: skip
 
 

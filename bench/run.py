@@ -20,9 +20,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for results (docs/results)")
     parser.add_argument("--backends", default="atoll,gloo", help="what is measured, and what it is compared with")
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10's binary files, for kaitian; default digits")
-    parser.add_argument(
-        "--fraction", type=float, help="of the papers' epochs and updates; default: each scenario's own"
-    )
+    parser.add_argument("--fraction", type=float, help="of the papers' epochs and updates; default: the scenario's own")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in SCENARIOS]
     if unknown:

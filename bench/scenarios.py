@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All scenarios by name, in the order in which they run."""
 
+import balancenet
 import bridge
 import ddp
 import devices
@@ -22,4 +23,5 @@ SCENARIOS: dict[str, Scenario] = {
     "startup": startup,
     "kaitian": kaitian,
     "shares": shares,
+    "balancenet": balancenet,
 }

@@ -73,8 +73,10 @@ def report(document: dict[str, Any]) -> str:
     for part in document["parts"]:
         name = f"{part['ratio']:g}"
         text += f"\n## {name} : 1\n\n![Step time by share at {name} : 1](shares-{name}.svg)\n\n"
-        cells = [[f"{row['share']:.0%}", uneven.batches_text(row), uneven.figure(row, uneven.milliseconds(row["step"])), ""]
-                 for row in part["sweep"]]  # fmt: skip
+        cells = []
+        for row in part["sweep"]:
+            step = uneven.figure(row, uneven.milliseconds(row["step"]))
+            cells.append([f"{row['share']:.0%}", uneven.batches_text(row), step, ""])
         for row in part["policies"]:
             over = over_sweep(part, row["policy"])
             cells.append([row["policy"], uneven.batches_text(row),

@@ -50,6 +50,19 @@ def test_shares_writes_its_page(tmp_path: Path) -> None:
     assert (tmp_path / "shares-2.svg").exists()
 
 
+@pytest.mark.verify
+def test_balancenet_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("balancenet", tmp_path)
+    literal, live, minmax = document["rows"]
+    assert (literal["contender"], live["policy"], minmax["policy"]) == (
+        "Algorithm 1, literal, live", "balancenet-alg1", "minmax"
+    )  # fmt: skip
+    assert sum(literal["batches"]) < 16  # the paper's rule does not keep the sum
+    assert sum(live["batches"]) == sum(minmax["batches"]) == 16
+    assert len(minmax["averages_s"]) == 2
+    assert "## Devices 4:1:1:1" in page
+
+
 def row_of(configuration: str, policy: str, rate: float, seconds: float, late: list[int]) -> dict[str, Any]:
     return {"configuration": configuration, "policy": policy, "samples_per_s": rate, "total_s": seconds, "late": late}
 
@@ -79,6 +92,20 @@ def test_the_sweep_judges_policies(load: Any) -> None:
     assert shares.over_sweep(part, "minmax") == pytest.approx(1.01)
     part["sweep"][0]["late"] = [1]  # the best share may have been that one
     assert shares.over_sweep(part, "minmax") is None
+
+
+def test_balancenet_is_judged_by_samples_and_work(load: Any) -> None:
+    balancenet = load("balancenet")
+
+    def row(contender: str, rate: float) -> dict[str, Any]:
+        return {"model": "cnn", "layout": "1:1:1:1", "contender": contender, "samples_per_s": rate, "late": []}
+
+    rows = [row("equal", 100), row("random", 70), row("minmax", 98)]
+    assert balancenet.over_others(rows, "cnn", "1:1:1:1") == pytest.approx(0.98)
+    rows[0]["late"] = [2]
+    assert balancenet.over_others(rows, "cnn", "1:1:1:1") is None
+    assert balancenet.work_done({"batches": [42, 42, 42, 42]}, 64) == pytest.approx(2 / 3, abs=0.01)
+    assert balancenet.averages([1.0, 3.0, 5.0, 7.0, 9.0], 2) == [2.0, 6.0]
 
 
 @pytest.mark.parametrize("name", ["mobilenet", "cnn", "alexnet", "resnet", "vgg", "bytes", "batch_normed", "wide"])
