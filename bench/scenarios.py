@@ -2,6 +2,7 @@
 """All scenarios by name, in the order in which they run."""
 
 import balancenet
+import breakeven
 import bridge
 import ddp
 import devices
@@ -9,6 +10,8 @@ import host
 import idle
 import kaitian
 import latency
+import online
+import parity
 import shares
 import startup
 from results import Scenario
@@ -24,4 +27,7 @@ SCENARIOS: dict[str, Scenario] = {
     "kaitian": kaitian,
     "shares": shares,
     "balancenet": balancenet,
+    "online": online,
+    "parity": parity,
+    "breakeven": breakeven,
 }

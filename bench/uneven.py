@@ -81,6 +81,7 @@ def train(ranks: TorchRanks, run: Run) -> dict[str, Any]:
         "total_s": sum(seconds),
         "samples": sum(samples),
         "accuracy": answers[0]["accuracy"],  # [step, accuracy]
+        "gradient_bytes": answers[0]["gradient_bytes"],
         "profiles": answers[0]["profiles"],
         "late": [rank for rank, answer in enumerate(answers) if answer["late"]],
     }

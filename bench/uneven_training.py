@@ -89,6 +89,7 @@ class UnevenTraining:
         return {
             "steps": steps,
             "accuracy": accuracy,
+            "gradient_bytes": sum(each.nbytes for each in self.net.parameters() if each.requires_grad),
             "late": 20 * (after[1] - late) > after[0] - tasks,
             **self._planned(),
         }

@@ -63,6 +63,25 @@ def test_balancenet_writes_its_page(tmp_path: Path) -> None:
     assert "## Devices 4:1:1:1" in page
 
 
+@pytest.mark.verify
+def test_online_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("online", tmp_path)
+    assert [row["case"] for row in document["rows"]] == ["static", "online", "known"]
+    assert all(len(row["steps_s"]) == 10 for row in document["rows"])
+    assert len(document["rows"][0]["plans"]) == 1
+    assert "| run | before ms | static ms | online ms | known ms | recovered | plans |" in page
+
+
+@pytest.mark.verify
+def test_parity_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("parity", tmp_path)
+    assert len(document["rows"]) == 2 * 7
+    assert "| weighted | over all ranks |" in page
+    rows = {(row["case"], row["seed"]): row["accuracy"] for row in document["rows"]}
+    for seed in (1, 2):  # the same model, up to rounding
+        assert rows["weighted, sync", seed] == pytest.approx(rows["one process", seed], abs=0.02)
+
+
 def row_of(configuration: str, policy: str, rate: float, seconds: float, late: list[int]) -> dict[str, Any]:
     return {"configuration": configuration, "policy": policy, "samples_per_s": rate, "total_s": seconds, "late": late}
 
@@ -106,6 +125,30 @@ def test_balancenet_is_judged_by_samples_and_work(load: Any) -> None:
     assert balancenet.over_others(rows, "cnn", "1:1:1:1") is None
     assert balancenet.work_done({"batches": [42, 42, 42, 42]}, 64) == pytest.approx(2 / 3, abs=0.01)
     assert balancenet.averages([1.0, 3.0, 5.0, 7.0, 9.0], 2) == [2.0, 6.0]
+
+
+def test_what_following_plans_recover(load: Any) -> None:
+    online = load("online")
+
+    def row(case: str, after: float, late: list[int] | None = None) -> dict[str, Any]:
+        return {"case": case, "turn": 0, "steps_s": [1.0] * 4 + [3.0] * 2 + [after] * 4, "late": late or [],
+                "plans": [{}] * 2}  # fmt: skip
+
+    rows = [row("static", 3.0), row("online", 2.1), row("known", 2.0)]
+    document = {"rows": rows, "change": 4, "after": 6, "last": 4}
+    (found,) = online.recovered(document)
+    assert found["share"] == pytest.approx(0.9)
+    assert (found["before"], found["plans"]) == (1.0, 2)
+    rows[1]["late"] = [0]
+    assert online.recovered(document) == []
+
+
+def test_differences_of_accuracy_are_paired(load: Any) -> None:
+    parity = load("parity")
+    rows = [{"case": case, "seed": seed, "accuracy": accuracy} for case, seed, accuracy in (
+        ("one process", 1, 0.80), ("one process", 2, 0.90), ("other", 2, 0.89), ("other", 1, 0.79))]  # fmt: skip
+    found = parity.differences(rows, "other")
+    assert [found[name] for name in ("mean", "low", "high")] == pytest.approx([-1.0, -1.0, -1.0])
 
 
 @pytest.mark.parametrize("name", ["mobilenet", "cnn", "alexnet", "resnet", "vgg", "bytes", "batch_normed", "wide"])
