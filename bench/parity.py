@@ -56,10 +56,10 @@ def report(document: dict[str, Any]) -> str:
     shares = " : ".join(f"{share:g}" for share in document["shares"])
     text = (
         f"A small network with batch normalisation on digits at 3 x 32 x 32, global batch 64, {document['steps']} "
-        f"steps, {document['seeds']} seeds, on CPU ranks with shares {shares}. Differences are to one "
-        "process with the whole batch and the same seed and order of samples, in percentage points, with their 95 % interval. "
-        "Unweighted is KAITIAN's sampler with stock DistributedDataParallel. KAITIAN's paper reports 83.4 % of 2G+2M against 85.3 % "
-        "and 85.5 % without a number of runs.\n\n"
+        f"steps, {document['seeds']} seeds, on CPU ranks with shares {shares}. Differences are to one process with the "
+        "whole batch and the same seed and order of samples, in percentage points, with their 95 % interval. "
+        "Unweighted is KAITIAN's sampler with stock DistributedDataParallel. KAITIAN's paper reports 83.4 % of 2G+2M "
+        "against 85.3 % and 85.5 % without a number of runs.\n\n"
     )
     cells = []
     for case in dict.fromkeys(row["case"] for row in rows):

@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_parity_writes_its_page(tmp_path: Path) -> None:
         assert rows["weighted, sync", seed] == pytest.approx(rows["one process", seed], abs=0.02)
 
 
+@pytest.mark.verify
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_breakeven_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("breakeven", tmp_path)
+    (row,) = document["rows"]
+    assert row["rate"] == 10**9
+    assert row["gradient_bytes"] == 4 * (192 * 256 + 256 + 256 * 256 + 256 * 10 + 10)
+    assert row["advice"]["exact"]
+    assert "| 0.47 MB | 1 Gbit/s |" in page
+
+
 def row_of(configuration: str, policy: str, rate: float, seconds: float, late: list[int]) -> dict[str, Any]:
     return {"configuration": configuration, "policy": policy, "samples_per_s": rate, "total_s": seconds, "late": late}
 
@@ -149,6 +161,32 @@ def test_differences_of_accuracy_are_paired(load: Any) -> None:
         ("one process", 1, 0.80), ("one process", 2, 0.90), ("other", 2, 0.89), ("other", 1, 0.79))]  # fmt: skip
     found = parity.differences(rows, "other")
     assert [found[name] for name in ("mean", "low", "high")] == pytest.approx([-1.0, -1.0, -1.0])
+
+
+def test_advice_is_right_where_it_matters(load: Any) -> None:
+    breakeven = load("breakeven")
+
+    def row(both: float, best: list[int]) -> dict[str, Any]:
+        return {"alone": {"median": 1.0}, "both": {"median": both}, "advice": {"best": best}}
+
+    assert breakeven.is_right(row(0.6, [0, 1]))
+    assert not breakeven.is_right(row(0.6, [0]))
+    assert not breakeven.is_right(row(1.4, [0, 1]))
+    assert breakeven.is_right(row(0.98, [0]))
+    profile = {"sizes": [{"batch": batch, "seconds": 0.01 * batch} for batch in (8, 16, 32)]}
+    assert breakeven.advised([profile] * 2, 32, 10**6, 1e8)["best"] == [0, 1]
+    assert breakeven.advised([profile] * 2, 32, 10**6, 1e6)["best"] == [0]
+
+
+def test_the_papers_have_aims(load: Any, tmp_path: Path) -> None:
+    aims = load("aims")
+    rows = [row_of("2G", "equal", 100, 20, []), row_of("2M", "equal", 140, 14, []),
+            row_of("2G+2M", "minmax", 204, 12, [])]  # fmt: skip
+    (tmp_path / "kaitian.json").write_text(json.dumps({"quick": False, "busy": False, "rows": rows}))
+    lines = [line for line in aims.summary(tmp_path).splitlines() if "KAITIAN" in line or "ideal sum" in line]
+    assert "40% (40% to 40%), 2G+2M against 2G, minmax | **missed** |" in lines[0]
+    assert "14% (14% to 14%), 2G+2M against 2M, minmax | **missed** |" in lines[1]
+    assert "85% (85% to 85%), 2G+2M | **missed** |" in lines[2]
 
 
 @pytest.mark.parametrize("name", ["mobilenet", "cnn", "alexnet", "resnet", "vgg", "bytes", "batch_normed", "wide"])
