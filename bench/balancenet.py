@@ -28,8 +28,8 @@ class Model:
     rate: float = 0.05
 
 
-MODELS = (Model("cnn", 0.02), Model("alexnet", 0.04), Model("resnet", 0.04), Model("vgg", 0.03),
-          Model("bytes", 0.04, "text", 0.5))  # fmt: skip
+MODELS = (Model("cnn", 0.1), Model("alexnet", 0.2), Model("resnet", 0.1), Model("vgg", 0.1),
+          Model("bytes", 0.2, "text", 0.5))  # fmt: skip
 # The paper's milliseconds of an update: BalanceNet, equal, random.
 THEIRS = {"cnn": (0.103, None, None), "alexnet": (0.212, 0.217, 0.244), "resnet": (0.263, 0.323, 0.283),
           "vgg": (0.263, None, None)}  # fmt: skip

@@ -11,7 +11,7 @@ from contenders import TorchRanks
 from results import Settings, say, table
 
 TITLE = "a device slows down: static against following plans"
-SPEEDS = (0.04, 0.04)
+SPEEDS = (0.3, 0.3)
 CHANGE, WITHIN, LAST = 60, 100, 20  # steps: before the change, until recovered, of the window that is judged
 INTERVAL = 10
 PASSES = 6  # additional forward passes: with three times the work of one in a step, about three times as slow
