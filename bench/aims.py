@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import balancenet
+import breakeven
+import kaitian
+import online
+import parity
+import shares
 from results import table
 
 MIB = 1 << 20
@@ -172,6 +178,58 @@ def between_islands(against_relay: bool) -> Any:
     return measure
 
 
+def one(value: float | None, case: str) -> list[Found]:
+    """A figure without a spread; none where there is none."""
+    return [] if value is None else [Found(value, value, value, case)]
+
+
+def saved_time(against: str) -> Any:
+    return lambda document: one(kaitian.saved(document["rows"], against), f"2G+2M against {against}, minmax")
+
+
+def of_ideal(document: Document) -> list[Found]:
+    rows = document["rows"]
+    mixed = [name for name, layout in kaitian.CONFIGURATIONS.items() if len(set(layout)) > 1]
+    return [found for name in mixed for found in one(kaitian.of_ideal(rows, name), name)]
+
+
+def over_subsets(document: Document) -> list[Found]:
+    rows = document["rows"]
+    found = ((name, kaitian.gain_over_subsets(rows, name)) for name in kaitian.SUBSETS)
+    return [each for name, gain in found if gain is not None for each in one(100 * gain, name)]
+
+
+def over_sweep(document: Document) -> list[Found]:
+    parts = document["parts"]
+    return [each for part in parts for each in one(shares.over_sweep(part, "minmax"), f"at {part['ratio']:g} : 1")]
+
+
+def over_policies(document: Document) -> list[Found]:
+    rows = document["rows"]
+    cases = dict.fromkeys((row["model"], row["layout"]) for row in rows)
+    return [each for case in cases for each in one(balancenet.over_others(rows, *case), ", ".join(case))]
+
+
+def recovered(document: Document) -> list[Found]:
+    return [each for row in online.recovered(document) for each in one(row["share"], f"run {row['turn'] + 1}")]
+
+
+def plans(document: Document) -> list[Found]:
+    return [each for row in online.recovered(document) for each in one(row["plans"], f"run {row['turn'] + 1}")]
+
+
+def accuracy_lost(document: Document) -> list[Found]:
+    """With weights and batch statistics over all ranks: how far 0 is outside of the difference's interval."""
+    of = parity.differences(document["rows"], "weighted, sync")
+    value = max(of["low"], -of["high"], 0.0)
+    return [Found(value, of["low"], of["high"], "weighted, statistics over all ranks")]
+
+
+def right_advice(document: Document) -> list[Found]:
+    rows = [row for row in document["rows"] if not row["late"]]
+    return one(sum(map(breakeven.is_right, rows)) / len(rows), f"of {len(rows)} cases") if rows else []
+
+
 GBIT = 10**9
 ADDED_US = 20
 RELAY = 2
@@ -198,6 +256,16 @@ AIMS = [
     Aim("devices", "DDP step over a library / alone: +- of the ratio", 3, "percent", step_ratio(True), at_most=True),
     Aim("devices", "islands of devices, of the slowest stage", 0.85, "%", between_islands(False)),
     Aim("devices", "islands of devices, against the relay, where 2x can be", RELAY, "x", between_islands(True)),
+    Aim("kaitian", "KAITIAN's 42 %: time saved to the slow pair", 0.419, "%", saved_time("2G")),
+    Aim("kaitian", "KAITIAN's 17 %: time saved to the fast pair", 0.174, "%", saved_time("2M")),
+    Aim("kaitian", "samples per second, of the ideal sum", 0.9, "%", of_ideal),
+    Aim("kaitian", "another device, against the best subset", 0, "percent", over_subsets, at_most=True),
+    Aim("shares", "step of minmax, by the best of a sweep", 1.03, "x", over_sweep, at_most=True),
+    Aim("balancenet", "samples per second of minmax, by the best other", 1, "x", over_policies),
+    Aim("online", "a device slows down: recovered in 100 steps", 0.9, "%", recovered),
+    Aim("online", "a device slows down: plans", 5, "", plans, at_most=True),
+    Aim("parity", "accuracy against one process: 0 outside by", 0, "points", accuracy_lost, at_most=True),
+    Aim("breakeven", "advice on membership that is right", 1, "%", right_advice),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

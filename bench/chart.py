@@ -24,26 +24,26 @@ def log_log(title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[t
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        _text(WIDTH / 2, 20, title, "middle", size=15),
-        _text(WIDTH / 2, HEIGHT - 10, x_name, "middle"),
-        _text(12, TOP - 10, y_name, "start"),
+        label(WIDTH / 2, 20, title, "middle", size=15),
+        label(WIDTH / 2, HEIGHT - 10, x_name, "middle"),
+        label(12, TOP - 10, y_name, "start"),
     ]
     for exponent in range(y_low, y_high + 1):
         _, y = place(2**x_low, 10.0**exponent)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{10.0**exponent:g}", "end"))
+        parts.append(label(LEFT - 8, y + 4, f"{10.0**exponent:g}", "end"))
     for value in sorted({x for x, _ in points}):
         x, y = place(value, 10.0**y_low)
-        parts.append(_text(x, y + 18, f"{value:g}", "middle"))
+        parts.append(label(x, y + 18, f"{value:g}", "middle"))
     for index, (name, line) in enumerate(lines.items()):
         colour = COLOURS[index % len(COLOURS)]
         corners = [place(*point) for point in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in corners]
-        parts.append(_text(LEFT + 14, TOP + 14 + 18 * index, name, "start", colour))
+        parts.append(label(LEFT + 14, TOP + 14 + 18 * index, name, "start", colour))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333333", size: int = 12) -> str:
+def label(x: float, y: float, text: str, anchor: str, colour: str = "#333333", size: int = 12) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size}">{text}</text>'

@@ -23,6 +23,8 @@ from atoll.bench.operations import Operation, Problem, make
 from ddp_step import DdpSteps
 from pairs import run_pairs
 from training import Training
+from uneven import Run
+from uneven_training import UnevenTraining
 
 TIMEOUT = timedelta(seconds=180)
 
@@ -104,6 +106,9 @@ class Rank:
     def do_training_differ(self, names: list[str]) -> dict[str, Any]:
         assert self.trained is not None
         return {"relative": self.trained.parameters_differ(names)}
+
+    def do_train(self, **run: Any) -> dict[str, Any]:
+        return UnevenTraining(Run(**run), self.device).run()
 
     def do_oversubscribed(self) -> dict[str, Any]:
         return {"late": oversubscribed(self.device)}

@@ -23,6 +23,8 @@ class Settings:
     force_busy: bool = False
     output: Path = RESULTS
     backends: list[str] = field(default_factory=lambda: ["atoll", "gloo"])  # the first is what is being measured
+    data: Path | None = None  # CIFAR-10's binary files instead of digits
+    fraction: float | None = None  # of the papers' epochs or updates
 
     def rounds(self, number: int) -> int:
         return 2 if self.quick else number

@@ -19,6 +19,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--force-busy", action="store_true", help="measure on a busy machine too; marks results")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for results (docs/results)")
     parser.add_argument("--backends", default="atoll,gloo", help="what is measured, and what it is compared with")
+    parser.add_argument("--data", type=Path, help="folder of CIFAR-10's binary files, for kaitian; default digits")
+    parser.add_argument("--fraction", type=float, help="of the papers' epochs and updates; default: the scenario's own")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in SCENARIOS]
     if unknown:
@@ -30,7 +32,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse_arguments()
-    settings = Settings(arguments.quick, arguments.force_busy, arguments.output, arguments.backends.split(","))
+    settings = Settings(
+        arguments.quick, arguments.force_busy, arguments.output, arguments.backends.split(","), arguments.data,
+        arguments.fraction,
+    )  # fmt: skip
     failed = []
     status = 0
     for name in arguments.names or SCENARIOS:

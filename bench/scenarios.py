@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """All scenarios by name, in the order in which they run."""
 
+import balancenet
+import breakeven
 import bridge
 import ddp
 import devices
 import host
 import idle
+import kaitian
 import latency
+import online
+import parity
+import shares
 import startup
 from results import Scenario
 
@@ -18,4 +24,10 @@ SCENARIOS: dict[str, Scenario] = {
     "devices": devices,
     "idle": idle,
     "startup": startup,
+    "kaitian": kaitian,
+    "shares": shares,
+    "balancenet": balancenet,
+    "online": online,
+    "parity": parity,
+    "breakeven": breakeven,
 }

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BalanceNet's experiment: equal, random and its own batches on four devices, which are equal in the paper, and on one
+fast and three slow ones."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import plots
+import uneven
+from atoll.bench.block import quantile
+from contenders import TorchRanks
+from results import Settings, say, table
+
+TITLE = "BalanceNet's policies against equal, random and minmax"
+UPDATES = 2400  # of the paper
+FRACTION = 0.05  # of them, unless the command says otherwise
+AVERAGED = 20  # updates; the paper averages 100
+BASELINE = 64  # the paper's B, of one device: all other policies have four times that for all devices
+LAYOUTS = {"1:1:1:1": (1, 1, 1, 1), "4:1:1:1": (4, 1, 1, 1)}
+ACCURACY = {"digits": 0.9, "text": 0.2}
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    speed: float  # of the slow devices; the slower, the more time has this machine to keep it
+    data: str = "digits"
+    rate: float = 0.05
+
+
+MODELS = (Model("cnn", 0.1), Model("alexnet", 0.2), Model("resnet", 0.1), Model("vgg", 0.1),
+          Model("bytes", 0.2, "text", 0.5))  # fmt: skip
+# The paper's milliseconds of an update: BalanceNet, equal, random.
+THEIRS = {"cnn": (0.103, None, None), "alexnet": (0.212, 0.217, 0.244), "resnet": (0.263, 0.323, 0.283),
+          "vgg": (0.263, None, None)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contender:
+    title: str
+    policy: str
+    form: str = "normalised"
+    is_live: bool = False  # planned anew in every interval
+    theirs: int = -1  # the place of its figure among the paper's
+
+
+CONTENDERS = (
+    Contender("equal", "equal", theirs=1),
+    Contender("random", "random", theirs=2),
+    Contender("equation 5, literal", "balancenet-eq5", "literal", theirs=0),
+    Contender("equation 5, normalised", "balancenet-eq5"),
+    Contender("Algorithm 1, literal, live", "balancenet-alg1", "literal", is_live=True, theirs=0),
+    Contender("Algorithm 1, normalised, live", "balancenet-alg1", is_live=True),
+    Contender("minmax", "minmax"),
+)
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    fraction = settings.fraction or FRACTION
+    steps = 4 if settings.quick else max(2 * AVERAGED, round(UPDATES * fraction))
+    models = (MODELS[0],) if settings.quick else MODELS
+    layouts = {"4:1:1:1": LAYOUTS["4:1:1:1"]} if settings.quick else LAYOUTS
+    rows = [row for model in models for layout in layouts for row in _measure(settings, model, layout, steps)]
+    document = {"rows": rows, "steps": steps, "fraction": fraction, "baseline": _baseline(settings)}
+    settings.output.mkdir(parents=True, exist_ok=True)
+    for layout in layouts:
+        (settings.output / f"balancenet-{layout.replace(':', '')}.svg").write_text(_plot(rows, layout))
+    return document
+
+
+def _baseline(settings: Settings) -> int:
+    return 4 if settings.quick else BASELINE
+
+
+def _measure(settings: Settings, model: Model, layout: str, steps: int) -> list[dict[str, Any]]:
+    faster = 20.0 if settings.quick else 1.0
+    speeds = [model.speed * faster * part for part in LAYOUTS[layout]]
+    every = 2 if settings.quick else AVERAGED
+    rows = []
+    with TorchRanks(uneven.places([uneven.Device("gpu", speed) for speed in speeds]), ["atoll"]) as ranks:
+        for contender in CONTENDERS[-3:] if settings.quick else CONTENDERS:
+            batch = _baseline(settings) * (1 if contender.form == "literal" else len(speeds))
+            run = uneven.Run(
+                model.name, data=model.data, batch=batch, steps=steps, policy=contender.policy, form=contender.form,
+                interval=every if contender.is_live else 0, rate=model.rate, tests=list(range(every, steps + 1, every)),
+            )  # fmt: skip
+            row = uneven.train(ranks, run)
+            found = uneven.seconds_to(row, ACCURACY[model.data])
+            rows.append({"model": model.name, "layout": layout, "contender": contender.title, "to_accuracy_s": found,
+                         "averages_s": averages(row["steps_s"], every), **row})  # fmt: skip
+            say(f"{model.name}, {layout}, {contender.title}: {row['step']['median'] * 1e3:.1f} ms")
+    return rows
+
+
+def averages(seconds: list[float], every: int) -> list[float]:
+    """Of so many updates each, as the paper has them."""
+    return [sum(seconds[at : at + every]) / every for at in range(0, len(seconds) - every + 1, every)]
+
+
+def mean_update(row: dict[str, Any]) -> dict[str, float]:
+    """Of all averages but the first, which holds the beginning."""
+    of = row["averages_s"][1:] or row["averages_s"]
+    return {"mean": sum(of) / len(of), "low": min(of), "high": max(of), "median": quantile(of, 0.5)}
+
+
+def over_others(rows: list[dict[str, Any]], model: str, layout: str) -> float | None:
+    """minmax's samples per second by the best of all other policies."""
+    found = {row["contender"]: row for row in rows if (row["model"], row["layout"]) == (model, layout)}
+    if any(row["late"] for row in found.values()) or "minmax" not in found or len(found) < 2:
+        return None
+    others = [row["samples_per_s"] for name, row in found.items() if name != "minmax"]
+    return float(found["minmax"]["samples_per_s"] / max(others))
+
+
+def work_done(row: dict[str, Any], baseline: int) -> float:
+    """Samples of an update, as a share of those of equal batches of the baseline."""
+    return float(sum(row["batches"]) / (baseline * len(row["batches"])))
+
+
+def _plot(rows: list[dict[str, Any]], layout: str) -> str:
+    groups: dict[str, dict[str, float]] = {}
+    for row in uneven.counted(rows):
+        if row["layout"] == layout:
+            groups.setdefault(row["model"], {})[row["contender"]] = row["samples_per_s"]
+    return plots.bars(f"Samples per second, devices {layout}", "samples/s", groups) if groups else ""
+
+
+def report(document: dict[str, Any]) -> str:
+    rows, baseline = document["rows"], document["baseline"]
+    text = (
+        f"Four devices, {document['steps']} updates ({document['fraction']:.0%} of the paper's {UPDATES}), averaged "
+        f"per {AVERAGED}. The paper's baseline batch B is {baseline} for a device: equal, random, minmax and the "
+        f"normalised forms cut {4 * baseline} samples; the literal forms take what the paper's rule gives for B, which "
+        "is less work per update. Live forms are planned anew after each average. The "
+        "training time is the slowest device's forward and backward pass; the rest of an update is communication and "
+        "the optimizer. Networks are the paper's in kind, narrower; samples are digits, and the standard library's "
+        f"source for the byte model. {uneven.MODELLED} The paper's milliseconds are of its own machine.\n"
+    )
+    for layout in dict.fromkeys(row["layout"] for row in rows):
+        text += f"\n## Devices {layout}\n\n![Samples per second](balancenet-{layout.replace(':', '')}.svg)\n\n"
+        text += table(
+            ["model", "policy", "batches", "of the work", "update ms, range", "training ms", "rest ms", "samples/s",
+             "to accuracy, s", "the paper's ms"],
+            [_cells(row, baseline) for row in rows if row["layout"] == layout],
+        )  # fmt: skip
+    return text + f"\nAccuracies: {', '.join(f'{value:.0%} of {name}' for name, value in ACCURACY.items())}.\n"
+
+
+def _cells(row: dict[str, Any], baseline: int) -> list[str]:
+    update = mean_update(row)
+    contender = next(one for one in CONTENDERS if one.title == row["contender"])
+    theirs = THEIRS.get(row["model"], (None,) * 3)[contender.theirs] if contender.theirs >= 0 else None
+    shown = f"{update['mean'] * 1e3:.1f} ({update['low'] * 1e3:.1f} to {update['high'] * 1e3:.1f})"
+    seconds = row["to_accuracy_s"]
+    return [
+        row["model"], row["contender"], uneven.batches_text(row), f"{work_done(row, baseline):.0%}",
+        uneven.figure(row, shown), uneven.figure(row, f"{row['compute']['median'] * 1e3:.1f}"),
+        uneven.figure(row, f"{row['apart']['median'] * 1e3:.1f}"), uneven.figure(row, f"{row['samples_per_s']:.0f}"),
+        uneven.figure(row, "not reached" if seconds is None else f"{seconds:.1f}"),
+        "" if theirs is None or row["layout"] != "1:1:1:1" else f"{theirs:g}",
+    ]  # fmt: skip

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KAITIAN's experiment: MobileNetV2 on six sets of two kinds of devices, as fast as the paper's own."""
+
+from typing import Any
+
+import plots
+import uneven
+from contenders import TorchRanks
+from results import Settings, say, table
+
+TITLE = "KAITIAN's six configurations"
+EPOCHS = 50  # of the paper
+FRACTION = 0.2  # of them, unless the command says otherwise
+RATIO = 236.4 / 166.3  # how much faster the paper's MLU is than its GPU, by its own times
+SLOW = 0.07
+DEVICES = {"G": uneven.Device("gpu", SLOW), "M": uneven.Device("mlu", SLOW * RATIO)}
+CONFIGURATIONS = {"2G": "GG", "2M": "MM", "1G+1M": "GM", "2G+1M": "GGM", "1G+2M": "GMM", "2G+2M": "GGMM"}
+SUBSETS = {"2G+1M": ("2G", "1G+1M"), "1G+2M": ("2M", "1G+1M"), "2G+2M": ("2G", "2M", "1G+1M", "2G+1M", "1G+2M")}
+POLICIES = ("equal", "kaitian", "minmax")
+THEIRS = {"2G": (236.4, 85.3), "2M": (166.3, 85.5), "2G+1M": (175.0, None), "2G+2M": (137.4, 83.4)}  # seconds, percent
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    data, folder = ("cifar10", str(settings.data)) if settings.data else ("digits", "")
+    samples = 50_000 if settings.data else 1438
+    fraction = settings.fraction or FRACTION
+    steps = 2 if settings.quick else round(EPOCHS * fraction * -(-samples // 256))
+    run = uneven.Run(
+        "mobilenet", {"width": 0.1 if settings.quick else 0.25}, data, folder, batch=16 if settings.quick else 256,
+        steps=steps, warm_up=1 if settings.quick else 3, drops=[steps // 2, steps * 3 // 4], tests=[steps],
+    )  # fmt: skip
+    names = ("2G", "2M", "2G+2M") if settings.quick else CONFIGURATIONS
+    rows = [row for name in names for row in _measure(name, run, 20.0 if settings.quick else 1.0)]
+    document = {"rows": rows, "data": data, "epochs": EPOCHS * fraction, "fraction": fraction, "steps": steps,
+                "batch": run.batch, "width": run.options["width"]}  # fmt: skip
+    settings.output.mkdir(parents=True, exist_ok=True)
+    (settings.output / "kaitian.svg").write_text(_plot(rows))
+    return document
+
+
+def _measure(name: str, run: uneven.Run, faster: float) -> list[dict[str, Any]]:
+    layout = CONFIGURATIONS[name]
+    devices = [uneven.Device(DEVICES[kind].kind, DEVICES[kind].speed * faster) for kind in layout]
+    rows = []
+    with TorchRanks(uneven.places(devices), ["atoll"]) as ranks:
+        for policy in POLICIES if len(set(layout)) > 1 else POLICIES[:1]:
+            row = uneven.train(ranks, uneven.Run(**{**vars(run), "policy": policy}))
+            say(f"{name}, {policy}: {row['total_s']:.1f} s, accuracy {row['accuracy'][-1][1]:.3f}")
+            rows.append({"configuration": name, **row})
+    return rows
+
+
+def _plot(rows: list[dict[str, Any]]) -> str:
+    groups: dict[str, dict[str, float]] = {}
+    for row in uneven.counted(rows):
+        groups.setdefault(row["configuration"], {})[row["policy"]] = row["total_s"]
+    return plots.bars("Seconds of training by set of devices and policy", "s", groups) if groups else ""
+
+
+def best(rows: list[dict[str, Any]], name: str, policy: str = "minmax") -> dict[str, Any] | None:
+    """The training of these devices by that policy; equal shares where all are of one kind."""
+    found = [row for row in uneven.counted(rows) if row["configuration"] == name]
+    chosen = [row for row in found if row["policy"] == policy] or (found if len(found) == 1 else [])
+    return chosen[0] if chosen else None
+
+
+def of_ideal(rows: list[dict[str, Any]], name: str, policy: str = "minmax") -> float | None:
+    """Samples per second as a share of what these devices have in pairs of one kind."""
+    pairs = {kind: best(rows, f"2{kind}") for kind in DEVICES}
+    row = best(rows, name, policy)
+    if row is None or None in pairs.values():
+        return None
+    layout = CONFIGURATIONS[name]
+    ideal = sum(layout.count(kind) * pair["samples_per_s"] / 2 for kind, pair in pairs.items() if pair)
+    return float(row["samples_per_s"] / ideal)
+
+
+def saved(rows: list[dict[str, Any]], against: str, policy: str = "minmax") -> float | None:
+    """How much less time 2G+2M takes than `against`."""
+    ours, other = best(rows, "2G+2M", policy), best(rows, against)
+    return 1 - ours["total_s"] / other["total_s"] if ours and other else None
+
+
+def gain_over_subsets(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Its time by that of the fastest set with fewer of its devices, minus 1: below 0 the additional one helps."""
+    row = best(rows, name)
+    others = [other["total_s"] for other in (best(rows, subset) for subset in SUBSETS[name]) if other]
+    return row["total_s"] / min(others) - 1 if row and others else None
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def report(document: dict[str, Any]) -> str:
+    rows = document["rows"]
+    text = (
+        f"MobileNetV2 at {document['width']} of its width, {document['data']} at 3 x 32 x 32, global batch "
+        f"{document['batch']}, SGD 0.1 with momentum 0.9 and decay 5e-4, rates falling to a tenth at half and three "
+        f"quarters: {document['epochs']:g} epochs, {document['fraction']:.0%} of the paper's {EPOCHS} "
+        f"({document['steps']} steps). G is a GPU, M an MLU, {RATIO:.2f} times as fast as by the paper's times. "
+        f"Ranks have one compute thread each. {uneven.MODELLED} Compare ratios with the paper's, not seconds.\n\n"
+        "![Seconds of training](kaitian.svg)\n\n"
+    )
+    cells = []
+    for row in rows:
+        name, policy = row["configuration"], row["policy"]
+        seconds, accuracy = THEIRS.get(name, (None, None))
+        of = of_ideal(rows, name, policy) if not row["late"] else None
+        cells.append([
+            name, policy, uneven.batches_text(row), uneven.figure(row, f"{row['total_s']:.1f}"),
+            uneven.figure(row, uneven.milliseconds(row["step"])), f"{row['accuracy'][-1][1]:.1%}", percent(of),
+            f"{seconds:g}" if seconds else "", f"{accuracy:g}%" if accuracy else "",
+        ])  # fmt: skip
+    titles = ["devices", "policy", "batches", "total s", "step ms, 10 to 90 %", "top-1", "of the ideal sum",
+              "the paper's s", "its top-1"]  # fmt: skip
+    return text + table(titles, cells) + _claims(rows)
+
+
+def _claims(rows: list[dict[str, Any]]) -> str:
+    cells = [["2G+2M against 2G", "42%", *(percent(saved(rows, "2G", policy)) for policy in POLICIES)],
+             ["2G+2M against 2M", "17%", *(percent(saved(rows, "2M", policy)) for policy in POLICIES)]]  # fmt: skip
+    text = "\n## Time saved\n\n" + table(["", "the paper", *POLICIES], cells)
+    text += "\n## Does another device help?\n\nThe time of minmax against the fastest set with fewer of the devices; "
+    text += "below 0 the device helps. The paper's 2G+1M takes 5.2% longer than its 2M.\n\n"
+    return text + table(["devices", "time against the best subset"],
+                        [[name, percent(gain_over_subsets(rows, name))] for name in SUBSETS])  # fmt: skip
