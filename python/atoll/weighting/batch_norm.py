@@ -19,7 +19,7 @@ class SyncBatchNorm(_BatchNorm):
 
     Statistics are those of the samples of all ranks; a rank whose part is empty contributes none. Inputs have shape
     (samples, channels, ...) on any device, float32 or float64 (16-bit types are normalised in float32). Used by a model
-    that `atoll.DataLoader` or `atoll.weights_of` knows, gradients are exactly those of one process with all samples."""
+    that `atoll.DataLoader` knows, gradients are exactly those of one process with all samples."""
 
     weights: "Weights | None" = None
 
