@@ -21,13 +21,7 @@ def log_log(title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[t
         up = (math.log10(y) - y_low) / (y_high - y_low)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        label(WIDTH / 2, 20, title, "middle", size=15),
-        label(WIDTH / 2, HEIGHT - 10, x_name, "middle"),
-        label(12, TOP - 10, y_name, "start"),
-    ]
+    parts = opening(title, x_name, y_name)
     for exponent in range(y_low, y_high + 1):
         _, y = place(2**x_low, 10.0**exponent)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
@@ -47,3 +41,14 @@ def log_log(title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[t
 
 def label(x: float, y: float, text: str, anchor: str, colour: str = "#333333", size: int = 12) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" font-size="{size}">{text}</text>'
+
+
+def opening(title: str, x_name: str, y_name: str) -> list[str]:
+    """An empty chart with its title and the names of its axes; what is drawn follows, then "</svg>"."""
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        label(WIDTH / 2, 20, title, "middle", size=15),
+        label(WIDTH / 2, HEIGHT - 10, x_name, "middle"),
+        label(12, TOP - 10, y_name, "start"),
+    ]

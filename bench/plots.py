@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from chart import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, label
+from chart import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, label, opening
 
 MORE_COLOURS = (*COLOURS, "#6d4c41", "#455a64", "#7cb342")
 Points = Sequence[tuple[float, float]]
@@ -67,13 +67,7 @@ def bars(title: str, y_name: str, groups: Mapping[str, Mapping[str, float]]) -> 
 
 
 def _frame(title: str, x_name: str, y_name: str, y_high: float) -> list[str]:
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        label(WIDTH / 2, 20, title, "middle", size=15),
-        label(WIDTH / 2, HEIGHT - 10, x_name, "middle"),
-        label(12, TOP - 10, y_name, "start"),
-    ]
+    parts = opening(title, x_name, y_name)
     for step in range(6):
         y = HEIGHT - BOTTOM - step / 5 / 1.08 * (HEIGHT - TOP - BOTTOM)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
