@@ -139,7 +139,7 @@ class DataLoader:
         """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
         on all ranks, for any number of ranks."""
         return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
-                **self._facts, "plan": self.planner.state()}  # fmt: skip
+                **self._facts}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another run was, also one with another number of ranks or another global batch. Raises
@@ -152,7 +152,7 @@ class DataLoader:
                     f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}"
                 )
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
-        self.planner.load_state(state["plan"], self._steps)
+        self.planner.resume(self._steps)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every

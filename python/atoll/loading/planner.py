@@ -134,9 +134,6 @@ class Planner:
         assert self._model is not None
         return replica_difference(self._model, self._exchange.group)
 
-    def state(self) -> dict[str, Any]:
-        return self.newest.to_json()
-
-    def load_state(self, state: dict[str, Any], step: int) -> None:
-        """Goes on at `step` with this run's own first plan: devices are measured anew, and may be others."""
+    def resume(self, step: int) -> None:
+        """Goes on at `step` by this run's own first plan: its ranks and devices may be others."""
         self._book = PlanBook(self._follower.first_plan(step))

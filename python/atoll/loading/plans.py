@@ -3,7 +3,6 @@
 
 import bisect
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,13 +20,6 @@ class Plan:
     @property
     def total(self) -> int:
         return sum(self.batches)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "batches": list(self.batches), "factors": list(self.factors)}
-
-    @staticmethod
-    def from_json(text: dict[str, Any]) -> "Plan":
-        return Plan(**{**text, "batches": tuple(text["batches"]), "factors": tuple(text["factors"])})
 
 
 class PlanBook:
