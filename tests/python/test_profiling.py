@@ -10,6 +10,7 @@ from atoll.profiling import saved
 from atoll.profiling.device import DeviceProfile, Measured, sizes_to_try
 from atoll.profiling.memory import predicted_cap
 from atoll.profiling.power import find_meter
+from atoll.weighting.limits import depends_on_batch
 
 CPU = torch.device("cpu")
 
@@ -69,3 +70,16 @@ def test_another_model_or_device_is_another_profile(monkeypatch: pytest.MonkeyPa
     names = {name(4, [1, 2]), name(5, [1, 2]), name(4, [1, 3])}
     monkeypatch.setenv("ATOLL_SIM_SPEED", "2")
     assert len(names | {name(4, [1, 2])}) == 4
+
+
+def test_asking_whether_a_loss_is_a_mean_leaves_frozen_layers_frozen() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).train()
+    model[1].eval()
+    rows = torch.arange(12.0).view(4, 3)
+    for reduce, expected in ((torch.mean, False), (torch.sum, True)):
+        found = depends_on_batch(
+            lambda net, batch, reduce=reduce: reduce(net(batch)), model, rows, [rows[:2], rows[2:]]
+        )
+        assert found is expected
+    assert model[0].training
+    assert not model[1].training

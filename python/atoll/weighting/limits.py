@@ -46,11 +46,12 @@ def depends_on_batch(
 ) -> bool:
     """Whether the loss of a batch is not the mean of the losses of its halves, in evaluation mode. Then no weights make
     uneven batches exact."""
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # a user may have frozen some
     model.eval()
     try:
         whole = float(loss(model, batch))
         mean = sum(float(loss(model, half)) for half in halves) / len(halves)
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     return abs(whole - mean) > TOLERANCE * max(abs(whole), abs(mean))
