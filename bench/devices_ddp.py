@@ -24,7 +24,7 @@ def _measure(settings: Settings, library: str) -> dict[str, Any]:
     model = {"layers": 2, "width": 64, "batch": 8} if settings.quick else model_of(LAYERS, WIDTH, BATCH)
     with TorchRanks(places(device, environment | MODELLED), list(NAMES)) as ranks:
         ranks.ask("training", kind="ddp", names=list(NAMES), **model)
-        samples = paired_blocks(ranks, NAMES, settings.rounds(61))
+        samples = paired_blocks(ranks, NAMES, settings.rounds(241))
         differ = max(answer["relative"] for answer in ranks.ask("training_differ", names=list(NAMES)))
         late = oversubscribed(ranks)
     if differ > 1e-5:
