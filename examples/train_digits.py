@@ -9,6 +9,7 @@ Prints the accuracy on a fifth of the digits that training never sees."""
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,12 +46,14 @@ def make_network() -> nn.Module:
 
 
 def train(
-    model: nn.Module, data: TensorDataset, epochs: int, batch: int, progress: Callable[[int, int, float], None]
+    model: nn.Module,
+    loader: Any,
+    set_epoch: Callable[[int], None],
+    epochs: int,
+    progress: Callable[[int, int, float], None],
 ) -> None:
     """`progress(step, steps, loss)` is called after every step with the mean loss of this rank's epoch so far."""
     device = next(model.parameters()).device
-    sampler = DistributedSampler(data, seed=SEED)
-    loader = DataLoader(data, batch_size=batch, sampler=sampler)
     steps = epochs * len(loader)
     # The variant that PyTorch would choose differs between device types in the last bits.
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, foreach=False)
@@ -58,7 +61,7 @@ def train(
     model.train()
     step = 0
     for epoch in range(epochs):
-        sampler.set_epoch(epoch)
+        set_epoch(epoch)
         losses = 0.0
         for index, (images, labels) in enumerate(loader, start=1):
             optimizer.zero_grad()
@@ -97,7 +100,9 @@ def main() -> None:
         if dist.get_rank() == 0 and step % (steps // arguments.epochs) == 0:
             print(f"step {step} of {steps}: loss {loss:.4f}", flush=True)
 
-    train(model, train_data, arguments.epochs, arguments.batch, progress)
+    sampler = DistributedSampler(train_data, seed=SEED)
+    loader = DataLoader(train_data, batch_size=arguments.batch, sampler=sampler)
+    train(model, loader, sampler.set_epoch, arguments.epochs, progress)
     if dist.get_rank() == 0:
         print(f"accuracy on the held-out fifth: {accuracy(model.module, test_data):.1%}", flush=True)
     dist.destroy_process_group()
