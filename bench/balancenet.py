@@ -122,7 +122,7 @@ def _plot(rows: list[dict[str, Any]], layout: str) -> str:
     for row in uneven.counted(rows):
         if row["layout"] == layout:
             groups.setdefault(row["model"], {})[row["contender"]] = row["samples_per_s"]
-    return plots.bars(f"Samples per second, devices {layout}", "samples/s", groups) if groups else ""
+    return plots.bars(f"Samples per second, devices {layout}", "samples/s", groups)
 
 
 def report(document: dict[str, Any]) -> str:

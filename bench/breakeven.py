@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import chart
+import plots
 import uneven
 from atoll import _C
 from bridge import rate_text
@@ -102,7 +103,7 @@ def _plot(rows: list[dict[str, Any]]) -> str:
     for row in uneven.counted(rows):
         lines.setdefault(f"{row['gradient_bytes'] / 1e6:.2f} MB", []).append((row["rate"] / 1e6, ratio(row)))
     title = "Step of two islands by that of one: below 1 the second one pays"
-    return chart.log_log(title, "Mbit/s", "ratio", lines) if lines else ""
+    return chart.log_log(title, "Mbit/s", "ratio", lines) if lines else plots.nothing(title)
 
 
 def report(document: dict[str, Any]) -> str:

@@ -70,6 +70,11 @@ class TorchRanks:
             self.close()
             raise
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, by rank."""
+        return [process.pid for process in self._processes]
+
     def ask(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
         """Sends one command to all ranks; returns their answers. Raises RuntimeError naming a rank that has ended."""
         for process in self._processes:

@@ -65,9 +65,7 @@ def recovered(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _plot(document: dict[str, Any]) -> str:
-    first = [row for row in document["rows"] if row["turn"] == 0]
-    if any(row["late"] for row in first):
-        return ""
+    first = uneven.counted([row for row in document["rows"] if row["turn"] == 0])
     lines = {row["case"]: [(float(at), s * 1e3) for at, s in enumerate(row["steps_s"])][3:] for row in first}
     return plots.lines(f"Steps before and after the change at step {document['change']}", "step", "ms", lines)
 

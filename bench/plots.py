@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small plots as SVG: lines on linear axes with marks, and bars in groups."""
+"""Small plots as SVG: lines on linear axes with marks, and bars in groups. Without data they say so."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +15,8 @@ def lines(
     """`marks`: points with a name beside each, in the colour of the line of the same place."""
     marks = marks or {}
     points = [point for line in [*of.values(), *marks.values()] for point in line]
+    if not points:
+        return nothing(title)
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_high = max(y for _, y in points) * 1.08 or 1.0
 
@@ -42,6 +44,8 @@ def lines(
 
 def bars(title: str, y_name: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     """A group per name, a bar per name in it; equal names have equal colours."""
+    if not groups:
+        return nothing(title)
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     y_high = max(value for group in groups.values() for value in group.values()) * 1.08 or 1.0
     parts = _frame(title, "", y_name, y_high)
@@ -64,6 +68,11 @@ def bars(title: str, y_name: str, groups: Mapping[str, Mapping[str, float]]) -> 
         colour = MORE_COLOURS[index % len(MORE_COLOURS)]
         parts.append(label(WIDTH - RIGHT - 10, TOP + 14 + 16 * index, name, "end", colour))
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def nothing(title: str) -> str:
+    text = label(WIDTH / 2, HEIGHT / 2, "no figures: this machine could not keep the modelled times", "middle")
+    return "\n".join([*opening(title, "", ""), text, "</svg>"]) + "\n"
 
 
 def _frame(title: str, x_name: str, y_name: str, y_high: float) -> list[str]:

@@ -14,6 +14,7 @@ import online
 import parity
 import shares
 import startup
+import throttled
 from results import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -26,6 +27,7 @@ SCENARIOS: dict[str, Scenario] = {
     "startup": startup,
     "kaitian": kaitian,
     "shares": shares,
+    "throttled": throttled,
     "balancenet": balancenet,
     "online": online,
     "parity": parity,

@@ -58,8 +58,6 @@ def _plot(part: dict[str, Any]) -> str:
 
     sweep = points(part["sweep"])
     marks = {row["policy"]: points([row]) for row in uneven.counted(part["policies"])}
-    if not sweep:
-        return ""
     title = f"Step time, one device {part['ratio']:g} times as fast as the other"
     return plots.lines(title, "share of the fast device in percent", "ms", {"fixed shares": sweep}, marks)
 

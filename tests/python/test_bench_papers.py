@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -30,8 +31,9 @@ def document_of(name: str, folder: Path) -> tuple[dict[str, Any], str]:
 @pytest.mark.verify
 def test_kaitian_writes_its_page(tmp_path: Path) -> None:
     document, page = document_of("kaitian", tmp_path)
-    assert [(row["configuration"], row["policy"]) for row in document["rows"]] == [
-        ("2G", "equal"), ("2M", "equal"), ("2G+2M", "equal"), ("2G+2M", "kaitian"), ("2G+2M", "minmax")
+    assert [(row["configuration"], row["backend"], row["policy"]) for row in document["rows"]] == [
+        ("2G", "atoll", "equal"), ("2G", "inner", "equal"), ("2M", "atoll", "equal"), ("2M", "inner", "equal"),
+        ("2G+2M", "atoll", "equal"), ("2G+2M", "atoll", "kaitian"), ("2G+2M", "atoll", "minmax")
     ]  # fmt: skip
     for row in document["rows"]:
         assert sum(row["batches"]) == 16
@@ -49,6 +51,15 @@ def test_shares_writes_its_page(tmp_path: Path) -> None:
     assert "minmax" in [row["policy"] for row in part["policies"]]
     assert "## 2 : 1" in page
     assert (tmp_path / "shares-2.svg").exists()
+
+
+@pytest.mark.verify
+def test_throttled_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("throttled", tmp_path)
+    cases = [row["case"] for row in document["rows"]]
+    assert cases == ["fast alone", "slow alone", "equal", "kaitian", "minmax"]
+    assert all(sum(row["batches"]) == (4 if "alone" in row["case"] else 8) for row in document["rows"])
+    assert "| slow alone | 4 |" in page
 
 
 @pytest.mark.verify
@@ -94,8 +105,15 @@ def test_breakeven_writes_its_page(tmp_path: Path) -> None:
     assert "| 0.47 MB | 1 Gbit/s |" in page
 
 
+def test_plots_without_figures_say_so(load: Any) -> None:
+    plots = load("plots")
+    for drawing in (plots.bars("Times", "s", {}), plots.lines("Steps", "step", "ms", {"static": []})):
+        assert any("no figures" in text for text in ElementTree.fromstring(drawing).itertext())
+
+
 def row_of(configuration: str, policy: str, rate: float, seconds: float, late: list[int]) -> dict[str, Any]:
-    return {"configuration": configuration, "policy": policy, "samples_per_s": rate, "total_s": seconds, "late": late}
+    return {"configuration": configuration, "backend": "atoll", "policy": policy, "samples_per_s": rate,
+            "total_s": seconds, "late": late}  # fmt: skip
 
 
 def test_what_is_claimed_of_kaitian(load: Any) -> None:
@@ -108,6 +126,10 @@ def test_what_is_claimed_of_kaitian(load: Any) -> None:
     assert kaitian.saved(rows, "2G") == pytest.approx(0.55)
     assert kaitian.saved(rows, "2G", "equal") == pytest.approx(0.45)
     assert kaitian.gain_over_subsets(rows, "2G+1M") == pytest.approx(13 / 17 - 1)
+    assert kaitian.overhead(rows, "2G") is None
+    rows.append({**row_of("2G", "equal", 101, 19, []), "backend": "inner"})
+    assert kaitian.overhead(rows, "2G") == pytest.approx(20 / 19 - 1)
+    assert kaitian.best(rows, "2G")["total_s"] == 20
     rows[1]["late"] = [0]  # no figure from it
     assert kaitian.of_ideal(rows, "2G+2M") is None
     assert kaitian.saved(rows, "2M") is None

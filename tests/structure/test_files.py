@@ -28,7 +28,8 @@ def files(suffixes: set[str]) -> list[Path]:
     folders = [ROOT / name for name in FOLDERS]
     nested = (path for folder in folders for path in folder.rglob("*"))
     found = [path for path in [*ROOT.iterdir(), *nested] if path.is_file() and path.suffix in suffixes]
-    return sorted(path for path in found if "__pycache__" not in path.parts and "seeds" not in path.parts)
+    skipped = {"__pycache__", "seeds", ".git"}  # .git is a file in a linked work tree
+    return sorted(path for path in found if not skipped.intersection(path.relative_to(ROOT).parts))
 
 
 def relative(path: Path) -> str:
