@@ -4,7 +4,6 @@
 import itertools
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,13 +32,13 @@ def wrapped() -> DistributedDataParallel:
     return DistributedDataParallel(network(place=device()), bucket_cap_mb=0.001)
 
 
-def train_alone(epochs: int, seed: int) -> nn.Module:
-    model, data = network(), dataset()
+def train_alone(epochs: int, seed: int, samples: int = SAMPLES, batch: int = BATCH) -> nn.Module:
+    model, data = network(), dataset(samples)
     update = sgd(model.parameters())
     for epoch in range(epochs):
         order = torch.as_tensor(atoll._C.permutation(len(data), seed, epoch))
-        for first in range(0, len(data), BATCH):
-            inputs, targets, _ = data[order[first : first + BATCH]]
+        for first in range(0, len(data), batch):
+            inputs, targets, _ = data[order[first : first + batch]]
             update.zero_grad()
             nn.functional.cross_entropy(model(inputs), targets).backward()
             update.step()
@@ -115,28 +114,3 @@ def test_workers_and_streams(rank: int, size: int) -> None:
         loader = atoll.DataLoader(source, BATCH, model=model, policy="fixed", shares=[3, 1, 2], num_workers=workers,
                                   samples=SAMPLES if isinstance(source, Flow) else None)  # fmt: skip
         check_exactly_once(train(model, loader, 2))
-
-
-@on_layouts("AA")
-def test_refusals(rank: int, size: int) -> None:
-    model = wrapped()
-    for options, said in (
-        ({"policy": "fixed", "shares": [1, 2]}, "without their weights"),
-        ({"model": model, "policy": "fixed"}, "belong together"),
-        ({"model": model, "policy": "fixed", "shares": [1, 2, 3]}, "3 shares for 2 ranks"),
-        ({"model": model, "batch_size": 3}, "batch_size cannot be given"),
-        ({"model": model, "global_batch": 1}, "cannot give 1 to each of 2 ranks"),
-        ({"model": model, "max_batch": 5, "settings": UNMEASURED}, "10"),
-    ):
-        arguments: dict[str, Any] = {"global_batch": BATCH, **options}
-        with pytest.raises(ValueError, match=said):
-            atoll.DataLoader(dataset(), **arguments)
-    with pytest.raises(ValueError, match="global_batch differs: 24 on rank 0; 25 on rank 1"):
-        atoll.DataLoader(dataset(), BATCH + rank, policy="equal")
-    with pytest.raises(ValueError, match="dataset differs: 157 on rank 0; 158 on rank 1"):
-        atoll.DataLoader(dataset(SAMPLES + rank), BATCH, policy="equal")
-    with pytest.raises(ValueError, match="order differs"):
-        for _ in atoll.DataLoader(dataset(), BATCH, policy="equal", sampler=range(rank, SAMPLES)):
-            pass
-    with pytest.raises(ValueError, match="the dataset is empty"):
-        atoll.DataLoader([], BATCH, policy="equal")
