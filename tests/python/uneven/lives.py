@@ -11,6 +11,7 @@ from typing import Any
 
 import atoll
 from test_following import Paced
+from uneven_training import workers
 
 EPOCHS, SAMPLES, BATCH, SEED = 2, 301, 16, 4
 LONGEST = 11  # steps of a life that does not end with the training: three of them are less than it
@@ -77,12 +78,6 @@ def make_loader(life: Life, rank: int, dataset: Any, model: Any) -> atoll.DataLo
                               **workers(life.workers))  # fmt: skip
     Paced(rank, random_pace(life.seed)).put_into(loader)
     return loader
-
-
-def workers(number: int) -> dict[str, Any]:
-    """Options of a loader whose workers are forked, as an ordinary program's are: the ranks of tests would start them
-    anew, and each would import PyTorch."""
-    return {"num_workers": number, "multiprocessing_context": "fork" if number else None}
 
 
 class Record:

@@ -18,6 +18,7 @@ from client_ranks import on_layouts
 from support import Ranks, device
 from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from training import check_close, network
+from uneven_training import workers
 
 
 class Paced:
@@ -45,10 +46,10 @@ def slow_later(rank: int, step: int) -> float:
 
 @on_layouts("AAA", "ab")
 def test_the_plan_follows(rank: int, size: int) -> None:
-    for workers in (0, 2):
+    for number in (0, 2):
         model = wrapped()
         settings = atoll.Settings(measure=False, update_interval=2, patience=1)
-        loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings, num_workers=workers)
+        loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings, **workers(number))
         Paced(rank, slow_later).put_into(loader)
         assert len(set(loader.batch_sizes())) == 1
         check_exactly_once(train(model, loader, 4))

@@ -14,7 +14,7 @@ import atoll
 from client_ranks import on_layouts
 from support import device
 from training import CLASSES, FEATURES, check_close, check_equal_bits, network
-from uneven_training import sgd
+from uneven_training import sgd, workers
 
 SAMPLES, BATCH = 157, 24
 EXACT = 1e-12
@@ -109,8 +109,8 @@ class Flow(IterableDataset[Any]):
 
 @on_layouts("AAA")
 def test_workers_and_streams(rank: int, size: int) -> None:
-    for source, workers in ((Numbers(), 0), (Numbers(), 2), (Flow(False), 0), (Flow(True), 0)):
+    for source, number in ((Numbers(), 0), (Numbers(), 2), (Flow(False), 0), (Flow(True), 0)):
         model = wrapped()
-        loader = atoll.DataLoader(source, BATCH, model=model, policy="fixed", shares=[3, 1, 2], num_workers=workers,
-                                  samples=SAMPLES if isinstance(source, Flow) else None)  # fmt: skip
+        loader = atoll.DataLoader(source, BATCH, model=model, policy="fixed", shares=[3, 1, 2],
+                                  samples=SAMPLES if isinstance(source, Flow) else None, **workers(number))  # fmt: skip
         check_exactly_once(train(model, loader, 2))
