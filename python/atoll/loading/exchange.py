@@ -2,12 +2,16 @@
 """Small facts from every rank to every rank of a group."""
 
 import json
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from atoll._newer_torch import all_gather_single
+
+Made = TypeVar("Made")
 
 
 class Exchange:
@@ -28,7 +32,7 @@ class Exchange:
 
     def facts(self, own: Any) -> list[Any]:
         """What JSON can say, from each rank, by rank."""
-        text = json.dumps(own, sort_keys=True).encode()
+        text = _as_json(own).encode()
         longest = int(max(size for (size,) in self.numbers([len(text)])))
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -37,16 +41,32 @@ class Exchange:
         rows = everyone.cpu().view(self.ranks, longest)
         return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 
-    def agree(self, what: str, own: dict[str, Any], way_out: str) -> None:
-        """Raises ValueError on all ranks when they differ in one of the facts, naming it, the values and the ranks."""
-        everyone = self.facts(own)
-        for name in sorted({name for facts in everyone for name in facts}):
+    def agree(self, what: str, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
+        """What this rank makes for itself; `own` returns it, and facts that must be the same on all ranks. Where it
+        raises on some rank, it ends on all: there with its own error, elsewhere with ValueError of its text. Raises
+        ValueError on all ranks when they differ in one of the facts, naming it, the values and the ranks."""
+        try:
+            made, facts = own()
+            _as_json(facts)
+        except Exception as error:
+            self.facts([f"{type(error).__name__}: {error}", {}])
+            raise
+        everyone = self.facts(["", facts])
+        for rank, (problem, _) in enumerate(everyone):
+            if problem:
+                raise ValueError(f"{what}: rank {rank} has a {problem}")
+        for name in sorted({name for _, its in everyone for name in its}):
             by_value: dict[str, list[int]] = {}
-            for rank, facts in enumerate(everyone):
-                by_value.setdefault(json.dumps(facts.get(name)), []).append(rank)
+            for rank, (_, its) in enumerate(everyone):
+                by_value.setdefault(json.dumps(its.get(name)), []).append(rank)
             if len(by_value) > 1:
                 said = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
                 raise ValueError(f"{what}: {name} differs: {said}. {way_out}")
+        return made
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=operator.index)  # other libraries have integers of their own
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -2,6 +2,7 @@
 """`atoll.DataLoader`: one global batch per step, cut among the ranks as the plan says, with gradients weighted to
 match."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,18 +14,25 @@ import torch.utils.data
 from torch import nn
 
 from atoll import _C
-from atoll.loading.exchange import Exchange
+from atoll._build_info import VERSION
+from atoll.loading.arguments import check_counts, shared
+from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
-from atoll.loading.order import Order
 from atoll.loading.planner import Planner
 from atoll.loading.settings import Settings
-from atoll.loading.stream import Stream, as_positions
+from atoll.loading.source import Source, source_of
+from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
 from atoll.loading.windows import Slice
+from atoll.loading.workers import EndsWithRank
 from atoll.weighting.elements import Total, counted
 from atoll.weighting.part import Part
-from atoll.weighting.weights import weights_of
+from atoll.weighting.weights import Weights, weights_of
 
-STATE_VERSION = 1
+SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
+SAME_PLACE = (
+    "All ranks must load the same samples in the same order, from the same state on, and leave a loop after the same "
+    "step."
+)
 
 
 class DataLoader:
@@ -49,7 +57,8 @@ class DataLoader:
 
     Where a rank has no sample in a step it gets one that counts nothing (`weight` is 0), to take part in collectives.
 
-    Raises ValueError on every rank when arguments are wrong, contradict each other, or differ between ranks."""
+    Raises ValueError or TypeError on every rank when arguments of any of them are wrong or contradict each other, or
+    differ between ranks."""
 
     def __init__(
         self, dataset: Any, global_batch: int, *, model: nn.Module | None = None, policy: str = "minmax",
@@ -58,40 +67,47 @@ class DataLoader:
         False, max_batch: int | None = None, micro_batch: int | None = None, elements: Callable[[Any], float] | None =
         None, group: dist.ProcessGroup | None = None, settings: Settings | None = None, **loader_options: Any,
     ) -> None:  # fmt: skip
-        for name in {"batch_size", "batch_sampler"} & set(loader_options):
-            raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
-        self.global_batch, self._drop_last, self._elements = global_batch, drop_last, elements
-        self._weights = None if model is None else weights_of(model)
-        group = group or (self._weights.group if self._weights else dist.distributed_c10d._get_default_group())
-        device = next(model.parameters()).device if model is not None else torch.device("cpu")
-        self._exchange = Exchange(group, device)
-        self._options = loader_options
-        self._dataset = as_positions(dataset, samples)
-        self._is_stream = isinstance(self._dataset, Stream)
-        self._order = Order(
-            len(self._dataset), seed, shuffle=shuffle and not self._is_stream, sampler=sampler, weights=weights,
-            samples=samples,
-        )  # fmt: skip
-        self._facts = {
-            "global_batch": global_batch,
-            "seed": seed,
-            "drop_last": drop_last,
-            "dataset": len(self._dataset),
-        }
-        self._exchange.agree("atoll.DataLoader", self._facts, "Give all ranks the same arguments and the same dataset.")
+        settings = settings or Settings()
+        self._drop_last, self._elements, self._options = drop_last, elements, loader_options
+        self._exchange = Exchange(group or _group_of(model), _device_of(model))
+
+        def own() -> tuple[tuple[Weights | None, Source], dict[str, Any]]:
+            for name in {"batch_size", "batch_sampler"} & set(loader_options):
+                raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
+            check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
+            weighing = None if model is None else weights_of(model)
+            source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
+            facts = {"Atoll": VERSION, "dataset": len(source.dataset), "samples": source.samples, "seed": seed,
+                     "global_batch": global_batch, "drop_last": drop_last, "policy": policy, "shares": _plain(shares),
+                     "model": model is not None, "elements": elements is not None, **shared(settings)}  # fmt: skip
+            return (weighing, source), facts
+
+        self._weights, self._source = self._agreed(own, SAME_ARGUMENTS)
+        self.global_batch, self._seed, self._samples = int(global_batch), seed, self._source.samples
         self.planner = Planner(
-            self._exchange, global_batch, policy=policy, shares=shares, max_batch=max_batch, micro_batch=micro_batch,
-            model=model, weights=self._weights, settings=settings or Settings(), seed=seed,
+            self._exchange, self.global_batch, policy=policy, shares=shares, max_batch=max_batch,
+            micro_batch=micro_batch, model=model, weights=self._weights, settings=settings, seed=seed,
             batch_of=self._sample_batch,
         )  # fmt: skip
+        if drop_last and self._samples < self.planner.samples(0):
+            raise ValueError(
+                f"drop_last=True leaves no step: an epoch has {self._samples} samples, a step "
+                f"{self.planner.samples(0)}; lower global_batch, or give drop_last=False"
+            )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
-        self._loader = torch.utils.data.DataLoader(self._dataset, batch_sampler=self._feed, **loader_options)
-        self._samples = (
-            len(self._order.of_epoch(0)) if sampler is not None or weights is not None else len(self._dataset)
-        )
+        self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
         self.epoch, self._position, self._steps = 0, 0, 0
+        self._order_hash: int | None = None
+        self._iteration: object = None
         self._slice: Slice | None = None
         self._part: Part | None = None
+
+    def _agreed(self, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
+        return self._exchange.agree("atoll.DataLoader", own, way_out)
+
+    def _torch_loader(self) -> tuple["torch.utils.data.DataLoader[Any]", dict[str, Any]]:
+        options = {**self._options, "worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
+        return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 
     def __len__(self) -> int:
         """Steps in an epoch."""
@@ -139,26 +155,26 @@ class DataLoader:
         """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
         on all ranks, for any number of ranks."""
         return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
-                **self._facts}  # fmt: skip
+                "order": self._order_hash if self._position else None, "dataset": len(self._source.dataset),
+                "seed": self._seed, "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another run was, also one with another number of ranks or another global batch. Raises
-        ValueError for a state of another dataset, seed or version."""
-        if state.get("version") != STATE_VERSION:
-            raise ValueError(f"a state of version {state.get('version')}; this Atoll reads version {STATE_VERSION}")
-        for name in ("dataset", "seed"):
-            if state[name] != self._facts[name]:
-                raise ValueError(
-                    f"the state is of a training with {name} {state[name]}, this one has {self._facts[name]}"
-                )
+        """Goes on where another run was, also one with another number of ranks or another global batch: the next step
+        begins at the state's position. All ranks must load the same state; the next iteration finds out where they have
+        not. Raises ValueError for a damaged state, and for one of another dataset, seed or version."""
+        check_state(state, len(self._source.dataset), self._seed)
+        if not self._source.order.is_drawn:
+            check_position(state["position"], self._samples)
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
+        self._order_hash = state["order"]
         self.planner.resume(self._steps)
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every
         re-plan."""
         order = self._agreed_order()
-        self._feed.begin(order, self._position, self._steps, self.epoch if self._is_stream else None)
+        self._iteration = mine = object()
+        self._feed.begin(order, self._position, self._steps, self.epoch if self._source.is_stream else None)
         self.planner.asks()
         for of, part, batch in self._parts():
             self._slice, self._part = of, part
@@ -169,6 +185,8 @@ class DataLoader:
             if part.is_last:
                 self._position, self._steps = of.window.last, self._steps + 1
             yield batch
+            if self._iteration is not mine:
+                raise RuntimeError("a newer iteration over this atoll.DataLoader has begun: only that can go on")
             if part.is_last:
                 self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
             self.planner.asks()
@@ -200,15 +218,39 @@ class DataLoader:
             yield replace(of, is_first=first, is_last=last), Part(counts[index], total, first, last), batch
 
     def _agreed_order(self) -> torch.Tensor:
-        order = self._order.of_epoch(self.epoch)
-        self._samples = len(order)
-        facts = {"epoch": self.epoch, "position": self._position, "order": _C.index_hash(order)}
-        self._exchange.agree("atoll.DataLoader", facts, "All ranks must load the same samples in the same order.")
+        of_state = self._order_hash if self._position else None
+
+        def own() -> tuple[torch.Tensor, dict[str, Any]]:
+            order = self._source.order.of_epoch(self.epoch)
+            check_position(self._position, len(order))
+            return order, {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
+                           "order": _C.index_hash(order)}  # fmt: skip
+
+        order = self._agreed(own, SAME_PLACE)
+        self._samples, self._order_hash = len(order), _C.index_hash(order)
+        check_order(of_state, self._order_hash)
         return order
 
     def _sample_batch(self, size: int, first: int = 0) -> Any:
         """`size` collated samples for measurements, from one of the dataset's first on, again from the beginning where
         it is too short."""
-        places = [(first + index) % len(self._dataset) for index in range(size)]
+        places = [(first + index) % len(self._source.dataset) for index in range(size)]
         collate = self._options.get("collate_fn") or torch.utils.data.default_collate
-        return collate([self._dataset[(0, place) if self._is_stream else place] for place in places])
+        return collate([self._source.dataset[(0, place) if self._source.is_stream else place] for place in places])
+
+
+def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
+    """Which reduces the model's gradients; the default one where nothing does."""
+    if model is not None:
+        with contextlib.suppress(TypeError):  # said by all ranks together
+            return weights_of(model).group
+    return dist.distributed_c10d._get_default_group()
+
+
+def _device_of(model: nn.Module | None) -> torch.device:
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _plain(shares: Sequence[float] | None) -> list[float] | None:
+    return None if shares is None else [float(share) for share in shares]

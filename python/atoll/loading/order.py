@@ -27,6 +27,8 @@ class Order:
             )
         self._size = size
         self._samples = size if samples is None else samples
+        self.is_drawn = sampler is not None or weights is not None
+        """Whether an epoch has as many samples as a sampler or weights give, not those of the dataset."""
 
     def of_epoch(self, epoch: int) -> torch.Tensor:
         """Indices into the dataset by position, as int64."""
@@ -34,9 +36,16 @@ class Order:
             set_epoch = getattr(self._sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-            return torch.tensor(list(self._sampler), dtype=torch.int64)
+            return self._checked(torch.tensor(list(self._sampler), dtype=torch.int64))
         if self._weights is not None:
             return _C.draw(self._weights, self._samples, self._seed, epoch)
         if self._shuffle:
             return _C.permutation(self._size, self._seed, epoch)
         return torch.arange(self._size, dtype=torch.int64)
+
+    def _checked(self, indices: torch.Tensor) -> torch.Tensor:
+        outside = indices[(indices < 0) | (indices >= self._size)]
+        if len(outside):
+            raise ValueError(f"the sampler gave index {outside[0]}, the dataset has {self._size} samples: give 0 to "
+                             f"{self._size - 1}")  # fmt: skip
+        return indices

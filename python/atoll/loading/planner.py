@@ -52,9 +52,20 @@ class Planner:
         self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
         self._book = PlanBook(self._follower.first_plan())
         self._windows = 0
+        if model is None:
+            self._check_even()
         log.info("plan %d: batches %s", self.newest.version, list(self.newest.batches))
         if model is not None and exchange.rank == 0:
             self._warn(model, batch_of)
+
+    def _check_even(self) -> None:
+        """Without weights shares must be equal, as far as the batch allows."""
+        batches = self.newest.batches
+        if max(batches) - min(batches) > self._settings.quantum:
+            raise ValueError(
+                f"max_batch makes the shares {list(batches)} uneven, and without their weights gradients would be "
+                "wrong: give model=DistributedDataParallel(net), or lower global_batch"
+            )
 
     def _warn(self, model: nn.Module, batch_of: Callable[..., Any]) -> None:
         """Of what no weights can make exact."""
@@ -62,7 +73,7 @@ class Planner:
             log.warning("%s", text)
         if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
             whole, half = (to_device(batch_of(size), self._device) for size in (4, 2))
-            rest = to_device(batch_of(4, 2), self._device)
+            rest = to_device(batch_of(2, 2), self._device)
             if depends_on_batch(self._settings.forward, model.module, whole, [half, rest]):
                 log.warning(
                     "the loss of a batch is not the mean over its samples: uneven shares cannot be exact with it"
@@ -116,7 +127,8 @@ class Planner:
         if interval and steps % interval == 0:
             self._windows += 1
             memory = memory_used(self._device)
-            made = self._follower.observe(self._times.take(), plan, steps, epoch, next_step, memory, self._checksum())
+            first_step = max(next_step, self.newest.first_step + 1)  # several steps may wait behind one with many parts
+            made = self._follower.observe(self._times.take(), plan, steps, epoch, first_step, memory, self._checksum())
             if made is not None:
                 self._book.add(made)
                 log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
@@ -137,3 +149,4 @@ class Planner:
     def resume(self, step: int) -> None:
         """Goes on at `step` by this run's own first plan: its ranks and devices may be others."""
         self._book = PlanBook(self._follower.first_plan(step))
+        self._tails.clear()  # ranks may have asked for unlike ones

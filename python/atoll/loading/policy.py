@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from atoll import _C
+from atoll.loading.arguments import check_replay, check_shares
 from atoll.loading.facts import RankFacts
 from atoll.loading.settings import Settings
 
@@ -28,18 +29,21 @@ class Policy:
             )
         if (name == "fixed") != (shares is not None):
             raise ValueError('shares and policy="fixed" belong together: give both, or neither')
-        if shares is not None and len(shares) != ranks:
-            raise ValueError(f"{len(shares)} shares for {ranks} ranks: give one for each")
-        if name != "equal" and not is_weighted:
+        if shares is not None:
+            check_shares(shares, ranks)
+        if settings.replay is not None:
+            check_replay(settings.replay, global_batch, ranks, settings.form)
+        if not is_weighted and (name != "equal" or settings.replay is not None):
+            made_by = f'policy "{name}"' if name != "equal" else "Settings(replay=...)"
             raise ValueError(
-                f'policy "{name}" makes uneven shares, and without their weights gradients would be wrong: give '
-                'model=DistributedDataParallel(net), or policy="equal"'
+                f"{made_by} makes uneven shares, and without their weights gradients would be wrong: give "
+                'model=DistributedDataParallel(net), or policy="equal" and no replay'
             )
         self.name, self.global_batch, self._settings = name, global_batch, settings
         self.needs_costs = name not in NEED_NO_COSTS
         self._request: dict[str, Any] = {"policy": name, "seed": seed, "form": settings.form}
         if shares is not None:
-            self._request["shares"] = list(shares)
+            self._request["shares"] = [float(share) for share in shares]
 
     def request(self, facts: list[RankFacts]) -> dict[str, Any]:
         """Of the planner, for a whole step."""

@@ -25,7 +25,11 @@ class BatchSampler(Sampler[list[int]]):
         self, dataset: Any, global_batch: int, scores: Sequence[float], *, seed: int = 0, shuffle: bool = True,
         drop_last: bool = False, rank: int | None = None,
     ) -> None:  # fmt: skip
+        if rank is None and len(scores) != dist.get_world_size():
+            raise ValueError(f"{len(scores)} scores for {dist.get_world_size()} ranks: give one for each")
         self._rank = dist.get_rank() if rank is None else rank
+        if not 0 <= self._rank < len(scores):
+            raise ValueError(f"rank={self._rank}, and {len(scores)} scores are for ranks 0 to {len(scores) - 1}")
         self._scores, self._global_batch, self._drop_last = list(scores), global_batch, drop_last
         self._order = Order(len(dataset), seed, shuffle=shuffle)
         self._samples, self.epoch = len(dataset), 0

@@ -50,12 +50,14 @@ class _BucketWeights(_DdpWeights):
         super().__init__(model)
         self._inner: Hook | None = None
         self._inner_state: Any = None
+        self._works: list[dist.Work] = []  # of this backward pass
         model.register_comm_hook(None, self._reduce)
         model.register_comm_hook = self._take_hook  # type: ignore[method-assign]
 
     def begin(self, part: Part) -> None:
         before = self.part
         super().begin(part)
+        self._works.clear()
         if not part.is_first and before is not None and before.own != part.own:
             if part.own == 0:
                 raise RuntimeError("an empty part after others of its step: empty ones come first")
@@ -87,8 +89,18 @@ class _BucketWeights(_DdpWeights):
             return self._inner(self._inner_state, bucket)
         self.scale(buffer, 1)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)
+        self._works.append(work)
+        if bucket.is_last():
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
         return reduced
+
+    def _wait(self) -> None:
+        """At the end of the backward pass, where DDP is about to wait: an error keeps its type here, and becomes a
+        RuntimeError in the callback of a future."""
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
 
 
 class _GradientWeights(_DdpWeights):

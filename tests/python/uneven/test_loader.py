@@ -4,7 +4,6 @@
 import itertools
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,7 +14,7 @@ import atoll
 from client_ranks import on_layouts
 from support import device
 from training import CLASSES, FEATURES, check_close, check_equal_bits, network
-from uneven_training import sgd
+from uneven_training import sgd, workers
 
 SAMPLES, BATCH = 157, 24
 EXACT = 1e-12
@@ -33,13 +32,13 @@ def wrapped() -> DistributedDataParallel:
     return DistributedDataParallel(network(place=device()), bucket_cap_mb=0.001)
 
 
-def train_alone(epochs: int, seed: int) -> nn.Module:
-    model, data = network(), dataset()
+def train_alone(epochs: int, seed: int, samples: int = SAMPLES, batch: int = BATCH) -> nn.Module:
+    model, data = network(), dataset(samples)
     update = sgd(model.parameters())
     for epoch in range(epochs):
         order = torch.as_tensor(atoll._C.permutation(len(data), seed, epoch))
-        for first in range(0, len(data), BATCH):
-            inputs, targets, _ = data[order[first : first + BATCH]]
+        for first in range(0, len(data), batch):
+            inputs, targets, _ = data[order[first : first + batch]]
             update.zero_grad()
             nn.functional.cross_entropy(model(inputs), targets).backward()
             update.step()
@@ -110,33 +109,8 @@ class Flow(IterableDataset[Any]):
 
 @on_layouts("AAA")
 def test_workers_and_streams(rank: int, size: int) -> None:
-    for source, workers in ((Numbers(), 0), (Numbers(), 2), (Flow(False), 0), (Flow(True), 0)):
+    for source, number in ((Numbers(), 0), (Numbers(), 2), (Flow(False), 0), (Flow(True), 0)):
         model = wrapped()
-        loader = atoll.DataLoader(source, BATCH, model=model, policy="fixed", shares=[3, 1, 2], num_workers=workers,
-                                  samples=SAMPLES if isinstance(source, Flow) else None)  # fmt: skip
+        loader = atoll.DataLoader(source, BATCH, model=model, policy="fixed", shares=[3, 1, 2],
+                                  samples=SAMPLES if isinstance(source, Flow) else None, **workers(number))  # fmt: skip
         check_exactly_once(train(model, loader, 2))
-
-
-@on_layouts("AA")
-def test_refusals(rank: int, size: int) -> None:
-    model = wrapped()
-    for options, said in (
-        ({"policy": "fixed", "shares": [1, 2]}, "without their weights"),
-        ({"model": model, "policy": "fixed"}, "belong together"),
-        ({"model": model, "policy": "fixed", "shares": [1, 2, 3]}, "3 shares for 2 ranks"),
-        ({"model": model, "batch_size": 3}, "batch_size cannot be given"),
-        ({"model": model, "global_batch": 1}, "cannot give 1 to each of 2 ranks"),
-        ({"model": model, "max_batch": 5, "settings": UNMEASURED}, "10"),
-    ):
-        arguments: dict[str, Any] = {"global_batch": BATCH, **options}
-        with pytest.raises(ValueError, match=said):
-            atoll.DataLoader(dataset(), **arguments)
-    with pytest.raises(ValueError, match="global_batch differs: 24 on rank 0; 25 on rank 1"):
-        atoll.DataLoader(dataset(), BATCH + rank, policy="equal")
-    with pytest.raises(ValueError, match="dataset differs: 157 on rank 0; 158 on rank 1"):
-        atoll.DataLoader(dataset(SAMPLES + rank), BATCH, policy="equal")
-    with pytest.raises(ValueError, match="order differs"):
-        for _ in atoll.DataLoader(dataset(), BATCH, policy="equal", sampler=range(rank, SAMPLES)):
-            pass
-    with pytest.raises(ValueError, match="the dataset is empty"):
-        atoll.DataLoader([], BATCH, policy="equal")

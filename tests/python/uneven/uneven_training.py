@@ -25,6 +25,12 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.003, foreach=False)
 
 
+def workers(number: int) -> dict[str, Any]:
+    """Options of a loader whose workers are forked, as an ordinary program's are: the ranks of tests would start them
+    anew, and each would import PyTorch."""
+    return {"num_workers": number, "multiprocessing_context": "fork" if number else None}
+
+
 def batch(step: int, shape: Sequence[int] = (FEATURES,)) -> tuple[torch.Tensor, torch.Tensor]:
     """All samples of a step."""
     chance = torch.Generator().manual_seed(step)

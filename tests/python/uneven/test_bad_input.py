@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What atoll.DataLoader cannot work with is an error on every rank, which says what would do."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset
+
+import atoll
+from atoll.loading import loader as loader_module
+from client_ranks import on_layouts
+from test_loader import BATCH, SAMPLES, UNMEASURED, check_exactly_once, dataset, train, wrapped
+from training import network
+
+Options = dict[str, Any]
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def fixed(*shares: float) -> Options:
+    return {"policy": "fixed", "shares": shares}
+
+
+def replay(*batches: int) -> Options:
+    return {"settings": atoll.Settings(measure=False, replay=[{"step": 0, "batches": list(batches)}])}
+
+
+# On two ranks: the arguments of all, the error, and what it says.
+ALIKE: list[tuple[Options, type[Exception], str]] = [
+    (fixed(1), ValueError, "1 shares for 2 ranks: give one for each"),
+    (fixed(1, 2, 3), ValueError, "3 shares for 2 ranks: give one for each"),
+    (fixed(1, -2), ValueError, "the share of rank 1 is -2.0: give a finite number of at least 0"),
+    (fixed(math.nan, 1), ValueError, "the share of rank 0 is nan: give a finite"),
+    (fixed(math.inf, 1), ValueError, "the share of rank 0 is inf: give a finite"),
+    (fixed(0, 0), ValueError, "all shares are 0: give at least one rank a share above 0"),
+    ({"policy": "fixed"}, ValueError, "belong together: give both, or neither"),
+    ({"policy": "fastest"}, ValueError, 'no policy "fastest": equal, random, .*minmax'),
+    ({"global_batch": 1}, ValueError, r"cannot give 1 to each of 2 ranks: raise global_batch, or Settings\(least=0\)"),
+    ({"global_batch": 0}, ValueError, "global_batch=0: give at least 1 sample"),
+    ({"global_batch": -8}, ValueError, "global_batch=-8: give at least 1 sample"),
+    ({"global_batch": 24.0}, TypeError, "global_batch=24.0 is a float: give a whole number"),
+    ({"max_batch": 5}, ValueError, "hold 10 samples.* the global batch is 24: .*lower"),
+    ({"max_batch": 0}, ValueError, "max_batch=0: give at least 1"),
+    ({"micro_batch": 0}, ValueError, "micro_batch=0: give at least 1"),
+    ({"batch_size": 3}, ValueError, "batch_size cannot be given: the plan sizes the batches"),
+    ({"drop_last": True, "global_batch": 200}, ValueError, "leaves no step: an epoch has 157 samples, a step 200; low"),
+    ({"sampler": []}, ValueError, "the sampler gives no sample"),
+    ({"sampler": [5, SAMPLES]}, ValueError, "the sampler gave index 157, the dataset has 157 samples: give 0 to 156"),
+    ({"sampler": [-1, 5]}, ValueError, "the sampler gave index -1"),
+    ({"weights": [1.0, 2.0]}, ValueError, "2 weights for a dataset of 157 samples: give one for each sample"),
+    ({"weights": [1.0] * SAMPLES, "samples": 0}, ValueError, "samples=0: give at least 1"),
+    ({"dataset": []}, ValueError, "the dataset is empty"),
+    ({"dataset": iter([1])}, TypeError, "is no dataset: it needs __len__ and __getitem__"),
+    ({"dataset": Endless()}, ValueError, r"without a length: give atoll.DataLoader\(samples=...\)"),
+    ({"model": network()}, TypeError, "give what reduces the gradients"),
+    ({"model": None}, ValueError, 'makes uneven shares, .* give model=DistributedDataParallel\\(net\\), or policy="eq'),
+    ({"model": None, "policy": "equal", **replay(4, 20)}, ValueError, "makes uneven shares"),
+    (replay(8, 8, 8), ValueError, "replayed plan of step 0 is for 3 ranks, here are 2: replay plans of as many"),
+    (replay(30, -6), ValueError, r"\[30, -6\]: give batches of at least 0 that add up to global_batch=24"),
+    (replay(8, 8), ValueError, r"\[8, 8\]: give batches of at least 0 that add up to global_batch=24"),
+    ({"num_workers": -1}, ValueError, "num_workers"),
+]  # fmt: skip
+
+# What rank 0 gives, what rank 1 gives, and what all ranks say.
+UNLIKE: list[tuple[Options, Options, str]] = [
+    ({}, {"global_batch": 25}, "global_batch differs: 24 on rank 0; 25 on rank 1. Give all ranks the same arguments"),
+    ({}, {"dataset": dataset(SAMPLES + 1)}, "dataset differs: 157 on rank 0; 158 on rank 1. Give all ranks the same"),
+    ({"seed": 1}, {"seed": 2}, "seed differs: 1 on rank 0; 2 on rank 1"),
+    ({}, {"drop_last": True}, "drop_last differs"),
+    ({}, {"policy": "equal"}, 'policy differs: "minmax" on rank 0; "equal" on rank 1'),
+    (fixed(1, 2), fixed(2, 1), r"shares differs: \[1.0, 2.0\] on rank 0; \[2.0, 1.0\] on rank 1"),
+    ({}, {"settings": atoll.Settings(measure=False, update_interval=7)}, "settings.update_interval differs: 50 on"),
+    (replay(4, 20), replay(20, 4), 'settings.replay differs: "1 plans'),
+    ({}, {"elements": len}, "elements differs"),
+    ({"policy": "equal"}, {"policy": "equal", "model": None}, "model differs"),
+    ({"sampler": range(9)}, {"sampler": range(8)}, "samples differs: 9 on rank 0; 8 on rank 1"),
+]
+
+# What rank 1 gives, and what it says of it; rank 0 names rank 1 and says the same.
+OF_ONE: list[tuple[Options, str]] = [
+    ({"dataset": []}, "the dataset is empty"),
+    ({"micro_batch": -3}, "micro_batch=-3: give at least 1 sample"),
+    ({"model": network()}, "give what reduces the gradients"),
+    ({"sampler": [SAMPLES]}, "the sampler gave index 157"),
+    ({"batch_size": 3}, "batch_size cannot be given"),
+    ({"no_such_option": 3}, "no_such_option"),
+]
+
+
+def make(options: Options) -> atoll.DataLoader:
+    given: Options = {"dataset": dataset(), "global_batch": BATCH, "settings": UNMEASURED, "model": wrapped()} | options
+    return atoll.DataLoader(given.pop("dataset"), given.pop("global_batch"), **given)
+
+
+@on_layouts("AA")
+def test_what_no_rank_can_use(rank: int, size: int) -> None:
+    for options, kind, said in ALIKE:
+        with pytest.raises(kind, match=said):
+            make(options)
+
+
+@on_layouts("AA")
+def test_what_ranks_do_not_have_alike(rank: int, size: int) -> None:
+    for *options, said in UNLIKE:
+        with pytest.raises(ValueError, match=said):
+            make(options[rank])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader_module, "VERSION", f"1.{rank}.0")
+        with pytest.raises(ValueError, match=r'Atoll differs: "1.0.0" on rank 0; "1.1.0" on rank 1. Give all ranks'):
+            make({})
+
+
+@on_layouts("AA")
+def test_what_one_rank_cannot_use(rank: int, size: int) -> None:
+    for options, said in OF_ONE:
+        model = wrapped()  # on both: it waits for the other rank
+        with pytest.raises((ValueError, TypeError), match=said if rank == 1 else f"rank 1 has a .*Error: .*{said}"):
+            make({"model": model} | (options if rank == 1 else {}))
+
+
+@on_layouts("AA")
+def test_caps_without_weights(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match=r"max_batch makes the shares \[5, 19\] uneven"):
+        make({"model": None, "policy": "equal", "max_batch": 5 if rank == 0 else None})
+    assert make({"model": None, "policy": "equal", "max_batch": 12}).batch_sizes() == [12, 12]
+
+
+@on_layouts("AA")
+def test_scores_of_a_batch_sampler(rank: int, size: int) -> None:
+    """One score too many would leave its rank's samples out."""
+    for options, said in (
+        ({"scores": [1, 1, 1]}, "3 scores for 2 ranks: give one for each"),
+        ({"scores": [1, 1], "rank": 2}, "rank=2, and 2 scores are for ranks 0 to 1"),
+        ({"scores": [1, math.nan]}, "rank 1 is nan: give a finite number of at least 0"),
+        ({"scores": [0, 0]}, "all weights are 0: give at least one"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            list(atoll.BatchSampler(dataset(), BATCH, **options))
+
+
+@on_layouts("AA")
+def test_another_order(rank: int, size: int) -> None:
+    order = [(place + rank) % SAMPLES for place in range(SAMPLES)]
+    with pytest.raises(ValueError, match=r"order differs: .* All ranks must load the same samples in the same order"):
+        next(iter(make({"sampler": order})))
+
+
+def middle(**options: Any) -> tuple[atoll.DataLoader, dict[str, Any]]:
+    """A loader, and its state after two steps of the first epoch."""
+    loader = make(options)
+    for _ in loader:
+        if loader.state_dict()["steps"] == 2:
+            break
+    return loader, loader.state_dict()
+
+
+@on_layouts("AA")
+def test_states_that_cannot_be_used(rank: int, size: int) -> None:
+    loader, state = middle()
+    damaged = "it is damaged, take another checkpoint"
+    bad: list[tuple[Any, str]] = [
+        (None, "a state is a dictionary, as DataLoader.state_dict.. gives it; this is a NoneType"),
+        ([1, 2], "this is a list"),
+        ({}, "a state of version None; this Atoll reads version 1: go on with the Atoll that saved it"),
+        (state | {"version": 9}, "a state of version 9; this Atoll reads version 1"),
+        (state | {"dataset": 99}, "a training with dataset 99, this one has 157: give the loader what that training"),
+        (state | {"seed": 1}, "a training with seed 1, this one has 0"),
+        (state | {"position": SAMPLES + 1}, "position is 158, an epoch has 157 samples: give the loader the dataset"),
+    ]
+    bad += [({key: state[key] for key in state if key != lost}, f"the state lacks {lost}: {damaged}")
+            for lost in ("epoch", "position", "steps", "dataset", "seed", "order")]  # fmt: skip
+    bad += [(state | {name: value}, f"the state's {name} is {value!r}, not a count: {damaged}")
+            for name in ("epoch", "position", "steps") for value in ("3", 2.0, -1, None, True)]  # fmt: skip
+    for wrong, said in bad:
+        with pytest.raises(ValueError, match=said):
+            loader.load_state_dict(wrong)
+    assert loader.state_dict() == state, "nothing changes"
+
+
+@on_layouts("AA")
+def test_states_of_another_order(rank: int, size: int) -> None:
+    """What is done would not be what lies before the position."""
+    _, state = middle()
+    others: list[Options] = [{"shuffle": False}, {"sampler": range(SAMPLES)}, {"weights": [1.0] * SAMPLES}]
+    for options in others:
+        loader = make(options)
+        loader.load_state_dict(state)
+        with pytest.raises(ValueError, match=r"its samples in another order: give the loader the same .* or begin ano"):
+            next(iter(loader))
+    loader.set_epoch(1)
+    assert len(list(loader)) == len(loader)
+    short = make({"sampler": range(30)})
+    short.load_state_dict(state)
+    with pytest.raises(ValueError, match="position is 48, an epoch has 30 samples"):
+        next(iter(short))
+
+
+@on_layouts("AA")
+def test_ranks_with_unlike_states(rank: int, size: int) -> None:
+    loader, state = middle()
+    for name, value in (("position", 24), ("epoch", 1), ("steps", 1)):
+        loader.load_state_dict(state | ({name: value} if rank == 1 else {}))
+        with pytest.raises(ValueError, match=f"{name} differs: {state[name]} on rank 0; {value} on rank 1. All ranks"):
+            next(iter(loader))
+    fresh = make({})
+    if rank == 0:
+        fresh.load_state_dict(state)
+    with pytest.raises(ValueError, match="position differs: 48 on rank 0; 0 on rank 1"):
+        next(iter(fresh))
+
+
+@on_layouts("AA")
+def test_a_step_begins_anywhere(rank: int, size: int) -> None:
+    """A state's position need not be a multiple of the global batch, which may have been another one before."""
+    _, state = middle()
+    model = wrapped()
+    loader = make({"model": model, "global_batch": 31, "seed": 0})
+    loader.load_state_dict(state | {"position": 13})
+    done = set(atoll._C.permutation(SAMPLES, 0, 0)[:13].tolist())
+    (rest,) = train(model, loader, 1)
+    check_exactly_once([rest + (sorted(done) if rank == 0 else [])])
