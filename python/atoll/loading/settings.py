@@ -44,6 +44,7 @@ class Settings:
     check_replicas: int = 10
     """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None
-    """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
+    """This rank's power while it computes and while it waits, instead of what is measured. Needed for the policy energy
+    where nothing measures it. May differ between ranks."""
     watch: Watch = field(default_factory=Watch)
     """What rank 0 shows of the training. May differ between ranks."""
