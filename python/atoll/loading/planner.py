@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.loading.communication import seconds_inside
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
 from atoll.loading.follower import Follower
@@ -45,9 +46,9 @@ class Planner:
             own.profile = measure(model, batch_of, exchange, settings, global_batch, own.cap()).to_json()
         self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
         self._parts_alike = weights is not None and weights.parts_must_match
-        self._times = StepTimes(self._device)
+        self._times = StepTimes(self._device, seconds_inside(exchange.group))
         if weights is not None:
-            weights.when_ready = self._times.ready
+            weights.when_ready, weights.when_reduced = self._times.ready, self._times.reduced
         self._tails: dict[tuple[int, int], list[int]] = {}
         self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
         self._book = PlanBook(self._follower.first_plan())
