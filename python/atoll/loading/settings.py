@@ -18,9 +18,9 @@ class Settings:
     form: str = "normalised"
     """Of BalanceNet's policies: literal keeps the paper's own integers, which do not add up to the global batch."""
     update_interval: int = 50
-    """Steps between two looks at the measured times. 0: the first plan stays."""
+    """Steps between two looks at the measured times. 0: the first plan stays, and nothing is shown or advised."""
     gain: float = 0.03
-    """A new plan must be that much faster by prediction, ..."""
+    """A new plan must be that much faster by prediction, and so must fewer ranks for advice, ..."""
     patience: int = 2
     """... that many times in a row."""
     changes_per_epoch: int | None = None
