@@ -19,10 +19,11 @@ from torch.utils.data import TensorDataset
 import atoll
 from atoll import _C
 from atoll.loading import planner
-from atoll.loading.communication import islands_of, seconds_inside
+from atoll.loading.communication import islands_of, library_seconds, seconds_inside
 from atoll.loading.membership import PAUSE, Advice, Membership
 from atoll.loading.plans import Plan
 from atoll.loading.seen import NOT_MEASURED, Seen
+from atoll.loading.timing import StepTimes
 from atoll.profiling.device import DeviceProfile, Measured
 from client_ranks import on_layouts
 from support import Ranks, device
@@ -303,6 +304,40 @@ def test_a_throttled_bridge_makes_one_alone_faster(slow_copies: Ranks, folder: P
     assert told[0]["value"] > 0.2
 
 
+@pytest.fixture(scope="module")
+def with_library(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """An island of two simulated devices with their library, and one of another."""
+    ranks = Ranks(3, "AAB", {"ATOLL_SIM_BANDWIDTH": "20M", **request.param}, ["sim"] * 3)
+    yield ranks
+    ranks.stop()
+
+
+STEEP = DeviceProfile("steep", [Measured(size, 10e-3 * size) for size in (1, 2, 4, 8)])
+
+
+def with_pace(rank: int, folder: str) -> list[dict[str, Any]]:
+    """Computes as long as STEEP says, by its own account."""
+    model = DistributedDataParallel(Heavy(1 << 18).to(device()))
+
+    def take(times: StepTimes) -> Any:
+        taken = summary(times)
+        return replace(taken, compute=10e-3 * 8 / dist.get_world_size())
+
+    summary = StepTimes.take
+    with mock.patch.object(planner, "measure", return_value=STEEP), mock.patch.object(StepTimes, "take", take):
+        return advised(rank, model, folder, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("with_library", "left_out"), [({}, [2]), ({"ATOLL_SIM_LINK": "10M"}, [])], indirect=["with_library"]
+)
+def test_a_library_is_asked_how_long_it_takes(with_library: Ranks, left_out: list[int], folder: Path) -> None:
+    """1 MB takes 0.1 s over the bridge. Two ranks compute for 40 ms, one alone for 80 ms, which is better all the same
+    where the library takes 0.1 s."""
+    (event,), *_ = with_library.run(with_pace, str(folder))
+    assert event["ranks"] == left_out if left_out else len(event["ranks"]) == 2
+
+
 def helping(rank: int, folder: str) -> list[dict[str, Any]]:
     torch.manual_seed(1)
     batch = 128 if dist.get_world_size() > 1 else 8
@@ -341,4 +376,6 @@ def test_other_backends_tell_nothing_of_their_communication(rank: int, size: int
     other = dist.new_group(backend="gloo")
     assert islands_of(other) == []
     assert seconds_inside(other)() == 0
+    assert library_seconds(other, nn.Linear(2, 2)) is None
+    assert library_seconds(dist.group.WORLD, nn.Linear(2, 2)) is None, "Atoll reduces, and counts"
     dist.destroy_process_group(other)
