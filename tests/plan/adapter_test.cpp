@@ -220,6 +220,29 @@ TEST(Adapter, APlanMustWinInARow) {
   EXPECT_TRUE(adapter.observe(with_last_factor(adapter, cluster, 2, 0)).changed);
 }
 
+// Rank 0 needs a third of the joules for a sample, so it gets what a step that is 10 % longer than the optimum allows.
+TEST(Adapter, EnergyIsWhatThePolicyEnergySaves) {
+  Cluster cluster;
+  for (const double busy_watts : {100.0, 300.0}) {
+    cluster.ranks.push_back(rank_of("r" + std::to_string(cluster.ranks.size()), Cost::affine(0, 0.01)));
+    cluster.ranks.back().power = Power{busy_watts, 10};
+  }
+  Request request = request_of(cluster, "energy");
+  request.batch = 100;
+  request.slowdown = 0.105;
+  // With 1.3 the plan in force is short enough, and the new one longer; with 1.5 it takes longer than the policy allows.
+  for (const auto& [factor, batches] : {std::pair{1.3, Batches{62, 38}}, std::pair{1.5, Batches{66, 34}}}) {
+    Adapter adapter(request);
+    ASSERT_EQ(adapter.plan().batches, (Batches{55, 45}));
+    EXPECT_FALSE(adapter.observe(with_last_factor(adapter, cluster, factor, 0)).changed);
+    const Decision decision = adapter.observe(with_last_factor(adapter, cluster, factor, 0));
+    EXPECT_TRUE(decision.changed) << decision.reason;
+    EXPECT_GT(decision.gain, 0.08);
+    EXPECT_EQ(adapter.plan().batches, batches);
+    EXPECT_FALSE(adapter.observe(with_last_factor(adapter, cluster, factor, 0)).changed);
+  }
+}
+
 TEST(Adapter, EachEpochHasItsOwnChanges) {
   const Cluster cluster = four_devices();
   AdapterOptions options;

@@ -94,6 +94,20 @@ TEST(Membership, LooksAtTheFastestOfManyRanks) {
   EXPECT_EQ(result.without.size(), 20U);
 }
 
+// An island in the middle of the order by speed, which is no candidate otherwise.
+TEST(Membership, LooksAtTheSetsOfATableWhateverTheirNumber) {
+  std::vector<Rank> ranks;
+  for (int k = 0; k < 20; ++k) ranks.push_back(rank_of("", Cost::affine(0, 0.001 + 0.0001 * k)));
+  nlohmann::json all = nlohmann::json::array();
+  for (int k = 0; k < 20; ++k) all.push_back(k);
+  nlohmann::json request{{"batch", 400}, {"ranks", nlohmann::json::parse(ranks_to_json(ranks))}};
+  request["table"] = {{{"ranks", {7, 3, 11}}, {"seconds", 0.001}}, {{"ranks", all}, {"seconds", 1}}};
+  const Membership result = membership_from_json(request.dump());
+  EXPECT_EQ(result.best, (Set{3, 7, 11}));
+  EXPECT_TRUE(result.exact);
+  EXPECT_GT(*result.all_step, 1);
+}
+
 TEST(Membership, KnowsWhoIsNeededForTheBatch) {
   std::vector<Rank> ranks = three_ranks();
   for (Rank& rank : ranks) rank.bounds.most = 100;
@@ -131,6 +145,7 @@ TEST(Membership, ReadsAndWritesJson) {
   EXPECT_FALSE(table.all_step.has_value());
   const auto refused = [&](const std::string& more) { return refusal([&] { membership_from_json(text(more)); }); };
   EXPECT_NE(refused(R"("table": [{"ranks": [3], "seconds": 0}])").find("rank 3, there are 3"), std::string::npos);
+  EXPECT_NE(refused(R"("table": [{"ranks": [1, 2, 1], "seconds": 0}])").find("rank 1 twice"), std::string::npos);
   EXPECT_NE(refused(R"("table": [])").find("no set of ranks"), std::string::npos);
   EXPECT_NE(refused(R"("network": {"gradient_bytes": 1, "islands": [0], "inside_bytes_per_second": [1]})")
                 .find("1 ranks have an island, there are 3"),

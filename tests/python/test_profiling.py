@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read and computed for profiles: memory that holds so many samples, energy counters, files of earlier runs."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from atoll.loading.facts import RankFacts
 from atoll.profiling import saved
-from atoll.profiling.device import DeviceProfile, Measured, sizes_to_try
+from atoll.profiling.device import DeviceProfile, Measured, profile_device, sizes_to_try
+from atoll.profiling.forward import default_forward
 from atoll.profiling.memory import predicted_cap
-from atoll.profiling.power import find_meter
+from atoll.profiling.power import EnergyMeter, find_meter
 from atoll.weighting.limits import depends_on_batch
 
 CPU = torch.device("cpu")
@@ -46,6 +51,37 @@ def test_packages_are_added_up_and_their_counters_wrap(tmp_path: Path) -> None:
     (first / "energy_uj").write_text("100\n")
     (second / "energy_uj").write_text("60\n")
     assert meter.joules() == pytest.approx((200 + 50) * 1e-6)
+
+
+class Steady:
+    """A device whose steps take 40 J more than it takes while it waits, at 10 W."""
+
+    def __init__(self) -> None:
+        self.begin, self.steps = time.perf_counter(), 0
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.steps += 1
+        return default_forward(model, batch)
+
+    def joules(self) -> float:
+        return 10 * (time.perf_counter() - self.begin) + 40 * self.steps
+
+
+def test_power_is_measured_while_computing_and_while_waiting() -> None:
+    steady = Steady()
+    profile = profile_device(
+        nn.Linear(3, 2), lambda size: (torch.ones(size, 3),), [2, 4], forward=steady, device=CPU,
+        meter=EnergyMeter("test", joules=steady.joules),
+    )  # fmt: skip
+    assert profile.idle_watts == pytest.approx(10, rel=0.01)
+    assert profile.busy_watts > 100
+    measured = RankFacts("cpu", profile=profile.to_json())
+    assert measured.power() == (profile.busy_watts, profile.idle_watts)
+    assert RankFacts("cpu", watts=(5, 1), profile=profile.to_json()).power() == (5, 1)
+    known = measured.as_planned(1, 1)
+    assert (known["busy_watts"], known["idle_watts"]) == measured.power()
+    without = profile_device(nn.Linear(3, 2), lambda size: (torch.ones(size, 3),), [2], forward=steady, device=CPU)
+    assert RankFacts("cpu", profile=without.to_json()).power() is None
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_events() -> None:
     events = [
         NEW_PLAN,
         PlanEvent.drift(400, 2, "cpu", 1.31),
-        PlanEvent.leave_out(400, 2, "cpu", 0.124),
+        PlanEvent.leave_out(400, (2,), ("cuda:0", "cuda:1", "cpu"), 0.124, 0.0513),
+        PlanEvent.leave_out(400, (1, 2), ("cuda:0", "cpu", "cpu"), 0.124, 0.0513),
+        PlanEvent.leave_out(400, (), ("cuda:0", "cpu"), 0.0, 0.0),
         PlanEvent.replica_drift(400, 0.00012),
     ]
     for event in events:
@@ -68,9 +70,19 @@ def test_events() -> None:
     assert [event_line(event) for event in events] == [
         "step 400: new plan 4: 100 96 60: rank 2 slowed down",
         "step 400: rank 2 (cpu) takes 1.31 times its predicted time",
-        "step 400: leave rank 2 (cpu) out: -12 % time per step",
+        "step 400: leave rank 2 (cpu) out: a step would take 51.3 ms (12 %) less; start the training without it",
+        "step 400: leave ranks 1 (cpu), 2 (cpu) out: a step would take 51.3 ms (12 %) less; "
+        "start the training without them",
+        "step 400: every rank helps again: nobody needs to be left out any more",
         "step 400: parameters differ by up to 0.00012 of the largest between ranks",
     ]
+
+
+def test_many_ranks_are_not_all_named() -> None:
+    event = PlanEvent.leave_out(400, tuple(range(10)), ("cpu",) * 11, 0.5, 0.01)
+    assert "6 (cpu), 7 (cpu) and 2 more out:" in event.text
+    assert event.ranks == tuple(range(10))
+    assert event.rank is None
 
 
 def test_the_line() -> None:

@@ -48,6 +48,19 @@ TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
   EXPECT_LT(event.when() - begin, 60ms);
 }
 
+TEST(Stream, AnEventThatWaitsForNothingIsReachedWhenItIsRecorded) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  for (int i = 0; i < 2; ++i) {
+    const auto begin = Clock::now();
+    const Event event = stream.record();
+    EXPECT_TRUE(event.is_reached());
+    EXPECT_GE(event.when(), begin) << "and not when the stream was used last, if ever";
+    EXPECT_LE(event.when(), Clock::now());
+    stream.run([] {}, 0ns);
+  }
+}
+
 TEST(Stream, WorkThatSaysItselfWhenItEndsHoldsUpWhatFollows) {
   Punctuality punctuality;
   Stream stream(punctuality);

@@ -35,6 +35,13 @@ class RankFacts:
         limits = [limit for limit in (self.max_batch, profile.cap if profile else 0) if limit]
         return min(limits) if limits else None
 
+    def power(self) -> tuple[float, float] | None:
+        """Watts while computing and while waiting: the user's, or those that were measured."""
+        profile = self.measured()
+        if self.watts is not None or profile is None or not profile.idle_watts:
+            return self.watts
+        return profile.busy_watts, profile.idle_watts
+
     def cost(self) -> _C.Cost:
         """Seconds by batch. Without a measurement all ranks count as equally fast."""
         profile = self.measured()
@@ -58,8 +65,8 @@ class RankFacts:
         if (cap := self.cap()) is not None:
             known["most"] = cap
         profile = self.measured()
-        if self.watts is not None:
-            known["busy_watts"], known["idle_watts"] = self.watts
+        if (power := self.power()) is not None:
+            known["busy_watts"], known["idle_watts"] = power
         if profile is not None:
             known |= {"ops": profile.operations, "memory_used": profile.memory_used, "latency": profile.latency}
         return known

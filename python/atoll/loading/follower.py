@@ -2,40 +2,33 @@
 """Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is
 told."""
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from atoll import _C
+from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
+from atoll.loading.membership import Membership
 from atoll.loading.plans import Plan
 from atoll.loading.policy import Policy
+from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.settings import Settings
 from atoll.loading.timing import Summary
 from atoll.profiling.device import DeviceProfile
 from atoll.watching.record import PlanEvent, WindowRecord
 from atoll.watching.watcher import Watchers
 
+log = logging.getLogger("atoll.plan")
+
 FIXED = ("equal", "fixed")  # nothing that is measured changes their plans
+RESTLESS = (
+    "random",
+    "balancenet-eq5",
+    "balancenet-alg1",
+)  # whose rule is to take every new division, a faster one or not
 MANY_STEPS = 1 << 40
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One rank's numbers of a window, in the order in which they are exchanged."""
-
-    compute: float
-    input: float
-    batch: float
-    next_step: float
-    operations: float
-    memory: float
-    latency: float
-    parameters: float  # a checksum; negative: not asked for
-
-    def numbers(self) -> list[float]:
-        return list(vars(self).values())
 
 
 class Follower:
@@ -51,12 +44,17 @@ class Follower:
         self._devices = tuple(rank.device for rank in facts)
         self._profiles: list[DeviceProfile | None] = [rank.measured() for rank in facts]
         options: dict[str, Any] = {"gain": settings.gain, "windows": settings.patience, "frozen": policy.name in FIXED,
-                                   "hysteresis": not policy.name.startswith("balancenet")}  # fmt: skip
+                                   "hysteresis": policy.name not in RESTLESS}  # fmt: skip
         if settings.changes_per_epoch is not None:
             options["changes_per_epoch"] = settings.changes_per_epoch
         if settings.replay is not None:
             options["replay"] = settings.replay
-        self._adapter = _C.PlanAdapter(policy.request(facts), options)
+        request = policy.request(facts)
+        self._adapter = _C.PlanAdapter(request, options)
+        self._membership: Membership | None = None
+        if len(facts) > 1 and self._is_measured():
+            costs = [rank.cost() for rank in facts]
+            self._membership = Membership(request["ranks"], costs, islands_of(exchange.group), settings)
         self.watchers = self._watchers(settings)
         self._told_difference = 0.0
 
@@ -93,6 +91,7 @@ class Follower:
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
         decision = self._adapter.observe(window)
         self._tell(everyone, own, plan, steps, decision)
+        self._advise(everyone, plan, steps, decision["factors"])
         if not decision["changed"]:
             return None
         made = self._plan(step, tuple(decision["factors"]))
@@ -109,14 +108,15 @@ class Follower:
             operations = profile.operations * at.seconds / at.batch * batch / own.compute
         latency = profile.latency if profile is not None else 0.0
         mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency,
-                    -1.0 if checksum is None else float(checksum))  # fmt: skip
+                    -1.0 if checksum is None else float(checksum), own.wall,
+                    NOT_MEASURED if own.exposed is None else own.exposed, own.inside)  # fmt: skip
         return [Seen(*numbers) for numbers in self._exchange.numbers(mine.numbers())]
 
     def _observation(self, rank: int, seen: Seen) -> dict[str, Any]:
         told: dict[str, Any] = {"batch": int(seen.batch) if seen.compute > 0 else 0}
         if seen.compute > 0:
             told["seconds"] = seen.compute
-        if all(profile is not None for profile in self._profiles):
+        if self._is_measured():
             told |= {"ops": seen.operations, "memory_used": seen.memory, "latency": seen.latency}
         return told
 
@@ -126,7 +126,7 @@ class Follower:
                     found["id"])  # fmt: skip
 
     def _tell(self, everyone: list[Seen], own: Summary, plan: Plan, steps: int, decision: dict[str, Any]) -> None:
-        is_measured = all(profile is not None for profile in self._profiles)
+        is_measured = self._is_measured()
         self.watchers.window(
             WindowRecord(
                 steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
@@ -137,6 +137,19 @@ class Follower:
         for rank, has_drifted in enumerate(decision["drift"]):
             if has_drifted and is_measured:
                 self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))
+
+    def _is_measured(self) -> bool:
+        return all(profile is not None for profile in self._profiles)
+
+    def _advise(self, everyone: list[Seen], plan: Plan, steps: int, factors: list[float]) -> None:
+        """Tells once when others than before, or nobody, should be left out. Without a watcher, as a warning."""
+        advice = None if self._membership is None else self._membership.observe(everyone, factors, plan)
+        if advice is None:
+            return
+        event = PlanEvent.leave_out(steps, advice.left_out, self._devices, advice.gain, advice.seconds)
+        self.watchers.event(event)
+        if self._exchange.rank == 0 and not self.watchers.list:
+            log.warning("step %d: %s", steps, event.text)
 
     def _drift(self, everyone: list[Seen], steps: int) -> float | None:
         """How far replicas have drifted apart, where checksums were asked for. Told when it has grown tenfold."""

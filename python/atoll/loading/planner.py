@@ -3,12 +3,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.loading.communication import library_seconds, seconds_inside
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
 from atoll.loading.follower import Follower
@@ -16,7 +18,7 @@ from atoll.loading.measuring import measure
 from atoll.loading.plans import Plan, PlanBook
 from atoll.loading.policy import Policy
 from atoll.loading.settings import Settings
-from atoll.loading.timing import StepTimes
+from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
 from atoll.profiling.device import memory_used
 from atoll.profiling.forward import to_device
@@ -45,9 +47,12 @@ class Planner:
             own.profile = measure(model, batch_of, exchange, settings, global_batch, own.cap()).to_json()
         self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
         self._parts_alike = weights is not None and weights.parts_must_match
-        self._times = StepTimes(self._device)
+        self._times = StepTimes(self._device, seconds_inside(exchange.group))
+        self._library: float | None = None
+        if isinstance(model, DistributedDataParallel) and own.profile is not None:
+            self._library = library_seconds(exchange.group, model)
         if weights is not None:
-            weights.when_ready = self._times.ready
+            weights.when_ready, weights.when_reduced = self._times.ready, self._times.reduced
         self._tails: dict[tuple[int, int], list[int]] = {}
         self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
         self._book = PlanBook(self._follower.first_plan())
@@ -128,12 +133,17 @@ class Planner:
             self._windows += 1
             memory = memory_used(self._device)
             first_step = max(next_step, self.newest.first_step + 1)  # several steps may wait behind one with many parts
-            made = self._follower.observe(self._times.take(), plan, steps, epoch, first_step, memory, self._checksum())
+            made = self._follower.observe(self._taken(), plan, steps, epoch, first_step, memory, self._checksum())
             if made is not None:
                 self._book.add(made)
                 log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
         if self._book.at(steps).version != plan.version:
             self._times.forget()
+
+    def _taken(self) -> Summary:
+        """With the time inside the island, which Atoll does not see where a library works there."""
+        taken = self._times.take()
+        return taken if self._library is None else replace(taken, inside=self._library)
 
     def _checksum(self) -> int | None:
         """Of the parameters, where every rank holds them all, once in some windows."""

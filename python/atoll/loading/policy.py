@@ -46,7 +46,13 @@ class Policy:
             self._request["shares"] = [float(share) for share in shares]
 
     def request(self, facts: list[RankFacts]) -> dict[str, Any]:
-        """Of the planner, for a whole step."""
+        """Of the planner, for a whole step. Raises ValueError where the policy needs what a rank does not say."""
+        unknown = [rank for rank, of in enumerate(facts) if of.power() is None]
+        if self.name == "energy" and unknown:
+            raise ValueError(
+                f'policy "energy" needs the power of every rank, and nothing measures that of rank {unknown[0]} '
+                f"({facts[unknown[0]].device}): give Settings(watts=(computing, waiting)) there"
+            )
         return {**self._request, "ranks": self._ranks(facts), "batch": self.global_batch}
 
     def tail(self, facts: list[RankFacts], factors: Sequence[float], samples: int) -> list[int]:

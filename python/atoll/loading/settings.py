@@ -18,9 +18,9 @@ class Settings:
     form: str = "normalised"
     """Of BalanceNet's policies: literal keeps the paper's own integers, which do not add up to the global batch."""
     update_interval: int = 50
-    """Steps between two looks at the measured times. 0: the first plan stays."""
+    """Steps between two looks at the measured times. 0: the first plan stays, and nothing is shown or advised."""
     gain: float = 0.03
-    """A new plan must be that much faster by prediction, ..."""
+    """A new plan must be that much faster by prediction, and so must fewer ranks for advice, ..."""
     patience: int = 2
     """... that many times in a row."""
     changes_per_epoch: int | None = None
@@ -44,6 +44,7 @@ class Settings:
     check_replicas: int = 10
     """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None
-    """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
+    """This rank's power while it computes and while it waits, instead of what is measured. Needed for the policy energy
+    where nothing measures it. May differ between ranks."""
     watch: Watch = field(default_factory=Watch)
     """What rank 0 shows of the training. May differ between ranks."""

@@ -4,9 +4,13 @@
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+Moment = torch.Event | float  # on a device, or on the host's clock
 
 
 @dataclass(frozen=True)
@@ -17,21 +21,26 @@ class Summary:
     compute: float
     input: float
     wall: float
+    exposed: float | None = None
+    """The median from this rank's last gradient to that of all ranks. None: not measured."""
+    inside: float = 0.0
+    """The mean in collectives, without waits for other islands."""
 
 
 class StepTimes:
     """From the moment a step's first batch is handed to the user to the moment its last gradient is computed. On an
     accelerator between events on its current stream, read when they have passed: nothing waits for them."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, inside: Callable[[], float] = lambda: 0.0) -> None:
+        """`inside`: seconds in collectives, without waits for other islands, since some moment."""
+        self._device, self._inside = device, inside
         self._on_device = device.type != "cpu"
-        self._begin: torch.Event | float | None = None
-        self._pairs: deque[tuple[torch.Event, torch.Event]] = deque()
-        self._seconds: list[float] = []
+        self._begin: Moment | None = None
+        self._ready: Moment | None = None
+        self._computing, self._reducing = _Spans(), _Spans()
         self._input: list[float] = []
-        self._asked = self._stepped = time.perf_counter()
-        self._steps = 0
+        self._asked = time.perf_counter()
+        self.forget()
 
     def asks(self) -> None:
         """The loop asks for its next batch."""
@@ -49,38 +58,66 @@ class StepTimes:
     def ready(self) -> None:
         """Called where the last gradient is computed, which may be another thread than `begin`'s, but never at once."""
         begin, self._begin = self._begin, None
-        if begin is None:
-            return
-        end = self._now()
-        if isinstance(begin, torch.Event) and isinstance(end, torch.Event):
-            self._pairs.append((begin, end))
-        elif isinstance(begin, float) and isinstance(end, float):
-            self._seconds.append(end - begin)
+        if begin is not None:
+            self._ready = self._now()
+            self._computing.add(begin, self._ready)
+
+    def reduced(self) -> None:
+        """Called where the last gradient of all ranks is there, after `ready` and before the step ends; on any
+        thread."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            self._reducing.add(ready, self._now())
 
     def take(self) -> "Summary":
         """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the
         next."""
-        while self._pairs and self._pairs[0][1].query():
-            begin, end = self._pairs.popleft()
-            self._seconds.append(begin.elapsed_time(end) * 1e-3)
-        now = time.perf_counter()
-        wall = (now - self._stepped) / self._steps if self._steps else 0.0
-        taken = Summary(_median(self._seconds), _median(self._input), wall)
-        self.forget()
+        steps = max(1, self._steps)
+        wall = (time.perf_counter() - self._stepped) / steps if self._steps else 0.0
+        inside = (self._inside() - self._inside_before) / steps
+        reducing = self._reducing.seconds()
+        exposed = _median(reducing) if reducing else None
+        taken = Summary(_median(self._computing.seconds()), _median(self._input), wall, exposed, inside)
+        self._begin_window()
         return taken
 
     def forget(self) -> None:
         """What was measured so far does not count: sizes change now."""
-        self._pairs.clear()
-        self._seconds, self._input = [], []
-        self._stepped, self._steps = time.perf_counter(), 0
+        self._computing, self._reducing = _Spans(), _Spans()
+        self._begin_window()
 
-    def _now(self) -> torch.Event | float:
+    def _begin_window(self) -> None:
+        self._input = []
+        self._stepped, self._steps, self._inside_before = time.perf_counter(), 0, self._inside()
+
+    def _now(self) -> Moment:
         if not self._on_device:
             return time.perf_counter()
         event = torch.Event(self._device, enable_timing=True)
         event.record(torch.accelerator.current_stream(self._device))
         return event
+
+
+class _Spans:
+    """Times between moments: those on a device are known when it has passed them."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Any, Any]] = deque()
+        self._known: list[float] = []
+
+    def add(self, begin: Moment, end: Moment) -> None:
+        if isinstance(begin, float) and isinstance(end, float):
+            self._known.append(end - begin)
+        else:
+            self._pending.append((begin, end))
+
+    def seconds(self) -> list[float]:
+        """Those that have become known since the last call."""
+        while self._pending and self._pending[0][1].query():
+            begin, end = self._pending.popleft()
+            self._known.append(begin.elapsed_time(end) * 1e-3)
+        known, self._known = self._known, []
+        return known
 
 
 def _median(seconds: list[float]) -> float:

@@ -14,6 +14,7 @@ from atoll.profiling.forward import Forward, to_device, unwrapped, without_trace
 from atoll.profiling.power import EnergyMeter
 
 WARM_UP, STEPS = 2, 5
+IDLE_SECONDS = 0.2  # for which a meter sees the device wait
 
 
 @dataclass
@@ -37,6 +38,7 @@ class DeviceProfile:
     latency: float = 0.0  # seconds of the smallest collective
     cap: int = 0  # samples that fit; 0: not known
     busy_watts: float = 0.0  # 0: nothing measured it
+    idle_watts: float = 0.0  # measured where busy_watts is
 
     def points(self) -> list[tuple[float, float]]:
         return [(float(at.batch), at.seconds) for at in self.sizes]
@@ -65,6 +67,7 @@ def profile_device(
     all ranks to begin at once: all must give equally many sizes. The model is left as it was."""
     bare = unwrapped(model)
     profile = DeviceProfile(device=_device_name(device))
+    idle_watts = _idle_watts(meter) if meter else 0.0
     with without_trace(bare, device):
         for size in sizes:
             batch = to_device(make_batch(size), device)
@@ -74,7 +77,14 @@ def profile_device(
     profile.memory_used = memory_used(device)
     if watts := [at.joules / at.seconds for at in profile.sizes if at.joules]:
         profile.busy_watts = statistics.median(watts)
+        profile.idle_watts = min(idle_watts, profile.busy_watts)
     return profile
+
+
+def _idle_watts(meter: EnergyMeter) -> float:
+    before, begin = meter.joules(), time.perf_counter()
+    time.sleep(IDLE_SECONDS)
+    return (meter.joules() - before) / (time.perf_counter() - begin)
 
 
 def _measure(

@@ -13,7 +13,7 @@ from torch import nn
 
 from atoll.profiling.device import DeviceProfile
 
-VERSION = 1
+VERSION = 2
 SIMULATED = ("ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")  # what a simulated device's times depend on
 
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rank 0 knows of a stretch of the training, and what happened in it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 NEW_PLAN, DRIFT, LEAVE_OUT, REPLICA_DRIFT = "new plan", "drift", "leave out", "replica drift"  # kinds of events
+MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class WindowRecord:
-    """The steps since the last record. Lists go by rank; times are seconds of one step, medians over the window."""
+    """The steps since the last record. Lists go by rank; times are seconds of one step, medians over the
+    window unless it says otherwise."""
 
     step: int  # done so far, from the beginning of the training
     plan: int  # version of the plan in force
@@ -18,7 +21,7 @@ class WindowRecord:
     batches: tuple[int, ...]
     compute_seconds: tuple[float, ...]  # up to the last gradient, without waits for others
     input_seconds: tuple[float, ...]  # waits for the data loader
-    wall_seconds: float  # from step to step, on rank 0's clock
+    wall_seconds: float  # the mean from step to step, on rank 0's clock
     predicted_seconds: float | None = None  # of the plan; None: not known, as for all below
     bound_seconds: float | None = None  # the shortest that any division has
     speed_factors: tuple[float, ...] = ()  # gamma: measured over profiled time; above 1 is slower
@@ -68,6 +71,8 @@ class PlanEvent:
     value: float | None = None  # the kind's number
     plan: int | None = None  # version of the plan it brought
     batches: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # whom it is about, where these may be several
+    seconds: float | None = None  # of a step
 
     @staticmethod
     def new_plan(step: int, plan: int, batches: tuple[int, ...], reason: str) -> "PlanEvent":
@@ -82,10 +87,21 @@ class PlanEvent:
         return PlanEvent(step, DRIFT, text, rank, factor)
 
     @staticmethod
-    def leave_out(step: int, rank: int, device: str, gain: float) -> "PlanEvent":
-        """`gain`: the share of a step's time that the others would save without this rank."""
-        text = f"leave rank {rank} ({device}) out: -{100 * gain:.0f} % time per step"
-        return PlanEvent(step, LEAVE_OUT, text, rank, gain)
+    def leave_out(
+        step: int, ranks: tuple[int, ...], devices: Sequence[str], gain: float, seconds: float
+    ) -> "PlanEvent":  # fmt: skip
+        """`seconds`: what a step would take less without these ranks; `gain`: as a share of its time. No ranks: earlier
+        advice does not hold any more. `devices`: of all ranks."""
+        text = "every rank helps again: nobody needs to be left out any more"
+        if ranks:
+            who = ", ".join(f"{rank} ({devices[rank]})" for rank in ranks[:MOST_NAMED])
+            who += f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+            text = (
+                f"leave rank{'s' if len(ranks) > 1 else ''} {who} out: a step would take {1e3 * seconds:.3g} ms "
+                f"({100 * gain:.0f} %) less; start the training without {'them' if len(ranks) > 1 else 'it'}"
+            )
+        rank = ranks[0] if len(ranks) == 1 else None
+        return PlanEvent(step, LEAVE_OUT, text, rank, gain, ranks=ranks, seconds=seconds)
 
     @staticmethod
     def replica_drift(step: int, difference: float) -> "PlanEvent":
@@ -101,7 +117,7 @@ class PlanEvent:
         return PlanEvent(**_known(value, PlanEvent))
 
 
-def numbers(values: tuple[int, ...], most: int = 8) -> str:
+def numbers(values: tuple[int, ...], most: int = MOST_NAMED) -> str:
     """The first few of them."""
     return " ".join(map(str, values[:most])) + (" ..." if len(values) > most else "")
 

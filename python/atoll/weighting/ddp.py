@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from atoll.weighting.part import Part
 from atoll.weighting.weights import Weights, communicates_in_forward
 
+_ENGINE = torch.autograd.Variable._execution_engine
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
@@ -81,18 +82,20 @@ class _BucketWeights(_DdpWeights):
         self._inner, self._inner_state = hook, state
 
     def _reduce(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if bucket.is_last():
+        is_last = bucket.is_last()
+        if is_last:
             self.when_ready()
         buffer = bucket.buffer()
         if self._inner is not None:
             self.scale(buffer, self.group.size())  # hooks divide by the number of ranks
-            return self._inner(self._inner_state, bucket)
+            result = self._inner(self._inner_state, bucket)
+            return result.then(self._last) if is_last else result
         self.scale(buffer, 1)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)
         self._works.append(work)
-        if bucket.is_last():
+        if is_last:
             torch.autograd.Variable._execution_engine.queue_callback(self._wait)
-        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(self._last_of if is_last else _only)
         return reduced
 
     def _wait(self) -> None:
@@ -101,6 +104,20 @@ class _BucketWeights(_DdpWeights):
         works, self._works = self._works, []
         for work in works:
             work.wait()
+
+    def _last(self, done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        gradients = done.value()
+        self.when_reduced()
+        return gradients
+
+    def _last_of(self, done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        gradients = _only(done)
+        self.when_reduced()
+        return gradients
+
+
+def _only(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+    return done.value()[0]
 
 
 class _GradientWeights(_DdpWeights):
@@ -120,8 +137,12 @@ class _GradientWeights(_DdpWeights):
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         if not self._is_asked and self.current().is_last:
             self._is_asked = True
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self.when_ready())
+            _ENGINE.queue_callback(self._is_computed)
         scaled = gradient.clone()
         self.scale(scaled, self.group.size())
         return scaled
+
+    def _is_computed(self) -> None:
+        """Before DistributedDataParallel waits for the others, which it has asked the engine for by now."""
+        self.when_ready()
+        _ENGINE.queue_callback(lambda: self.when_reduced())

@@ -22,6 +22,9 @@ class Weights(ABC):
         self.part: Part | None = None
         self.when_ready: Callable[[], None] = lambda: None
         """Called when this rank's last gradient of a step is computed, before it waits for other ranks."""
+        self.when_reduced: Callable[[], None] = lambda: None
+        """Called when the gradients of all ranks are there, on any thread, before the backward pass ends. Never where
+        that is not known: fully_shard communicates all the time."""
 
     @property
     @abstractmethod

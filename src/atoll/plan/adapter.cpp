@@ -53,6 +53,16 @@ double per_sample(const BatchPlan& plan) {
   return plan.step / static_cast<double>(std::max<std::int64_t>(1, plan.total));
 }
 
+double saved_share(double now, double next) { return now > 0 ? 1 - next / now : 0; }
+
+// Of the time per sample; by the policy energy of the joules, unless the plan takes longer than that policy allows.
+double gain_of(const Request& request, const BatchPlan& now, const BatchPlan& next) {
+  const double time = saved_share(per_sample(now), per_sample(next));
+  if (request.policy != "energy" || !now.joules_per_sample || !next.joules_per_sample) return time;
+  const double joules = saved_share(*now.joules_per_sample, *next.joules_per_sample);
+  return now.step > now.bound * (1 + request.slowdown) ? std::max(time, joules) : joules;
+}
+
 }  // namespace
 
 Adapter::Adapter(Request request, AdapterOptions options)
@@ -107,8 +117,8 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
   current_.epoch = request_.epoch + windows_;  // the policy random throws anew
   BatchPlan next = plan_batches(current_);
   const BatchPlan now = evaluate(current_, history_.back().batches);
-  const double saved = per_sample(now) - per_sample(next);
-  decision.gain = per_sample(now) > 0 ? saved / per_sample(now) : 0;
+  const double saved = per_sample(now) - per_sample(next);  // seconds
+  decision.gain = gain_of(current_, now, next);
   wins_ = decision.gain > options_.gain ? wins_ + 1 : 0;
   if (options_.frozen) {
     decision.reason = "kept: frozen";
@@ -123,11 +133,13 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
     decision.reason = "kept: a new plan saves " + percent(decision.gain) + ", not " + percent(options_.gain);
   } else if (wins_ < options_.windows) {
     decision.reason = "kept: a new plan must win " + counted(options_.windows, "time") + " in a row";
-  } else if (saved * static_cast<double>(next.total) * static_cast<double>(window.remaining) <=
-             options_.switch_seconds) {
+  } else if (request_.policy != "energy" &&
+             saved * static_cast<double>(next.total) * static_cast<double>(window.remaining) <=
+                 options_.switch_seconds) {
     decision.reason = "kept: the steps that remain save less than a change costs";
   } else {
     decision.reason = "adopted: it saves " + percent(decision.gain);
+    if (request_.policy == "energy") decision.reason += " of the energy or the time";
     return std::move(next.batches);
   }
   return {};

@@ -18,9 +18,9 @@ struct PlanChange {
 };
 
 struct AdapterOptions {
-  double gain = 0.03;              ///< a new plan must shorten the time per sample by this share ...
+  double gain = 0.03;              ///< a new plan must save this share of the time (energy: joules) per sample ...
   int windows = 2;                 ///< ... in so many plannings in a row
-  double switch_seconds = 0;       ///< what a change costs; the steps that remain must save more
+  double switch_seconds = 0;       ///< what a change costs; the steps that remain must save more, but for energy
   bool hysteresis = true;          ///< false: every new division is adopted, as BalanceNet does
   int interval = 1;                ///< windows from one planning to the next
   int changes_per_epoch = 0;       ///< at most so many; 0 means any number
@@ -52,7 +52,7 @@ struct Decision {
   std::int64_t version = 1;     ///< of the plan now in force; the first has 1
   std::vector<bool> drift;      ///< per rank: its speed has changed
   std::vector<double> factors;  ///< per rank: how many times as slow as its cost
-  double gain = 0;              ///< share of the time per sample that the policy's newest division saves
+  double gain = 0;              ///< what the policy's newest division saves, as a share of what it is to save
   std::string reason;
 
   std::string to_json() const;

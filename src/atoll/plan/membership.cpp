@@ -153,11 +153,12 @@ Communication communication_of(std::map<Set, double> table) {
   };
 }
 
-Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication) {
+Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication,
+                      std::vector<Set> sets) {
   if (ranks.empty()) refuse("a plan has no ranks: give at least one");
   Membership result;
-  result.exact = ranks.size() <= kMostForAllSets;
-  std::vector<Set> sets = sets_to_try(ranks, batch);
+  result.exact = !sets.empty() || ranks.size() <= kMostForAllSets;
+  if (sets.empty()) sets = sets_to_try(ranks, batch);
   result.all_step = step_of(ranks, batch, communication, all_but(ranks.size(), ranks.size()));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     Set others = all_but(ranks.size(), rank);

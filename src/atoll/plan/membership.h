@@ -39,18 +39,19 @@ struct Membership {
   double best_step = 0;                        ///< its seconds: the optimum of its batches and its communication
   std::optional<double> all_step;              ///< with all ranks; nothing when the batch does not fit them
   std::vector<std::optional<double>> without;  ///< with all ranks but this; nothing when the batch does not fit them
-  bool exact = false;                          ///< every set was looked at
+  bool exact = false;                          ///< every set was looked at, or all that were given
   std::vector<std::string> advice;             ///< the same in words
 
   std::string to_json() const;
 };
 
-/// Looks at every set of up to 12 ranks; of more, at the fastest one, two, three, ... and at all but one. Throws
-/// Error(kInvalidArgument) when the batch fits no set.
-Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication);
+/// Looks at `sets`, each of ascending ranks. Without them, at every set of up to 12 ranks; of more, at the fastest one,
+/// two, three, ... and at all but one. Throws Error(kInvalidArgument) when the batch fits no set.
+Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication,
+                      std::vector<std::vector<std::size_t>> sets = {});
 
 /// From an object with "ranks" and "batch" and either "network", with the names of Network as keys, or "table", a
-/// list of {"ranks": [...], "seconds": ...}. Without either, communication takes no time.
+/// list of {"ranks": [...], "seconds": ...} of the sets to look at. Without either, communication takes no time.
 Membership membership_from_json(const std::string& text);
 
 }  // namespace atl::plan

@@ -26,7 +26,7 @@ Communication read_network(const Json& value, std::size_t ranks) {
   return communication_of(std::move(network), ranks);
 }
 
-Communication read_table(const Json& list, std::size_t ranks) {
+std::map<std::vector<std::size_t>, double> read_table(const Json& list, std::size_t ranks) {
   std::map<std::vector<std::size_t>, double> table;
   for (const Json& value : list) {
     Fields fields(value, "a row of the table of sets");
@@ -39,10 +39,12 @@ Communication read_table(const Json& list, std::size_t ranks) {
       set.push_back(static_cast<std::size_t>(rank));
     }
     std::sort(set.begin(), set.end());
+    const auto twice = std::adjacent_find(set.begin(), set.end());
+    if (twice != set.end()) refuse("a row of the table of sets names rank " + std::to_string(*twice) + " twice");
     table[set] = fields.number("seconds");
     fields.done();
   }
-  return communication_of(std::move(table));
+  return table;
 }
 
 }  // namespace
@@ -62,9 +64,14 @@ Membership membership_from_json(const std::string& text) {
   const std::int64_t batch = fields.integer("batch");
   Communication communication = [](std::span<const std::size_t>) { return 0.0; };
   if (fields.has("network")) communication = read_network(fields.at("network"), ranks.size());
-  if (fields.has("table")) communication = read_table(fields.list("table"), ranks.size());
+  std::vector<std::vector<std::size_t>> sets;
+  if (fields.has("table")) {
+    auto table = read_table(fields.list("table"), ranks.size());
+    for (const auto& [set, seconds] : table) sets.push_back(set);
+    communication = communication_of(std::move(table));
+  }
   fields.done();
-  return membership(ranks, batch, communication);
+  return membership(ranks, batch, communication, std::move(sets));
 }
 
 }  // namespace atl::plan

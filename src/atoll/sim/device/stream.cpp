@@ -110,7 +110,7 @@ Event Stream::record() {
   Event event;
   const std::lock_guard lock(mutex_);
   if (queue_.empty()) {
-    event.pass(finish_);
+    event.pass(std::max(finish_, Clock::now()));
     return event;
   }
   event.state_->passed = false;

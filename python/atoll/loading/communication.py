@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a group of Atoll's tells of its communication. Groups of other backends tell nothing."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from atoll import _C
+from atoll.profiling.device import synchronize
+
+TRIED_BYTES, TRIED_CALLS = 16 << 20, 5
+
+
+def islands_of(group: dist.ProcessGroup) -> list[list[int]]:
+    """The ranks of each island; none where they are not known. The same on all ranks."""
+    backend = _backend_of(group)
+    return [] if backend is None else [ranks for _, ranks in backend.islands()]
+
+
+def seconds_inside(group: dist.ProcessGroup) -> Callable[[], float]:
+    """How long this rank was in collectives of the group, without its waits for other islands; 0 where that is not
+    known. What a library does in an island is not in it."""
+    backend = _backend_of(group)
+    return (lambda: 0.0) if backend is None else (lambda: backend.time_split()["inside_s"])
+
+
+def library_seconds(group: dist.ProcessGroup, model: nn.Module) -> float | None:
+    """How long the library of this rank's island takes to reduce the gradients of the model: measured with a part of
+    them where they are large. None where Atoll reduces itself, infinite where nothing can be measured. Collective."""
+    if _backend_of(group) is None:
+        return None
+    from atoll.backend import layout
+
+    rank, islands = dist.get_rank(group), layout(group)
+    found = None
+    for island in islands if len(islands) > 1 else []:
+        if island.library == "atoll":
+            continue
+        if group is not dist.group.WORLD:  # who is not in the group would have to make its islands' groups too
+            return math.inf
+        alone = dist.new_group(island.ranks, backend="atoll")
+        if rank in island.ranks:
+            found = _seconds_to_reduce(alone, model)
+            dist.destroy_process_group(alone)
+    return found
+
+
+def _seconds_to_reduce(group: dist.ProcessGroup, model: nn.Module) -> float:
+    gradients = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    all_bytes = sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+    tried = min(all_bytes, TRIED_BYTES)
+    buffer = torch.zeros(max(1, tried // 4), device=gradients[0].device)
+    seconds = []
+    for _ in range(TRIED_CALLS):
+        synchronize(buffer.device)
+        begin = time.perf_counter()
+        dist.all_reduce(buffer, group=group)
+        synchronize(buffer.device)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds) * all_bytes / max(1, tried)
+
+
+def _backend_of(group: dist.ProcessGroup) -> _C.Backend | None:
+    from atoll.backend import backend_of
+
+    try:
+        return backend_of(group)
+    except (RuntimeError, ValueError):  # another backend, or one that has no part for CPUs
+        return None

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step's time is made of: computing, waiting for data, and what is left of the communication."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import atoll
+from atoll.loading.timing import StepTimes, Summary
+from client_ranks import on_layouts
+from support import device
+from test_loader import BATCH, dataset
+from training import network
+
+
+class Mark:
+    """A device's event: reached when `now` is."""
+
+    now = 0.0
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def query(self) -> bool:
+        return Mark.now >= self.at
+
+    def elapsed_time(self, later: "Mark") -> float:
+        return 1e3 * (later.at - self.at)
+
+
+def test_steps_that_a_device_has_not_done_come_with_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = StepTimes(torch.device("cpu"), inside=iter([0.0, 0.3, 0.3, 0.4, 0.4]).__next__)
+    at = iter([0.0, 1.0, 1.5, 2.0, 4.0, 7.0])
+    monkeypatch.setattr(times, "_now", lambda: Mark(next(at)))
+    for _ in range(2):
+        times.begin()
+        times.ready()
+        times.reduced()
+        times.end()
+    monkeypatch.setattr(Mark, "now", 3.0)
+    first = times.take()
+    assert (first.compute, first.exposed, first.inside) == (1.0, 0.5, pytest.approx(0.15))
+    monkeypatch.setattr(Mark, "now", 8.0)
+    times.end()
+    second = times.take()
+    assert (second.compute, second.exposed, second.inside) == (2.0, 3.0, pytest.approx(0.1))
+
+
+def test_what_was_not_begun_or_not_ready_is_not_measured() -> None:
+    times = StepTimes(torch.device("cpu"))
+    times.ready()
+    times.reduced()
+    times.begin()
+    times.reduced()
+    times.forget()
+    taken = times.take()
+    assert (taken.compute, taken.exposed, taken.wall) == (0, None, 0)
+
+
+def summary(model: nn.Module, late: bool) -> Summary:
+    """Of some steps in which this rank computes long before its backward pass, or does not."""
+    settings = atoll.Settings(measure=False, update_interval=0)
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=settings, drop_last=True)
+    work = torch.ones(600, 600)
+    for inputs, targets, _ in loader:
+        loss = nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device()))
+        for _ in range(8 if late else 0):
+            work = (work @ work).clamp(-1, 1)
+        loss.backward()
+    return loader.planner._times.take()
+
+
+def plain() -> DistributedDataParallel:
+    return DistributedDataParallel(network(place=device()), bucket_cap_mb=0.001)
+
+
+def with_hook_before() -> nn.Module:
+    """It cannot be wrapped."""
+    model = plain()
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    return model
+
+
+def with_hook_after() -> nn.Module:
+    model = plain()
+    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    return model
+
+
+@on_layouts("AA", "ab")
+def test_waits_for_others_are_no_computing(rank: int, size: int) -> None:
+    """Rank 1 is late in each step, so rank 0 waits: that much is exposed on rank 0, and hardly anything on rank 1."""
+    for make in (plain, with_hook_before, with_hook_after):
+        taken = summary(make(), late=rank == 1)
+        everyone: list[Any] = [None] * size
+        dist.all_gather_object(everyone, taken)
+        waits, late = everyone
+        assert late.compute > 2 * waits.compute, (make, everyone)
+        assert waits.exposed > 2 * late.exposed > 0, (make, everyone)
+        for each in everyone:
+            assert each.compute + each.input + each.exposed < 1.5 * each.wall, (make, everyone)
+            assert each.inside >= 0
+
+
+@on_layouts("AA")
+def test_what_a_sharded_model_exposes_is_not_known(rank: int, size: int) -> None:
+    model = network()
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (size,)))
+    assert summary(model, late=False).exposed is None
