@@ -15,6 +15,7 @@ from torch import nn
 from atoll import _C
 from atoll.loading.exchange import Exchange
 from atoll.loading.feed import Feed
+from atoll.loading.means import StepMeans
 from atoll.loading.order import Order
 from atoll.loading.planner import Planner
 from atoll.loading.settings import Settings
@@ -92,6 +93,7 @@ class DataLoader:
         self.epoch, self._position, self._steps = 0, 0, 0
         self._slice: Slice | None = None
         self._part: Part | None = None
+        self._means = StepMeans()
 
     def __len__(self) -> int:
         """Steps in an epoch."""
@@ -122,12 +124,11 @@ class DataLoader:
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
-        Collective."""
+        Collective. Of a step in several batches it is to be called for each, and known at the last one; before that it
+        is NaN, and nothing is communicated. Raises RuntimeError at the last one when earlier ones are missing."""
         own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
         weight = self.weight
-        weighted = own * weight if weight else torch.zeros_like(own)
-        dist.all_reduce(weighted, group=self._exchange.group)
-        return weighted
+        return self._means.add(own * weight if weight else torch.zeros_like(own), self._exchange.group)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's. From its beginning, unless it is the one under way."""
@@ -162,6 +163,7 @@ class DataLoader:
         self.planner.asks()
         for of, part, batch in self._parts():
             self._slice, self._part = of, part
+            self._means.begin(part)
             if self._weights is not None:
                 self._weights.begin(part)
             if part.is_first:
