@@ -48,6 +48,12 @@ class Exchange:
                 said = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
                 raise ValueError(f"{what}: {name} differs: {said}. {way_out}")
 
+    def refuse(self, problem: str) -> None:
+        """Raises ValueError on all ranks when some have a problem, naming the first of them; "" is none."""
+        for rank, text in enumerate(self.facts(problem)):
+            if text:
+                raise ValueError(f"rank {rank}: {text}")
+
 
 def _ranks(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

@@ -41,9 +41,13 @@ class Settings:
     """Shares are multiples of it."""
     memory_margin: float = 0.1
     """Part of an accelerator's memory that stays free."""
+    optimizer_bytes: int | None = None
+    """What the optimizer will keep on this rank's accelerator, for which memory stays free too. Without it twice the
+    bytes of the trainable parameters, as for Adam. May differ between ranks."""
     check_replicas: int = 10
     """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None
-    """This rank's power while it computes and while it waits, where nothing measures it. May differ between ranks."""
+    """This rank's power while it computes and while it waits. Without it what was measured, where something here can be
+    read. May differ between ranks."""
     watch: Watch = field(default_factory=Watch)
     """What rank 0 shows of the training. May differ between ranks."""

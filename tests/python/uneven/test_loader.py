@@ -126,7 +126,12 @@ def test_refusals(rank: int, size: int) -> None:
         ({"model": model, "policy": "fixed", "shares": [1, 2, 3]}, "3 shares for 2 ranks"),
         ({"model": model, "batch_size": 3}, "batch_size cannot be given"),
         ({"model": model, "global_batch": 1}, "cannot give 1 to each of 2 ranks"),
-        ({"model": model, "max_batch": 5, "settings": UNMEASURED}, "10"),
+        (
+            {"model": model, "max_batch": 5, "settings": UNMEASURED},
+            "10 samples .* rank 1 .* 5 .max_batch.*micro_batch",
+        ),
+        ({"model": model, "micro_batch": 0}, "rank 0: micro_batch is 0: give at least 1"),
+        ({"model": model, "max_batch": 5 if rank else -1}, "rank 0: max_batch is -1"),
     ):
         arguments: dict[str, Any] = {"global_batch": BATCH, **options}
         with pytest.raises(ValueError, match=said):
