@@ -9,7 +9,7 @@ from torch import nn
 
 from atoll.profiling.device import DeviceProfile, drop_gradients, one_step, synchronize
 from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped, without_trace
-from atoll.profiling.room import fits, usable_bytes
+from atoll.profiling.room import fits, memory_used, usable_bytes
 
 STATES_PER_PARAMETER = 2  # of Adam
 
@@ -40,9 +40,9 @@ def confirmed_cap(
     """The samples of one step that fit: the predicted ones, after one real step of that size; a tenth less as long as
     memory does not suffice. `reserve` are bytes that the training will need besides, which this step holds. 0: not
     known, as on CPUs, or no limit below `most`. Raises ValueError where not even one sample fits."""
-    if device.type == "cpu":
-        return 0
-    cap = _promised(profile, usable_bytes(device), margin, reserve)
+    usable = usable_bytes(device)
+    grown = memory_used(device) - profile.memory_used  # since the peaks were measured, maybe in another run
+    cap = _promised(profile, max(1, usable - grown) if usable else 0, margin, reserve)
     if cap == 0 or cap >= 2 * most:
         return 0
     cap = min(cap, most)
@@ -77,7 +77,7 @@ def too_small(device: torch.device, reserve: int) -> str:
 
 
 def _promised(profile: DeviceProfile, memory_bytes: int, margin: float, reserve: int) -> int:
-    """The samples to try, by what was measured; 0: nothing limits them."""
+    """The samples to try, by what was measured; 0: nothing limits them. `memory_bytes` is 0 where it is not known."""
     peaks = {(at.batch, at.peak_bytes) for at in profile.sizes if at.peak_bytes}
     below = max(1, profile.too_large - 1) if profile.too_large else 0
     cap = predicted_cap(sorted(peaks), memory_bytes, margin, reserve) if len(peaks) > 1 and memory_bytes else 0

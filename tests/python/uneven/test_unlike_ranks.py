@@ -192,7 +192,7 @@ def less_memory_than_last_time(rank: int) -> None:
     between = loader_of(rank, model, policy="kaitian", micro_batch=None if rank != 2 else 5).planner.facts[0].cap()
     assert between is not None
     assert before is not None
-    assert between < before
+    assert between < 0.7 * before
     del filled
     assert loader_of(rank, model).planner.facts[0].cap() == before
     blocks = fill() if rank == 0 else []
