@@ -50,7 +50,7 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
 
 class Ranks:
     """`size` processes, each a rank of a default group over Atoll. `islands` gives each rank's ATOLL_ISLAND,
-    `devices` what device() returns there: "cpu" or "sim"."""
+    `devices` what device() returns there: "cpu" or "sim", `own` what is in its environment alone."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class Ranks:
         islands: Sequence[str] | None = None,
         environment: dict[str, str] | None = None,
         devices: Sequence[str] | None = None,
+        own: Sequence[dict[str, str]] | None = None,
     ) -> None:
         self.size = size
+        self._own = own
         self._devices = devices
         self._islands = islands
         self._environment = dict(environment or {})
@@ -93,6 +95,8 @@ class Ranks:
                 environment["ATOLL_ISLAND"] = self._islands[rank]
             if self._devices:
                 environment[DEVICE] = self._devices[rank]
+            if self._own:
+                environment.update(self._own[rank])
             here, there = PROCESSES.Pipe()
             process = fork(_serve, rank, self.size, environment, self._store.port, there, daemon=False)
             there.close()

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read and computed for profiles: memory that holds so many samples, energy counters, files of earlier runs."""
 
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from atoll.loading.facts import RankFacts
-from atoll.profiling import saved
-from atoll.profiling.device import DeviceProfile, Measured, profile_device, sizes_to_try
+from atoll.profiling import power, saved
+from atoll.profiling.device import DeviceProfile, Measured, drop_gradients, one_step, profile_device, sizes_to_try
 from atoll.profiling.forward import default_forward
-from atoll.profiling.memory import predicted_cap
-from atoll.profiling.power import EnergyMeter, find_meter
+from atoll.profiling.memory import confirmed_cap, optimizer_bytes, predicted_cap
+from atoll.profiling.power import find_meter
+from atoll.profiling.room import fits, memory_used, usable_bytes
 from atoll.weighting.limits import depends_on_batch
+from sim_host import Host
 
 CPU = torch.device("cpu")
 
@@ -25,11 +25,95 @@ def test_the_cap_is_what_memory_holds() -> None:
     assert predicted_cap(peaks, 10_000, margin=0.1) == (9000 - 1000) // 50
     assert predicted_cap(peaks, 900, margin=0.1) == 1
     assert predicted_cap([(4, 1000), (16, 1000)], 10_000, margin=0.1) == 0, "such peaks say nothing"
+    assert predicted_cap(peaks, 10_000, margin=0.1, reserve=2000) == (9000 - 2000 - 1000) // 50
+
+
+class Pairs(torch.nn.Module):
+    """Needs memory for each pair of samples, which two peaks do not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 16)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        made = self.layer(rows)
+        return (made[:, None] * made[None]).tanh().sum((0, 1))
+
+
+def batch_of(size: int) -> torch.Tensor:
+    return torch.ones(size, 4)
+
+
+def caps_of_pairs() -> None:
+    sim = torch.device("sim", 0)
+    model = Pairs().to(sim)
+    profile = profile_device(model, batch_of, [8, 16], forward=default_forward, device=sim)
+    assert [at.batch for at in profile.sizes] == [8, 16]
+    peaks = [(at.batch, at.peak_bytes) for at in profile.sizes]
+    tried = [predicted_cap(peaks, usable_bytes(sim), margin=0.1)]
+    cap = confirmed_cap(model, batch_of, profile, default_forward, sim, margin=0.1, reserve=0, most=1000)
+    while tried[-1] > cap:
+        tried.append(tried[-1] - max(1, tried[-1] // 10))
+    assert len(tried) > 1, "two peaks promise too much"
+    assert tried[-1] == cap
+
+    def step_fits(size: int) -> bool:
+        drop_gradients(model)
+        return fits(lambda: one_step(model, batch_of(size).to(sim), default_forward), sim)
+
+    assert step_fits(cap)
+    assert not step_fits(tried[-2])
+    assert confirmed_cap(model, batch_of, profile, default_forward, sim, margin=0.1, reserve=0, most=cap - 1) == 0
+    reserve = usable_bytes(sim) // 2
+    less = confirmed_cap(model, batch_of, profile, default_forward, sim, margin=0.1, reserve=reserve, most=1000)
+    assert less < cap
+
+
+def caps_of_few_sizes() -> None:
+    """What does not fit is not measured, and what fits is found."""
+    sim = torch.device("sim", 0)
+    model = Pairs().to(sim)
+    begun = []
+    profile = profile_device(
+        model, batch_of, [512, 1024, 2048], forward=default_forward, device=sim, together=lambda: begun.append(1)
+    )
+    sizes = [at.batch for at in profile.sizes]
+    assert len(begun) == 3, "ranks begin as often, whatever fits"
+    assert sizes[0] == 32
+    assert sizes == sorted(sizes)
+    assert sizes[-1] < profile.too_large <= 128
+    filled = torch.empty(usable_bytes(sim) - memory_used(sim) - 2048, dtype=torch.uint8, device=sim)
+    assert not profile_device(model, batch_of, [4], forward=default_forward, device=sim).sizes
+    with pytest.raises(ValueError, match="one sample's step does not fit"):
+        confirmed_cap(model, batch_of, profile, default_forward, sim, margin=0.1, reserve=0, most=1000)
+    del filled
+
+
+def gradients_that_stay() -> None:
+    sim = torch.device("sim", 0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 200), torch.nn.Linear(200, 200)).to(sim)
+    peaks = [
+        profile_device(model, batch_of, [2], forward=default_forward, device=sim, accumulates=stay).sizes[0].peak_bytes
+        for stay in (False, True)
+    ]
+    assert peaks[1] >= peaks[0] + model[1].weight.nbytes
+    held = sum(parameter.nbytes for parameter in model.parameters())
+    assert optimizer_bytes(model) == 2 * held
+    model[0].requires_grad_(False)
+    assert optimizer_bytes(model) == 2 * sum(parameter.nbytes for parameter in model[1].parameters())
+
+
+@pytest.mark.parametrize("check", [caps_of_pairs, caps_of_few_sizes, gradients_that_stay])
+def test_caps_on_a_small_device(check: Callable[[], None]) -> None:
+    with Host(ATOLL_SIM_MEMORY="2M") as host:
+        host.run(check)
 
 
 def test_sizes_are_within_cap_and_batch() -> None:
     assert sizes_to_try(256, 4, None) == [16, 32, 64, 128]
     assert sizes_to_try(256, 4, 48) == [16, 32, 48]
+    assert sizes_to_try(256, 4, 16) == [4, 8, 16]
+    assert sizes_to_try(256, 4, 1) == [1]
     assert sizes_to_try(3, 4, None) == [1, 2]
 
 
@@ -53,39 +137,39 @@ def test_packages_are_added_up_and_their_counters_wrap(tmp_path: Path) -> None:
     assert meter.joules() == pytest.approx((200 + 50) * 1e-6)
 
 
-class Steady:
-    """A device whose steps take 40 J more than it takes while it waits, at 10 W."""
+def test_a_sensor_is_read_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(power.time, "monotonic", lambda: now)
+    sensor = tmp_path / "hwmon3" / "power1_average"
+    sensor.parent.mkdir()
+    sensor.write_text("40000000\n")  # microwatts
+    meter = find_meter(CPU, ranks_here=4, rapl=tmp_path / "none", hwmon=tmp_path)
+    assert meter is not None
+    assert meter.source == "hwmon hwmon3"
+    now += 0.5
+    assert meter.joules() == pytest.approx(40 * 0.5 / 4), "four ranks share the board"
+    package(tmp_path, "intel-rapl:0", 0, 999)
+    better = find_meter(CPU, ranks_here=2, rapl=tmp_path, hwmon=tmp_path)
+    assert better is not None
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("500\n")
+    assert better.source == "RAPL"
+    assert better.joules() == pytest.approx(250e-6)
 
-    def __init__(self) -> None:
-        self.begin, self.steps = time.perf_counter(), 0
 
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        self.steps += 1
-        return default_forward(model, batch)
-
-    def joules(self) -> float:
-        return 10 * (time.perf_counter() - self.begin) + 40 * self.steps
-
-
-def test_power_is_measured_while_computing_and_while_waiting() -> None:
-    steady = Steady()
-    profile = profile_device(
-        nn.Linear(3, 2), lambda size: (torch.ones(size, 3),), [2, 4], forward=steady, device=CPU,
-        meter=EnergyMeter("test", joules=steady.joules),
-    )  # fmt: skip
-    assert profile.idle_watts == pytest.approx(10, rel=0.01)
-    assert profile.busy_watts > 100
-    measured = RankFacts("cpu", profile=profile.to_json())
-    assert measured.power() == (profile.busy_watts, profile.idle_watts)
-    assert RankFacts("cpu", watts=(5, 1), profile=profile.to_json()).power() == (5, 1)
-    known = measured.as_planned(1, 1)
-    assert (known["busy_watts"], known["idle_watts"]) == measured.power()
-    without = profile_device(nn.Linear(3, 2), lambda size: (torch.ones(size, 3),), [2], forward=steady, device=CPU)
-    assert RankFacts("cpu", profile=without.to_json()).power() is None
+def test_measured_watts_are_planned_where_none_are_stated() -> None:
+    profile = DeviceProfile("cpu", [Measured(4, 0.25)], busy_watts=50.0, idle_watts=20.0).to_json()
+    for stated, told in ((None, (50.0, 20.0)), ((300.0, 60.0), (300.0, 60.0))):
+        known = RankFacts("cpu", watts=stated, profile=profile).as_planned(1, 1)
+        assert (known["busy_watts"], known["idle_watts"]) == told
+    assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)]).to_json()).as_planned(
+        1, 1
+    )
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     assert find_meter(CPU, rapl=tmp_path, hwmon=tmp_path) is None
+    if not torch.cuda.is_available():
+        assert find_meter(torch.device("cuda"), rapl=tmp_path, hwmon=tmp_path) is None
     assert find_meter(torch.device("meta"), rapl=tmp_path, hwmon=tmp_path) is None
 
 

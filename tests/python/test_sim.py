@@ -298,3 +298,43 @@ def peaks() -> None:
 def test_a_peak_of_memory_begins_anew() -> None:
     with Host() as host:
         host.run(peaks)
+
+
+def memory_that_is_still_worked_on() -> None:
+    """A tensor that is gone no longer counts, and its memory is free when the device is done with it."""
+    kept = torch.ones(1 << 16, device="sim")
+    torch.sim.synchronize()
+    free, _ = torch.sim.mem_get_info()
+    for _ in range(3):
+        kept = kept + 1
+        assert torch.sim.memory_allocated() == kept.nbytes
+    assert torch.sim.max_memory_allocated() == 2 * kept.nbytes, "as if each sum were done at once"
+    assert torch.sim.mem_get_info()[0] == free - 3 * kept.nbytes
+    assert torch.sim.memory_reserved() == 4 * kept.nbytes
+    assert torch.accelerator.memory_stats("sim")["allocated_bytes.all.current"] == kept.nbytes
+    torch.sim.synchronize()
+    torch.sim.empty_cache()
+    assert torch.sim.memory_reserved() == kept.nbytes
+    assert torch.sim.mem_get_info()[0] == free
+
+
+def test_memory_that_is_still_worked_on() -> None:
+    with Host(ATOLL_SIM_SPEED="0.0005") as slow:
+        slow.run(memory_that_is_still_worked_on)
+
+
+def allocate_too_much() -> None:
+    free, size = torch.sim.mem_get_info()
+    assert size == 2_000_000 // 4096 * 4096 + 4096
+    kept = torch.empty(free // 2, dtype=torch.uint8, device="sim")
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match="ATOLL_SIM_MEMORY"):
+            torch.empty(free // 2 + 4096, dtype=torch.uint8, device="sim")
+    assert torch.sim.max_memory_allocated() <= size, "what was refused does not count"
+    del kept
+    torch.empty(free // 2 + 4096, dtype=torch.uint8, device="sim")
+
+
+def test_more_than_its_memory_is_an_out_of_memory_error() -> None:
+    with Host(ATOLL_SIM_MEMORY="2M") as small:
+        small.run(allocate_too_much)

@@ -41,6 +41,24 @@ TEST(DeviceMemory, ReleasedBytesArePoisoned) {
   }
 }
 
+TEST(DeviceMemory, RetiredBytesAreHeldUntilTheyAreReleased) {
+  DeviceMemory memory(1 << 20);
+  void* const kept = memory.allocate(1 << 19);
+  void* const gone = memory.allocate(1 << 18);
+  memory.retire(gone);
+  memory.retire(gone);
+  EXPECT_EQ(memory.stats().allocated, std::size_t{1} << 19);
+  EXPECT_EQ(memory.stats().held, (std::size_t{1} << 19) + (std::size_t{1} << 18));
+  EXPECT_THROW(memory.allocate(1 << 19), Error) << "what is held is given to nobody";
+  memory.release(gone);
+  EXPECT_EQ(memory.stats().allocated, std::size_t{1} << 19);
+  EXPECT_EQ(memory.stats().held, std::size_t{1} << 19);
+  memory.release(kept);
+  EXPECT_EQ(memory.stats().allocated, 0U);
+  EXPECT_EQ(memory.stats().held, 0U);
+  EXPECT_EQ(memory.stats().peak, (std::size_t{1} << 19) + (std::size_t{1} << 18));
+}
+
 TEST(DeviceMemory, TooMuchIsNamed) {
   DeviceMemory memory(1 << 20);
   void* const half = memory.allocate(1 << 19);

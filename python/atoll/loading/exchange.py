@@ -64,6 +64,12 @@ class Exchange:
                 raise ValueError(f"{what}: {name} differs: {said}. {way_out}")
         return made
 
+    def refuse(self, problem: str) -> None:
+        """Raises ValueError on all ranks when some have a problem, naming the first of them; "" is none."""
+        for rank, text in enumerate(self.facts(problem)):
+            if text:
+                raise ValueError(f"rank {rank}: {text}")
+
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=operator.index)  # other libraries have integers of their own

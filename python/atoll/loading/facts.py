@@ -8,6 +8,8 @@ from typing import Any
 from atoll import _C
 from atoll.profiling.device import DeviceProfile
 
+SHOWN = 8  # ranks in a message
+
 
 @dataclass
 class RankFacts:
@@ -29,18 +31,24 @@ class RankFacts:
     def measured(self) -> DeviceProfile | None:
         return None if self.profile is None else DeviceProfile.from_json(self.profile)
 
-    def cap(self) -> int | None:
-        """The user's limit, or what the memory was measured to hold; the smaller of both."""
+    def held(self) -> int | None:
+        """Samples that the memory was measured to hold in one pass; None: no limit is known."""
         profile = self.measured()
-        limits = [limit for limit in (self.max_batch, profile.cap if profile else 0) if limit]
-        return min(limits) if limits else None
+        return profile.cap or None if profile else None
+
+    def cap(self) -> int | None:
+        """The most samples of a step: the user's limit, or what the memory holds where a step is one pass; the smaller
+        of both."""
+        return _smaller(self.max_batch, self.held() if self.micro_batch is None else None)
+
+    def largest_pass(self) -> int | None:
+        """The most samples of one forward pass, where a share may be computed in several; None where it may not."""
+        return None if self.micro_batch is None else _smaller(self.micro_batch, self.held())
 
     def power(self) -> tuple[float, float] | None:
         """Watts while computing and while waiting: the user's, or those that were measured."""
         profile = self.measured()
-        if self.watts is not None or profile is None or not profile.idle_watts:
-            return self.watts
-        return profile.busy_watts, profile.idle_watts
+        return self.watts or (profile.watts() if profile else None)
 
     def cost(self) -> _C.Cost:
         """Seconds by batch. Without a measurement all ranks count as equally fast."""
@@ -48,11 +56,12 @@ class RankFacts:
         if profile is None:
             return _C.Cost.affine(0.0, 1.0)
         cost, _error = _C.fit_cost(profile.points())
-        if self.micro_batch is None:
+        largest = self.largest_pass()
+        if largest is None:
             return cost
-        launch = max(0.0, 2 * cost.seconds(1) - cost.seconds(2)) if self.micro_batch > 1 else 0.0
-        per_sample = max(0.0, (cost.seconds(self.micro_batch) - launch) / self.micro_batch)
-        return _C.Cost.staircase(self.micro_batch, launch, per_sample)
+        launch = max(0.0, 2 * cost.seconds(1) - cost.seconds(2)) if largest > 1 else 0.0
+        per_sample = max(0.0, (cost.seconds(largest) - launch) / largest)
+        return _C.Cost.staircase(largest, launch, per_sample)
 
     def as_planned(self, least: int, quantum: int) -> dict[str, Any]:
         """The rank as the planner's functions take it."""
@@ -70,3 +79,24 @@ class RankFacts:
         if profile is not None:
             known |= {"ops": profile.operations, "memory_used": profile.memory_used, "latency": profile.latency}
         return known
+
+
+def require_room(facts: list[RankFacts], global_batch: int) -> None:
+    """Raises ValueError where the ranks together cannot hold the global batch, naming what each of them holds."""
+    caps = [rank.cap() for rank in facts]
+    together = sum(cap for cap in caps if cap is not None)
+    if None in caps or together >= global_batch:
+        return
+    told = [
+        f"rank {place} ({rank.device}) {cap} ({'max_batch' if cap == rank.max_batch else 'memory'})"
+        for place, (rank, cap) in enumerate(zip(facts, caps, strict=True))
+    ]
+    shown = ", ".join(told[:SHOWN]) + (", ..." if len(told) > SHOWN else "")
+    raise ValueError(
+        f"the ranks hold {together} samples of a step together, the global batch is {global_batch}: {shown}; give "
+        "micro_batch instead of max_batch, so that a rank computes its share in several passes, or lower global_batch"
+    )
+
+
+def _smaller(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

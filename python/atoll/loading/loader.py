@@ -18,6 +18,7 @@ from atoll._build_info import VERSION
 from atoll.loading.arguments import check_counts, shared
 from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
+from atoll.loading.means import StepMeans
 from atoll.loading.planner import Planner
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
@@ -101,6 +102,7 @@ class DataLoader:
         self._iteration: object = None
         self._slice: Slice | None = None
         self._part: Part | None = None
+        self._means = StepMeans()
 
     def _agreed(self, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
         return self._exchange.agree("atoll.DataLoader", own, way_out)
@@ -138,12 +140,11 @@ class DataLoader:
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
-        Collective."""
+        Collective. Of a step in several batches it is to be called for each, and known at the last one; before that it
+        is NaN, and nothing is communicated. Raises RuntimeError at the last one when earlier ones are missing."""
         own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
         weight = self.weight
-        weighted = own * weight if weight else torch.zeros_like(own)
-        dist.all_reduce(weighted, group=self._exchange.group)
-        return weighted
+        return self._means.add(own * weight if weight else torch.zeros_like(own), self._exchange.group)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's. From its beginning, unless it is the one under way."""
@@ -178,6 +179,7 @@ class DataLoader:
         self.planner.asks()
         for of, part, batch in self._parts():
             self._slice, self._part = of, part
+            self._means.begin(part)
             if self._weights is not None:
                 self._weights.begin(part)
             if part.is_first:

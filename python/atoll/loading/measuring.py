@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from atoll.loading.exchange import Exchange
@@ -14,42 +15,79 @@ from atoll.loading.settings import Settings
 from atoll.profiling import saved
 from atoll.profiling.device import DeviceProfile, profile_device, sizes_to_try
 from atoll.profiling.forward import default_forward
-from atoll.profiling.memory import confirmed_cap
-from atoll.profiling.power import find_meter
+from atoll.profiling.memory import confirmed_cap, optimizer_bytes, too_small
+from atoll.profiling.power import EnergyMeter, find_meter
 
 LATENCY_CALLS = 9
+IDLE_SECONDS = 0.3
 
 
 def measure(
     model: nn.Module, batch_of: Callable[[int], Any], exchange: Exchange, settings: Settings, global_batch: int,
-    most: int | None,
+    most: int | None, accumulates: bool,
 ) -> DeviceProfile:  # fmt: skip
-    """Collective. A profile of an earlier run is taken when every rank has one: all measure at once, or none."""
+    """Collective. `most`: of one forward pass on this rank; `accumulates`: a step may have several. A profile of an
+    earlier run is taken when every rank has one: all measure at once, or none. What fits is confirmed in any case,
+    because free memory may be another. Raises ValueError on all ranks when one cannot hold a sample."""
     device = next(model.parameters()).device
     sizes = sizes_to_try(global_batch, exchange.ranks, most)
     hosts = exchange.facts(_host())
-    name = saved.fingerprint(model, device, sizes, batch_of(1), hosts.count(_host()))
+    ranks_here = hosts.count(_host())
+    name = saved.fingerprint(model, device, sizes, batch_of(1), ranks_here, accumulates)
     known = saved.load(name) if settings.reuse else None
-    if all(have == [1.0] for have in exchange.numbers([1.0 if known else 0.0])):
-        assert known is not None
-        return known
-    count = int(max(number for (number,) in exchange.numbers([float(len(sizes))])))
-    sizes += sizes[-1:] * (count - len(sizes))  # all ranks begin each of their sizes together
-    forward = settings.forward or default_forward
-    profile = profile_device(
-        model, batch_of, sizes, forward=forward, device=device, together=lambda: exchange.numbers([0.0]),
-        meter=find_meter(device),
-    )  # fmt: skip
-    cap = confirmed_cap(model, batch_of, profile, forward, device, settings.memory_margin, most or global_batch)
-    profile = replace(profile, cap=cap, latency=_latency(exchange))
-    saved.save(name, profile)
+    is_known = all(have == [1.0] for have in exchange.numbers([1.0 if known else 0.0]))
+    reserve = optimizer_bytes(model) if settings.optimizer_bytes is None else settings.optimizer_bytes
+    if known is not None and is_known:
+        profile = known
+    else:
+        meter = find_meter(device, ranks_here=ranks_here)
+        profile = _measured(model, batch_of, exchange, settings, sizes, device, meter, accumulates)
+    problem = ""
+    try:
+        if not profile.sizes:
+            raise ValueError(too_small(device, reserve))
+        cap = confirmed_cap(
+            model, batch_of, profile, settings.forward or default_forward, device, margin=settings.memory_margin,
+            reserve=reserve, most=most or global_batch, accumulates=accumulates,
+        )  # fmt: skip
+        profile = replace(profile, cap=cap)
+    except ValueError as error:
+        problem = str(error)
+    exchange.refuse(problem)
+    if not is_known:
+        saved.save(name, profile)
     return profile
+
+
+def _measured(
+    model: nn.Module, batch_of: Callable[[int], Any], exchange: Exchange, settings: Settings, sizes: list[int],
+    device: torch.device, meter: EnergyMeter | None, accumulates: bool,
+) -> DeviceProfile:  # fmt: skip
+    count = int(max(number for (number,) in exchange.numbers([float(len(sizes))])))
+    planned = sizes + sizes[-1:] * (count - len(sizes))  # all ranks begin each of their sizes together
+    idle = _idle_watts(exchange, meter)
+    profile = profile_device(
+        model, batch_of, planned, forward=settings.forward or default_forward, device=device,
+        together=lambda: exchange.numbers([0.0]), meter=meter, accumulates=accumulates,
+    )  # fmt: skip
+    return replace(profile, idle_watts=idle, latency=_latency(exchange))
 
 
 def _host() -> str:
     import socket
 
     return socket.gethostname()
+
+
+def _idle_watts(exchange: Exchange, meter: EnergyMeter | None) -> float:
+    """While no rank computes; 0 where nothing measures it. Takes no time where no rank has a meter."""
+    if not any(have for (have,) in exchange.numbers([0.0 if meter is None else 1.0])):
+        return 0.0
+    before, begin = meter.joules() if meter else 0.0, time.perf_counter()
+    time.sleep(IDLE_SECONDS)
+    after, end = meter.joules() if meter else 0.0, time.perf_counter()
+    exchange.numbers([0.0])
+    return (after - before) / (end - begin)
 
 
 def _latency(exchange: Exchange) -> float:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who computes how much from which step on. All ranks hold the same plans, because they make them of the same facts."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atoll.loading.communication import library_seconds, seconds_inside
 from atoll.loading.exchange import Exchange
-from atoll.loading.facts import RankFacts
+from atoll.loading.facts import RankFacts, require_room
 from atoll.loading.follower import Follower
 from atoll.loading.measuring import measure
 from atoll.loading.plans import Plan, PlanBook
@@ -20,8 +21,8 @@ from atoll.loading.policy import Policy
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
-from atoll.profiling.device import memory_used
 from atoll.profiling.forward import to_device
+from atoll.profiling.room import memory_used
 from atoll.weighting.limits import depends_on_batch, warnings_for
 from atoll.weighting.replicas import checksum, replica_difference
 from atoll.weighting.weights import Weights
@@ -44,8 +45,9 @@ class Planner:
         self._device = next(model.parameters()).device if model is not None else torch.device("cpu")
         own = RankFacts(str(self._device), max_batch, micro_batch, settings.watts)
         if model is not None and settings.measure and self._policy.needs_costs:
-            own.profile = measure(model, batch_of, exchange, settings, global_batch, own.cap()).to_json()
+            own.profile = self._measured(model, weights, batch_of, global_batch, own)
         self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
+        require_room(self.facts, global_batch)
         self._parts_alike = weights is not None and weights.parts_must_match
         self._times = StepTimes(self._device, seconds_inside(exchange.group))
         self._library: float | None = None
@@ -71,6 +73,19 @@ class Planner:
                 f"max_batch makes the shares {list(batches)} uneven, and without their weights gradients would be "
                 "wrong: give model=DistributedDataParallel(net), or lower global_batch"
             )
+
+    def _measured(
+        self, model: nn.Module, weights: Weights | None, batch_of: Callable[..., Any], global_batch: int, own: RankFacts
+    ) -> dict[str, Any]:
+        most = min((limit for limit in (own.max_batch, own.micro_batch) if limit is not None), default=None)
+        with weights.unweighted() if weights is not None else contextlib.nullcontext():
+            profile = measure(
+                model, batch_of, self._exchange, self._settings, global_batch, most, own.micro_batch is not None
+            )
+        if own.micro_batch is not None and 0 < profile.cap < own.micro_batch:
+            log.warning("micro_batch=%d does not fit into memory: passes have at most %d samples", own.micro_batch,
+                        profile.cap)  # fmt: skip
+        return profile.to_json()
 
     def _warn(self, model: nn.Module, batch_of: Callable[..., Any]) -> None:
         """Of what no weights can make exact."""
@@ -105,7 +120,7 @@ class Planner:
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
         plan = self._book.at(step)
         shares = list(plan.batches) if samples == plan.total else self._tail(plan, samples)
-        caps = [facts.micro_batch for facts in self.facts]
+        caps = [facts.largest_pass() for facts in self.facts]
         return shares, parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
 
     def _tail(self, plan: Plan, samples: int) -> list[int]:

@@ -41,6 +41,9 @@ class Settings:
     """Shares are multiples of it."""
     memory_margin: float = 0.1
     """Part of an accelerator's memory that stays free."""
+    optimizer_bytes: int | None = None
+    """What the optimizer will keep on this rank's accelerator, for which memory stays free too. Without it twice the
+    bytes of the trainable parameters, as for Adam. May differ between ranks."""
     check_replicas: int = 10
     """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
     watts: tuple[float, float] | None = None

@@ -5,16 +5,17 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from atoll.profiling.forward import Forward, to_device, unwrapped, without_trace
+from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped, without_trace
 from atoll.profiling.power import EnergyMeter
+from atoll.profiling.room import fits, memory_used, peak_bytes, reset_peak
 
 WARM_UP, STEPS = 2, 5
-IDLE_SECONDS = 0.2  # for which a meter sees the device wait
 
 
 @dataclass
@@ -32,16 +33,23 @@ class DeviceProfile:
     """What the planner must know of one rank."""
 
     device: str
-    sizes: list[Measured] = field(default_factory=list)
+    sizes: list[Measured] = field(default_factory=list)  # growing batches
     operations: float = 0.0  # floating-point operations per second at the largest size
     memory_used: int = 0
     latency: float = 0.0  # seconds of the smallest collective
     cap: int = 0  # samples that fit; 0: not known
+    too_large: int = 0  # the smallest batch that was tried and did not fit; 0: all fitted
     busy_watts: float = 0.0  # 0: nothing measured it
-    idle_watts: float = 0.0  # measured where busy_watts is
+    idle_watts: float = 0.0  # likewise
 
     def points(self) -> list[tuple[float, float]]:
         return [(float(at.batch), at.seconds) for at in self.sizes]
+
+    def watts(self) -> tuple[float, float] | None:
+        """While it computes and while it waits; None where nothing measured them."""
+        if not self.busy_watts or not self.idle_watts:
+            return None
+        return max(self.busy_watts, self.idle_watts), self.idle_watts
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,51 +60,88 @@ class DeviceProfile:
 
 
 def sizes_to_try(global_batch: int, ranks: int, cap: int | None) -> list[int]:
-    """Three or four batches around an equal share, none above the cap."""
+    """Three or four batches around an equal share, none above the cap; below it where that is less."""
     share = max(1, global_batch // ranks)
-    wanted = [share // 4, share // 2, share, share * 2]
     limit = min(global_batch, cap or global_batch)
+    wanted = [share // 4, share // 2, share, share * 2]
+    if limit <= share // 2:
+        wanted = [limit // 4, limit // 2, limit]
     return sorted({min(max(1, size), limit) for size in wanted})
+
+
+class _Trials:
+    """The batches to measure: the planned ones in turn; after one that did not fit, others between it and what does."""
+
+    def __init__(self, planned: list[int]) -> None:
+        self._planned = planned
+        self.largest = 0  # that fitted
+        self.too_large = 0  # the smallest that did not
+
+    def next(self, place: int) -> int:
+        if not self.too_large:
+            return self._planned[place]
+        if not self.largest:
+            return max(1, self.too_large // 4)
+        return max(self.largest, (self.largest + self.too_large) // 2)
+
+    def note(self, size: int, fitted: bool) -> None:
+        if fitted:
+            self.largest = max(self.largest, size)
+        else:
+            self.too_large = min(size, self.too_large or size)
 
 
 def profile_device(
     model: nn.Module, make_batch: Callable[[int], Any], sizes: list[int], *, forward: Forward, device: torch.device,
-    together: Callable[[], object] = lambda: None, meter: EnergyMeter | None = None,
+    together: Callable[[], object] = lambda: None, meter: EnergyMeter | None = None, accumulates: bool = False,
 ) -> DeviceProfile:  # fmt: skip
-    """Measures each of `sizes`. `make_batch(size)` gives collated samples; `together()` is called before each size, for
-    all ranks to begin at once: all must give equally many sizes. The model is left as it was."""
+    """Measures each of `sizes`, or smaller ones where memory does not hold them; the profile has no sizes where it
+    does not hold one sample. `make_batch(size)` gives collated samples; `together()` is called before each size, for
+    all ranks to begin at once: all must give equally many sizes. `accumulates`: gradients stay from step to step. The
+    model is left as it was."""
     bare = unwrapped(model)
     profile = DeviceProfile(device=_device_name(device))
-    idle_watts = _idle_watts(meter) if meter else 0.0
+    trials = _Trials(sizes)
+
+    def measure(size: int) -> None:
+        batch = to_device(make_batch(size), device)
+        profile.sizes.append(_measure(bare, batch, size, forward, device, meter, accumulates))
+
     with without_trace(bare, device):
-        for size in sizes:
-            batch = to_device(make_batch(size), device)
-            together()
-            profile.sizes.append(_measure(bare, batch, size, forward, device, meter))
-        profile.operations = _operations(bare, batch, forward) / profile.sizes[-1].seconds
+        place = 0
+        while place < len(sizes) or (not trials.largest and trials.too_large > 1):
+            size = trials.next(place)
+            if place < len(sizes):
+                together()
+            if computes_alone(bare):
+                trials.note(size, fits(partial(measure, size), device))
+            else:
+                measure(size)  # the others would wait for a step that was given up
+                trials.note(size, True)
+            place += 1
+        profile.sizes.sort(key=lambda at: at.batch)
+        profile.too_large = trials.too_large
+        if profile.sizes:
+            batch = to_device(make_batch(trials.largest), device)
+            profile.operations = _operations(bare, batch, forward) / profile.sizes[-1].seconds
     profile.memory_used = memory_used(device)
     if watts := [at.joules / at.seconds for at in profile.sizes if at.joules]:
         profile.busy_watts = statistics.median(watts)
-        profile.idle_watts = min(idle_watts, profile.busy_watts)
     return profile
 
 
-def _idle_watts(meter: EnergyMeter) -> float:
-    before, begin = meter.joules(), time.perf_counter()
-    time.sleep(IDLE_SECONDS)
-    return (meter.joules() - before) / (time.perf_counter() - begin)
-
-
 def _measure(
-    model: nn.Module, batch: Any, size: int, forward: Forward, device: torch.device, meter: EnergyMeter | None
-) -> Measured:
+    model: nn.Module, batch: Any, size: int, forward: Forward, device: torch.device, meter: EnergyMeter | None,
+    accumulates: bool,
+) -> Measured:  # fmt: skip
+    drop_gradients(model)
     reset_peak(device)
     seconds = []
     joules = 0.0
     for step in range(WARM_UP + STEPS):
         before = meter.joules() if meter else 0.0
         begin = time.perf_counter()
-        one_step(model, batch, forward)
+        one_step(model, batch, forward, accumulates)
         synchronize(device)
         if step >= WARM_UP:
             seconds.append(time.perf_counter() - begin)
@@ -104,10 +149,15 @@ def _measure(
     return Measured(size, statistics.median(seconds), peak_bytes(device), joules / STEPS)
 
 
-def one_step(model: nn.Module, batch: Any, forward: Forward) -> None:
+def one_step(model: nn.Module, batch: Any, forward: Forward, accumulates: bool = False) -> None:
+    if not accumulates:
+        drop_gradients(model)
+    forward(model, batch).backward()  # type: ignore[no-untyped-call]
+
+
+def drop_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = None
-    forward(model, batch).backward()  # type: ignore[no-untyped-call]
 
 
 def _operations(model: nn.Module, batch: Any, forward: Forward) -> float:
@@ -121,31 +171,6 @@ def _operations(model: nn.Module, batch: Any, forward: Forward) -> float:
 def synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def _memory_module(device: torch.device) -> Any:
-    """What knows the memory of the device's kind; None where PyTorch has none."""
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    return module if hasattr(module, "max_memory_allocated") else None
-
-
-def reset_peak(device: torch.device) -> None:
-    if (module := _memory_module(device)) is not None:
-        module.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int:
-    module = _memory_module(device)
-    return 0 if module is None else int(module.max_memory_allocated(device))
-
-
-def memory_used(device: torch.device) -> int:
-    """Of the device, or of this process where it computes on the CPU."""
-    module = _memory_module(device)
-    if module is not None:
-        return int(module.memory_allocated(device))
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 def _device_name(device: torch.device) -> str:

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+
+from atoll.weighting.batch_norm import SyncBatchNorm
 
 Forward = Callable[[nn.Module, Any], torch.Tensor]
 
@@ -50,18 +53,29 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
+def computes_alone(model: nn.Module) -> bool:
+    """Whether a forward and backward pass inside `without_trace` needs no other rank."""
+    return not any(isinstance(module, FSDPModule | nn.SyncBatchNorm) for module in model.modules())
+
+
 @contextlib.contextmanager
 def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Gradients, buffers (running statistics) and random states are afterwards what they were."""
+    """Gradients, buffers (running statistics) and random states are afterwards what they were. Meanwhile Atoll's
+    SyncBatchNorm normalises over this rank's samples."""
+    norms = [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
         for parameter, _ in gradients:
             parameter.grad = None
+        for norm in norms:
+            norm.is_alone = True
         try:
             yield
         finally:
+            for norm in norms:
+                norm.is_alone = False
             for parameter, gradient in gradients:
                 parameter.grad = gradient
             with torch.no_grad():

@@ -7,47 +7,78 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.profiling.device import DeviceProfile, one_step, synchronize
-from atoll.profiling.forward import Forward, to_device, unwrapped, without_trace
+from atoll.profiling.device import DeviceProfile, drop_gradients, one_step, synchronize
+from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped, without_trace
+from atoll.profiling.room import fits, memory_used, usable_bytes
+
+STATES_PER_PARAMETER = 2  # of Adam
 
 
-def predicted_cap(points: list[tuple[int, int]], memory_bytes: int, margin: float) -> int:
-    """The samples of one step that `memory_bytes` less `margin` of them hold, from peaks at two or more batches, taken
-    as static + per_sample * batch. 0 where the peaks do not grow: then memory says nothing. At least 1 otherwise."""
+def predicted_cap(points: list[tuple[int, int]], memory_bytes: int, margin: float, reserve: int = 0) -> int:
+    """The samples of one step that `memory_bytes`, less `margin` of them and less `reserve` bytes, hold, from peaks at
+    two or more batches, taken as static + per_sample * batch. 0 where the peaks do not grow: then memory says nothing.
+    At least 1 otherwise."""
     (small, low), (large, high) = min(points), max(points)
     if large <= small or high <= low:
         return 0
     per_sample = (high - low) / (large - small)
     static = low - per_sample * small
-    return max(1, int((memory_bytes * (1 - margin) - static) / per_sample))
+    return max(1, int((memory_bytes * (1 - margin) - reserve - static) / per_sample))
+
+
+def optimizer_bytes(model: nn.Module) -> int:
+    """What an optimizer such as Adam keeps for the trainable parameters that this rank holds."""
+    held = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    own = [getattr(parameter, "_local_tensor", parameter) for parameter in held]
+    return STATES_PER_PARAMETER * sum(parameter.numel() * parameter.element_size() for parameter in own)
 
 
 def confirmed_cap(
-    model: nn.Module, batch_of: Callable[[int], Any], profile: DeviceProfile, forward: Forward, device: torch.device,
-    margin: float, most: int,
+    model: nn.Module, batch_of: Callable[[int], Any], profile: DeviceProfile, forward: Forward, device: torch.device, *,
+    margin: float, reserve: int, most: int, accumulates: bool = False,
 ) -> int:  # fmt: skip
-    """The predicted cap, after one real step of that size; a tenth less as long as memory does not suffice. 0: not
-    known, as on CPUs, or no limit below `most`."""
-    peaks = [(at.batch, at.peak_bytes) for at in profile.sizes if at.peak_bytes]
-    if len(peaks) < 2 or device.type == "cpu":
+    """The samples of one step that fit: the predicted ones, after one real step of that size; a tenth less as long as
+    memory does not suffice. `reserve` are bytes that the training will need besides, which this step holds. 0: not
+    known, as on CPUs, or no limit below `most`. Raises ValueError where not even one sample fits."""
+    usable = usable_bytes(device)
+    grown = memory_used(device) - profile.memory_used  # since the peaks were measured, maybe in another run
+    cap = _promised(profile, max(1, usable - grown) if usable else 0, margin, reserve)
+    if cap == 0 or cap >= 2 * most:
         return 0
-    cap = predicted_cap(peaks, _memory_bytes(device), margin)
-    if cap == 0 or cap >= most:
-        return 0
+    cap = min(cap, most)
     bare = unwrapped(model)
+    if not computes_alone(bare):
+        return cap if cap < most else 0
+
+    def step() -> None:
+        held = torch.empty(reserve, dtype=torch.uint8, device=device)
+        batch = to_device(batch_of(cap), device)
+        drop_gradients(bare)
+        for _ in range(2 if accumulates else 1):
+            one_step(bare, batch, forward, accumulates)
+        synchronize(device)
+        del held
+
     with without_trace(bare, device):
-        while cap > 1:
-            try:
-                one_step(bare, to_device(batch_of(cap), device), forward)
-                synchronize(device)
-                break
-            except torch.OutOfMemoryError:
-                cap = max(1, cap - max(1, cap // 10))
-    return cap
+        while not fits(step, device):
+            if cap == 1:
+                raise ValueError(too_small(device, reserve))
+            cap = max(1, cap - max(1, cap // 10))
+    return cap if cap < most else 0
 
 
-def _memory_bytes(device: torch.device) -> int:
-    """What this process may use: what is free, and what it has already."""
-    module = torch.get_device_module(device)
-    free, _total = module.mem_get_info(device)
-    return int(free) + int(module.memory_allocated(device))
+def too_small(device: torch.device, reserve: int) -> str:
+    """What is wrong where one sample does not fit, and the way out."""
+    return (
+        f"one sample's step does not fit into the memory of {device}: {usable_bytes(device) >> 20} MiB can be used, "
+        f"{reserve >> 20} MiB of them are kept for the optimizer's state: free memory, leave this rank out, or give "
+        "Settings(optimizer_bytes=...) if the optimizer needs less"
+    )
+
+
+def _promised(profile: DeviceProfile, memory_bytes: int, margin: float, reserve: int) -> int:
+    """The samples to try, by what was measured; 0: nothing limits them. `memory_bytes` is 0 where it is not known."""
+    peaks = {(at.batch, at.peak_bytes) for at in profile.sizes if at.peak_bytes}
+    below = max(1, profile.too_large - 1) if profile.too_large else 0
+    cap = predicted_cap(sorted(peaks), memory_bytes, margin, reserve) if len(peaks) > 1 and memory_bytes else 0
+    return min(cap, below) if cap and below else cap or below

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,31 +13,35 @@ HWMON = Path("/sys/class/hwmon")
 
 
 class EnergyMeter:
-    """Joules since some moment. `read_watts` meters are sampled and integrated between readings."""
+    """Joules since some moment: of a counter, or of `watts`, sampled and integrated between readings. A meter of what
+    several ranks use is divided by their number."""
 
     def __init__(self, source: str, *, joules: Callable[[], float] | None = None,
-                 watts: Callable[[], float] | None = None) -> None:  # fmt: skip
+                 watts: Callable[[], float] | None = None, ranks: int = 1) -> None:  # fmt: skip
         self.source = source
-        self._joules, self._watts = joules, watts
+        self._joules, self._watts, self._ranks = joules, watts, ranks
         self._used, self._at = 0.0, time.monotonic()
 
     def joules(self) -> float:
         if self._joules is not None:
-            return self._joules()
+            return self._joules() / self._ranks
         assert self._watts is not None
         now = time.monotonic()
         self._used += self._watts() * (now - self._at)
         self._at = now
-        return self._used
+        return self._used / self._ranks
 
 
-def find_meter(device: torch.device, *, rapl: Path = RAPL, hwmon: Path = HWMON) -> EnergyMeter | None:
-    """The best one for this device: NVML for CUDA, RAPL for CPUs, then a board's power sensor (hwmon). None where
-    nothing can be read: then watts must be stated."""
+def find_meter(
+    device: torch.device, *, ranks_here: int = 1, rapl: Path = RAPL, hwmon: Path = HWMON
+) -> EnergyMeter | None:
+    """The best one for this device: NVML for CUDA, RAPL for CPUs, then a board's power sensor (hwmon); these two count
+    the whole host, and a rank's part of it is one of `ranks_here`. None where nothing can be read: then watts must be
+    stated."""
     if device.type == "cuda":
         return _nvml(device)
     if device.type == "cpu":
-        return _rapl(rapl) or _hwmon(hwmon)
+        return _rapl(rapl, ranks_here) or _hwmon(hwmon, ranks_here)
     return None
 
 
@@ -48,7 +53,7 @@ def _nvml(device: torch.device) -> EnergyMeter | None:
     return EnergyMeter("NVML", watts=lambda: torch.cuda.power_draw(device) * 1e-3)
 
 
-def _rapl(root: Path) -> EnergyMeter | None:
+def _rapl(root: Path, ranks: int) -> EnergyMeter | None:
     """Whole packages; their counters wrap around."""
     zones = [
         zone for zone in sorted(root.glob("*-rapl:*")) if zone.name.count(":") == 1 and _readable(zone / "energy_uj")
@@ -56,7 +61,7 @@ def _rapl(root: Path) -> EnergyMeter | None:
     if not zones:
         return None
     counters = [_Counter(zone) for zone in zones]
-    return EnergyMeter("RAPL", joules=lambda: sum(counter.joules() for counter in counters))
+    return EnergyMeter("RAPL", joules=lambda: sum(counter.joules() for counter in counters), ranks=ranks)
 
 
 class _Counter:
@@ -72,12 +77,16 @@ class _Counter:
         return self._total * 1e-6
 
 
-def _hwmon(root: Path) -> EnergyMeter | None:
+def _hwmon(root: Path, ranks: int) -> EnergyMeter | None:
     for name in ("power1_average", "power1_input"):
         for file in sorted(root.glob(f"*/{name}")):
             if _readable(file):
-                return EnergyMeter(f"hwmon {file.parent.name}", watts=lambda file=file: int(file.read_text()) * 1e-6)  # type: ignore[misc]
+                return EnergyMeter(f"hwmon {file.parent.name}", watts=partial(_watts, file), ranks=ranks)
     return None
+
+
+def _watts(file: Path) -> float:
+    return int(file.read_text()) * 1e-6
 
 
 def _readable(file: Path) -> bool:

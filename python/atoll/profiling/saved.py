@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from atoll.profiling.device import DeviceProfile
+from atoll.profiling.room import total_bytes
 
 VERSION = 2
 SIMULATED = ("ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")  # what a simulated device's times depend on
@@ -24,14 +25,18 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "atoll"
 
 
-def fingerprint(model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int) -> str:
+def fingerprint(
+    model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int, accumulates: bool = False
+) -> str:
     """Equal where a measurement can be used again: device, versions, threads, ranks beside this one on its host, the
-    model's layers and parameters, and the shape of a sample. Hardware counts, not ranks: those change between runs."""
+    model's layers and parameters, whether gradients stay, and the shape of a sample. Hardware counts, not ranks: those
+    change between runs."""
     shapes = [(name, list(value.shape), str(value.dtype)) for name, value in model.named_parameters()]
     layers = [type(module).__qualname__ for module in model.modules()]
     facts = {
         "version": VERSION, "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
         "ranks_here": ranks_here, "layers": layers, "parameters": shapes, "training": model.training, "sizes": sizes,
+        "accumulates": accumulates, "memory": total_bytes(device),
         "sample": _shape(sample), "simulated": [os.environ.get(name) for name in SIMULATED],
     }  # fmt: skip
     text = json.dumps(facts, sort_keys=True)

@@ -158,7 +158,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def memory_allocated(device: _DeviceLike = None) -> int:
-    """Bytes in use on the device."""
+    """Bytes of tensors on the device."""
     return _sim.memory(_index(device))[0]
 
 
@@ -172,10 +172,16 @@ def reset_peak_memory_stats(device: _DeviceLike = None) -> None:
 
 
 def mem_get_info(device: _DeviceLike = None) -> tuple[int, int]:
-    """Free and all bytes."""
-    used, _, size = _sim.memory(_index(device))
-    return size - used, size
+    """Free and all bytes; what was freed and is still worked on is not free."""
+    _, _, held, size = _sim.memory(_index(device))
+    return size - held, size
+
+
+def memory_reserved(device: _DeviceLike = None) -> int:
+    """Bytes in use, and freed ones that the device still works on."""
+    return _sim.memory(_index(device))[2]
 
 
 def empty_cache() -> None:
-    pass
+    """Takes back what was freed and is done with; allocating does so too."""
+    torch.accelerator.empty_cache()

@@ -22,6 +22,8 @@ class SyncBatchNorm(_BatchNorm):
     that `atoll.DataLoader` knows, gradients are exactly those of one process with all samples."""
 
     weights: "Weights | None" = None
+    is_alone = False
+    """Whether it leaves other ranks out and does the same with its own samples, as when a device is measured."""
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -35,6 +37,8 @@ class SyncBatchNorm(_BatchNorm):
         part = self.weights.part if self.weights is not None else None
         own = 1.0 if part is None else float(part.own)
         group = self.weights.group if self.weights is not None else dist.group.WORLD
+        if self.is_alone:
+            own, group = 1.0, None
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         normalised, mean, variance, count = _Normalise.apply(values, self.eps, own, group)  # type: ignore[no-untyped-call]
         self._keep_running(mean, variance, float(count))
@@ -60,11 +64,11 @@ class _Normalise(torch.autograd.Function):
     and LeVeque (1983) do, which keeps their precision.
 
     The backward pass must sum over samples of all ranks, whose losses count differently: each rank's gradient is taken
-    times its number of elements, and the result divided by it."""
+    times its number of elements, and the result divided by it. Without a group there is this rank alone."""
 
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, eps: float, own: float, group: dist.ProcessGroup
+        ctx: Any, values: torch.Tensor, eps: float, own: float, group: dist.ProcessGroup | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         dims = [dim for dim in range(values.dim()) if dim != 1]
         shape = (1, -1) + (1,) * (values.dim() - 2)
@@ -74,8 +78,10 @@ class _Normalise(torch.autograd.Function):
         if counts:
             mean = values.mean(dims)
             local = torch.cat([mean, (values - mean.view(shape)).square().sum(dims), values.new_tensor([float(count)])])
-        gathered = values.new_empty(dist.get_world_size(group) * local.numel())
-        all_gather_single(gathered, local, group=group)
+        gathered = local
+        if group is not None:
+            gathered = values.new_empty(dist.get_world_size(group) * local.numel())
+            all_gather_single(gathered, local, group=group)
         mean, squares, total = _merged(gathered.view(-1, local.numel()))
         variance = squares / total
         inverse = torch.rsqrt(variance + eps)
@@ -92,7 +98,8 @@ class _Normalise(torch.autograd.Function):
         sums = gradient.new_zeros(2 * gradient.size(1))
         if ctx.counts:
             sums = torch.cat([gradient.sum(ctx.dims), (gradient * normalised).sum(ctx.dims)]) * ctx.own
-        dist.all_reduce(sums, group=ctx.group)
+        if ctx.group is not None:
+            dist.all_reduce(sums, group=ctx.group)
         if not ctx.counts:
             return torch.zeros_like(gradient), None, None, None
         of_gradient, of_product = (sums / (total * ctx.own)).chunk(2)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weighted gradients for DistributedDataParallel: each bucket is scaled before it is reduced, whatever reduces it."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,16 +30,21 @@ def weigh_ddp(model: DistributedDataParallel) -> Weights:
 class _DdpWeights(Weights):
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model.process_group)
-        self.model = model
+        self._model = weakref.ref(model)  # which owns these weights
         self._forward_talks = communicates_in_forward(model)
 
     @property
     def parts_must_match(self) -> bool:
         return self._forward_talks
 
+    def model(self) -> DistributedDataParallel:
+        model = self._model()
+        assert model is not None
+        return model
+
     def begin(self, part: Part) -> None:
         super().begin(part)
-        self.model.require_backward_grad_sync = part.is_last
+        self.model().require_backward_grad_sync = part.is_last
 
 
 class _BucketWeights(_DdpWeights):
@@ -65,7 +71,7 @@ class _BucketWeights(_DdpWeights):
             self._change_unit(before.own / part.own)
 
     def _change_unit(self, ratio: float) -> None:
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.model().parameters() if parameter.grad is not None]
         if not gradients:
             return
         if ratio == 0:

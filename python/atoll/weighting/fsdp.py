@@ -28,7 +28,8 @@ class FsdpWeights(Weights):
         super().__init__(_group_of(mesh))
         for layer in layers:
             for group in _parameter_groups(layer):
-                layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self))
+                shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # replicas alone have none
+                layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self, shards))
 
     @property
     def parts_must_match(self) -> bool:
@@ -55,12 +56,22 @@ def _parameter_groups(layer: FSDPModule) -> Sequence[FSDPParamGroup]:
 
 
 class _Scaled(ReduceScatter):
-    def __init__(self, inner: ReduceScatter, weights: FsdpWeights) -> None:
-        self._inner = inner
-        self._weights = weights
+    """Scales what is reduced and scattered. FSDP takes memory for the gradients, fills it, and takes memory for the
+    result; where one rank holds a whole shard it then copies without a reduce-scatter, so that memory for the result
+    is the last it asks for."""
+
+    def __init__(self, inner: ReduceScatter, weights: FsdpWeights, shards: int) -> None:
+        self._inner, self._weights, self._shards = inner, weights, shards
+        self._gradients: torch.Tensor | None = None
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self._inner.allocate(size, dtype=dtype, device=device)
+        memory = self._inner.allocate(size, dtype=dtype, device=device)
+        if self._shards == 1:
+            gradients, self._gradients = self._gradients, memory
+            if gradients is not None:
+                self._weights.scaled(gradients)
+                self._gradients = None
+        return memory
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,

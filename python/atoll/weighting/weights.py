@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all ways of weighing have in common, and which of them a model needs."""
 
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from atoll.weighting.part import Part
+from atoll.weighting.part import Part, part_of
 
 
 class Weights(ABC):
@@ -34,6 +35,15 @@ class Weights(ABC):
     def begin(self, part: Part) -> None:
         """The next forward and backward pass belong to `part`."""
         self.part = part
+
+    @contextlib.contextmanager
+    def unweighted(self) -> Iterator[None]:
+        """Passes inside belong to no step, as when the model is measured: they count whole."""
+        before, self.part = self.part, part_of(1, 1)
+        try:
+            yield
+        finally:
+            self.part = before
 
     def scale(self, buffer: torch.Tensor, factor: float) -> None:
         """Multiplies a gradient in place with this rank's share and `factor`. What counts nothing becomes zero, also

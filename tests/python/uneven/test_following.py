@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import atoll
@@ -151,6 +152,15 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
         assert profile.latency > 0
         assert all(at.seconds > 0 for at in profile.sizes)
     assert sum(loader.batch_sizes()) == BATCH
+
+
+@on_layouts("AA", "ab")
+def test_a_model_with_a_hook_of_the_user_is_measured(rank: int, size: int) -> None:
+    model = wrapped()
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(reuse=False))
+    assert all(facts.profile is not None for facts in loader.planner.facts)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def sum_loss(model: nn.Module, batch: Any) -> torch.Tensor:

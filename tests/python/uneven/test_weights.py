@@ -2,6 +2,9 @@
 """Uneven shares train as one process with the whole batch does."""
 
 import copy
+import gc
+import time
+import weakref
 
 import pytest
 import torch
@@ -166,3 +169,18 @@ def test_the_same_weights_when_asked_again(rank: int, size: int) -> None:
         weights_of(copy.deepcopy(model.module))
     with pytest.raises(RuntimeError, match="before the first batch of atoll"):
         model(torch.ones(2, 12, dtype=torch.float64)).sum().backward()
+
+
+@on_layouts("AA", "ab")
+def test_a_model_that_is_gone_leaves_no_weights(rank: int, size: int) -> None:
+    """The memory of its parameters and gradients is free again."""
+    left = []
+    for make in (wrapped, lambda: fully_shard(network(place=device()))):
+        model = make()
+        train_together(model, weights_of(model), rank, random_shares(size, 2))
+        left += [weakref.ref(model), weakref.ref(weights_of(model))]
+        del model
+    deadline = time.monotonic() + 20  # a device's thread may still be leaving the last backward pass
+    while any(reference() is not None for reference in left) and time.monotonic() < deadline:
+        gc.collect()
+    assert [reference() for reference in left] == [None] * 4

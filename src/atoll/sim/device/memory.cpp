@@ -70,26 +70,37 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   }
   if (best == free_.end()) {
     throw Error(ErrorKind::kUnavailable, "the simulated device is out of memory: " + std::to_string(bytes) +
-                                             " bytes wanted, " + in_mib(stats_.allocated) + " of " + in_mib(capacity_) +
+                                             " bytes wanted, " + in_mib(stats_.held) + " of " + in_mib(capacity_) +
                                              " in use (ATOLL_SIM_MEMORY sets its size)");
   }
   const std::size_t offset = best->first;
   const std::size_t rest = best->second - wanted;
   free_.erase(best);
   if (rest > 0) free_[offset + wanted] = rest;
-  used_[offset] = wanted;
+  used_[offset] = {wanted, false};
+  stats_.held += wanted;
   stats_.allocated += wanted;
   stats_.peak = std::max(stats_.peak, stats_.allocated);
   return device_ + offset;
 }
 
+void DeviceMemory::retire(void* device) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(offset_of(device));
+  if (found == used_.end() || found->second.is_retired) return;
+  found->second.is_retired = true;
+  stats_.allocated -= found->second.bytes;
+}
+
 void DeviceMemory::release(void* device) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = used_.find(static_cast<std::size_t>(static_cast<std::byte*>(device) - device_));
+  const auto found = used_.find(offset_of(device));
   if (found == used_.end()) return;
-  auto [offset, bytes] = *found;
+  const std::size_t offset = found->first;
+  std::size_t bytes = found->second.bytes;
+  if (!found->second.is_retired) stats_.allocated -= bytes;
+  stats_.held -= bytes;
   used_.erase(found);
-  stats_.allocated -= bytes;
   if (bytes >= kReturnFrom) {
     const std::size_t first = round_up(offset, kPage);
     const std::size_t end = (offset + bytes) / kPage * kPage;

@@ -9,8 +9,9 @@
 namespace atl::sim {
 
 struct MemoryStats {
-  std::size_t capacity = 0;   ///< bytes
-  std::size_t allocated = 0;  ///< bytes in use, rounded to kMemoryAlignment
+  std::size_t capacity = 0;  ///< bytes
+  std::size_t held = 0;      ///< bytes that cannot be given out: neither released nor free, rounded to kMemoryAlignment
+  std::size_t allocated = 0;  ///< those of them that are not retired
   std::size_t peak = 0;       ///< most that `allocated` has been
 };
 
@@ -31,7 +32,11 @@ class DeviceMemory {
   /// large enough.
   void* allocate(std::size_t bytes);
 
-  /// Gives back what allocate() returned and fills it with 0xEE bytes, so that late readers show.
+  /// What allocate() returned belongs to nobody any more, but the device may still work on it: it no longer counts as
+  /// allocated, as a program counts, and is held until release().
+  void retire(void* device) noexcept;
+
+  /// Gives back what allocate() returned, retired or not, and fills it with 0xEE bytes, so that late readers show.
   void release(void* device) noexcept;
 
   bool contains(const void* address) const noexcept;
@@ -53,6 +58,11 @@ class DeviceMemory {
   void reset_peak();
 
  private:
+  struct Used {
+    std::size_t bytes;
+    bool is_retired;
+  };
+
   std::byte* device_ = nullptr;  // the mapping without access
   std::byte* host_ = nullptr;    // the same pages, readable and writable
   std::size_t capacity_ = 0;
@@ -60,7 +70,7 @@ class DeviceMemory {
 
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are merged
-  std::map<std::size_t, std::size_t> used_;
+  std::map<std::size_t, Used> used_;
   MemoryStats stats_;
 };
 

@@ -29,6 +29,7 @@ struct Block {
 class Retired {
  public:
   void add(Block* block) {
+    device(block->index).memory().retire(block->address);
     std::vector<Event> events;
     for (const c10::Stream& user : block->users) events.push_back(stream_of(user).record());
     const std::lock_guard lock(mutex_);
@@ -98,9 +99,11 @@ class SimAllocator final : public c10::DeviceAllocator {
     const MemoryStats now = device(index).memory().stats();
     c10::CachingDeviceAllocator::DeviceStats stats;
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    for (auto* each : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes}) {
-      (*each)[kAll].current = static_cast<std::int64_t>(now.allocated);
-      (*each)[kAll].peak = static_cast<std::int64_t>(now.peak);
+    stats.allocated_bytes[kAll].current = static_cast<std::int64_t>(now.allocated);
+    stats.allocated_bytes[kAll].peak = static_cast<std::int64_t>(now.peak);
+    for (auto* each : {&stats.reserved_bytes, &stats.active_bytes}) {
+      (*each)[kAll].current = static_cast<std::int64_t>(now.held);
+      (*each)[kAll].peak = static_cast<std::int64_t>(std::max(now.held, now.peak));
     }
     return stats;
   }
@@ -108,7 +111,7 @@ class SimAllocator final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex index) override { device(index).memory().reset_peak(); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
     const MemoryStats now = device(index).memory().stats();
-    return {now.capacity - now.allocated, now.capacity};
+    return {now.capacity - now.held, now.capacity};
   }
 
  private:

@@ -73,9 +73,9 @@ PYBIND11_MODULE(_sim, module) {
       "memory",
       [](int index) {
         const MemoryStats stats = device(static_cast<c10::DeviceIndex>(index)).memory().stats();
-        return py::make_tuple(stats.allocated, stats.peak, stats.capacity);
+        return py::make_tuple(stats.allocated, stats.peak, stats.held, stats.capacity);
       },
-      py::arg("index") = -1, "Bytes in use, their peak, and the device's size.");
+      py::arg("index") = -1, "Bytes in use, their peak, bytes that cannot be given out yet, and the device's size.");
   module.def(
       "reset_peak_memory", [](int index) { device(static_cast<c10::DeviceIndex>(index)).memory().reset_peak(); },
       py::arg("index") = -1);

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means over a step whose batches come one after another."""
+
+import torch
+import torch.distributed as dist
+
+from atoll.weighting.part import Part
+
+
+class StepMeans:
+    """Adds up what a rank says of each batch of a step, and at the last one what all ranks have. Several values may be
+    given for each batch: they are known by their order."""
+
+    def __init__(self) -> None:
+        self._sums: list[tuple[torch.Tensor, int]] = []  # and of how many batches
+        self._place, self._batches, self._is_last = 0, 0, True
+
+    def begin(self, part: Part) -> None:
+        """The next values are of this batch."""
+        if part.is_first:
+            self._sums, self._batches = [], 0
+        self._place, self._batches, self._is_last = 0, self._batches + 1, part.is_last
+
+    def add(self, weighted: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        """The sum over the step's batches and ranks at its last batch, NaN before. Collective at the last one."""
+        place, self._place = self._place, self._place + 1
+        if place < len(self._sums):
+            before, count = self._sums[place]
+            self._sums[place] = (before + weighted, count + 1)
+        else:
+            self._sums.append((weighted, 1))
+        total, count = self._sums[place]
+        if not self._is_last:
+            return torch.full_like(total, float("nan"))
+        if count < self._batches:
+            raise RuntimeError(
+                f"loader.mean was called for {count} of this step's {self._batches} batches: call it for each of them"
+            )
+        total = total.clone()
+        dist.all_reduce(total, group=group)
+        return total
