@@ -225,11 +225,14 @@ class Light(nn.Module):
         return self.last(values)
 
 
-def advised(rank: int, model: nn.Module, folder: str, *, batch: int, with_file: bool = True) -> list[dict[str, Any]]:
-    """What rank 0 tells in three windows of a training."""
+def advised(
+    rank: int, model: nn.Module, folder: str, *, batch: int, with_file: bool = True, windows: int = 3
+) -> list[dict[str, Any]]:
+    """What rank 0 tells in some windows of a training."""
     watch = atoll.Watch(live=False, json_lines=f"{folder}/lines-{len(list(Path(folder).iterdir()))}")
     settings = atoll.Settings(update_interval=4, reuse=False, watch=watch if with_file else atoll.Watch(live=False))
-    data = TensorDataset(torch.ones(12 * batch, 8), torch.zeros(12 * batch, dtype=torch.int64))
+    samples = 4 * windows * batch
+    data = TensorDataset(torch.ones(samples, 8), torch.zeros(samples, dtype=torch.int64))
     dist.barrier()  # the file is named before it is made
     loader = atoll.DataLoader(data, batch, model=model, settings=settings)
     for inputs, targets in loader:
@@ -264,7 +267,8 @@ FLAT = DeviceProfile("flat", [Measured(size, 1e-3) for size in (1, 2, 4, 8)])
 def on_memory(rank: int, folder: str, **options: Any) -> list[dict[str, Any]]:
     """Islands on one host."""
     with mock.patch.object(planner, "measure", return_value=FLAT):
-        return advised(rank, DistributedDataParallel(Heavy(4 << 20)), folder, batch=8, **options)
+        # More windows than advice needs: where one is disturbed, or the plan changes, its count begins anew.
+        return advised(rank, DistributedDataParallel(Heavy(4 << 20)), folder, batch=8, windows=8, **options)
 
 
 @pytest.fixture

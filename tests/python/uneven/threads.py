@@ -49,7 +49,7 @@ class Seat:
 
 class SeatedExchange(Exchange):
     def __init__(self, seat: Seat, device: torch.device) -> None:
-        self.device, self._meeting = device, seat.meeting
+        self.group, self.device, self._meeting = seat, device, seat.meeting  # type: ignore[assignment]
         self.rank, self.ranks = seat.rank, seat.meeting.ranks
 
     def numbers(self, own: list[float]) -> list[list[float]]:
