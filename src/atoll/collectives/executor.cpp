@@ -321,7 +321,7 @@ void Executor::time_out(Run& run) const {
     const bool bridge = !topology_.same_island(ports_.rank(), peer);
     waited += (waited.empty() ? "" : "; ") + std::string(sending ? "sending to rank " : "waiting for rank ") +
               std::to_string(peer) + (bridge ? " over the bridge" : " inside the island") +
-              (flow == Flow::kUp ? " (contributions)" : " (results)");
+              (flow == Flow::kUp ? " (contributions)" : " (results)") + ports_.missing_link(peer);
   });
   throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited));
 }

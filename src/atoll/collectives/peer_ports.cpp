@@ -49,6 +49,18 @@ transport::Link* PeerPorts::link_if_open(int peer) const noexcept {
   return entries_[static_cast<std::size_t>(peer)].link.load(std::memory_order_acquire);
 }
 
+std::string PeerPorts::missing_link(int peer) const {
+  const transport::Link* link = link_if_open(peer);
+  if (!link || link->state() != transport::LinkState::kConnecting) return "";
+  std::string where;
+  if (link->kind() == transport::LinkKind::kTcp) {
+    for (const std::string& address : members_[static_cast<std::size_t>(peer)].tcp) {
+      where += (where.empty() ? " to " : ", ") + address;
+    }
+  }
+  return " (no connection" + where + " yet)";
+}
+
 int PeerPorts::rank_of(const transport::PeerId& id) const noexcept {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].id == id) return static_cast<int>(i);

@@ -36,6 +36,9 @@ class PeerPorts {
   /// The link to `peer` if this group has opened one.
   transport::Link* link_if_open(int peer) const noexcept;
 
+  /// " (no connection to 10.0.0.2:4711 yet)" as long as the link to `peer` is being made, else "".
+  std::string missing_link(int peer) const;
+
   /// Rank of the member with this id, or -1.
   int rank_of(const transport::PeerId& id) const noexcept;
 

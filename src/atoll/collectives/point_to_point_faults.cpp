@@ -35,7 +35,8 @@ void PointToPoint::check_deadlines() {
       throw Error(ErrorKind::kTimeout,
                   "send of " + std::to_string(message.data.size()) + " bytes (tag " + std::to_string(message.tag) +
                       ")" + me + "rank " + std::to_string(rank) +
-                      (message.granted ? " does not take the data" : " has not posted the receive"));
+                      (message.granted ? " does not take the data" : " has not posted the receive") +
+                      ports_.missing_link(static_cast<int>(rank)));
     }
   }
   const auto check = [&](const std::list<Posted>& receives, const char* what) {
@@ -44,7 +45,8 @@ void PointToPoint::check_deadlines() {
       const int from = posted.from >= 0 ? posted.from : posted.source;
       throw Error(ErrorKind::kTimeout,
                   "receive of " + std::to_string(posted.data.size()) + " bytes (tag " + std::to_string(posted.tag) +
-                      ")" + me + (from == kAnySource ? std::string("no rank") : "rank " + std::to_string(from)) + what);
+                      ")" + me + (from == kAnySource ? std::string("no rank") : "rank " + std::to_string(from)) + what +
+                      (from == kAnySource ? "" : ports_.missing_link(from)));
     }
   };
   check(posted_, " has not sent it");

@@ -15,6 +15,7 @@ from fault_jobs import Job, Me
 
 JOIN_S = 3.0
 LATE_S = 2.0
+NOBODYS = "100::1"  # of the prefix that routers discard (RFC 6666)
 
 
 def join_and_sum(me: Me, seconds: float = JOIN_S) -> None:
@@ -173,18 +174,17 @@ def sum_unreachably(me: Me) -> None:
 
 
 def test_unreachable_address(tmp_path: Path) -> None:
-    """192.0.2.1 is kept for documentation: nobody has it."""
-    environment = {"ATOLL_ADDRESS": "192.0.2.1", "ATOLL_TRANSPORT": "tcp"}
+    environment = {"ATOLL_ADDRESS": NOBODYS, "ATOLL_TRANSPORT": "tcp"}
     with Job(tmp_path, sum_unreachably, "AAA", environment=environment) as job:
         since = max(event.at for event in job.wait_for("joined").values())
         for rank, failure in job.failures(range(3), since, JOIN_S + LATE_S).items():
             assert re.search(r"\brank \d\b", failure.text), f"rank {rank}: {failure.text}"
-            assert "192.0.2.1" in failure.text, f"rank {rank}: {failure.text}"
+            assert NOBODYS in failure.text, f"rank {rank}: {failure.text}"
 
 
 def test_address_that_only_some_can_reach(tmp_path: Path) -> None:
     """One of two peers reaches the other: that is enough for a link."""
-    own = {1: {"ATOLL_ADDRESS": "192.0.2.1"}}
+    own = {1: {"ATOLL_ADDRESS": NOBODYS}}
     with Job(tmp_path, join_and_sum, "AA", (20.0,), {"ATOLL_TRANSPORT": "tcp"}, own) as job:
         job.wait_for("end")
         job.check_ends()
