@@ -46,10 +46,11 @@ def _measure(name: str, run: uneven.Run, faster: float) -> list[dict[str, Any]]:
     devices = [uneven.Device(DEVICES[kind].kind, DEVICES[kind].speed * faster) for kind in layout]
     is_mixed = len(set(layout)) > 1
     rows = []
-    for backend in ("atoll",) if is_mixed else BACKENDS:
-        with TorchRanks(uneven.places(devices), [backend]) as ranks:
+    backends = ["atoll"] if is_mixed else [*BACKENDS]
+    with TorchRanks(uneven.places(devices), backends) as ranks:
+        for backend in backends:
             for policy in POLICIES if is_mixed else POLICIES[:1]:
-                row = uneven.train(ranks, uneven.Run(**{**vars(run), "policy": policy}))
+                row = uneven.train(ranks, uneven.Run(**{**vars(run), "policy": policy, "backend": backend}))
                 say(f"{name}, {backend}, {policy}: {row['total_s']:.1f} s, accuracy {row['accuracy'][-1][1]:.3f}")
                 rows.append({"configuration": name, "backend": backend, **row})
     return rows

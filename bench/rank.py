@@ -108,7 +108,7 @@ class Rank:
         return {"relative": self.trained.parameters_differ(names)}
 
     def do_train(self, **run: Any) -> dict[str, Any]:
-        return UnevenTraining(Run(**run), self.device).run()
+        return UnevenTraining(Run(**run), self.device, self.groups[run["backend"]]).run()
 
     def do_oversubscribed(self) -> dict[str, Any]:
         return {"late": oversubscribed(self.device)}

@@ -34,6 +34,7 @@ class Run:
     policy: str = "minmax"
     form: str = "normalised"
     shares: list[float] | None = None
+    backend: str = "atoll"  # of gradients; inner: the island's library alone
     interval: int = 0  # update_interval; 0: the first plan stays
     weighted: bool = True  # atoll.DataLoader; otherwise KAITIAN's sampler, which leaves gradients alone
     norm: str = "local"  # of batches: local, merged, sync

@@ -28,14 +28,14 @@ logging.getLogger("atoll.plan").setLevel(logging.ERROR)  # it warns of small bat
 class UnevenTraining:
     """Construct it on all ranks at once; `run` trains and says what happened."""
 
-    def __init__(self, run: Run, device: torch.device) -> None:
+    def __init__(self, run: Run, device: torch.device, group: dist.ProcessGroup) -> None:
         self.config, self.device = run, device
         self.train, self.test = samples.load(run.data, run.folder)
         self.net = models.make(run.model, run.seed, **run.options)
         if run.norm == "sync":
             atoll.convert_batch_norm(self.net)
         own_buffers = {"forward_sync_buffers": False} if run.norm == "merged" else {}
-        self.model = DistributedDataParallel(self.net.to(device), **own_buffers)
+        self.model = DistributedDataParallel(self.net.to(device), process_group=group, **own_buffers)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=run.rate, momentum=run.momentum, weight_decay=run.decay
         )
