@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands of devices and their libraries: what Atoll adds inside one, and what it reaches between them. Needs root."""
+"""Islands of devices and their libraries: what Atoll adds to a call inside one, and what it reaches between them. Needs
+root."""
 
 from typing import Any
 
-import devices_ddp
 import devices_fsdp
 import devices_overhead
 import devices_staging
@@ -12,7 +12,6 @@ from results import Settings
 TITLE = "unlike devices: over a library, between islands, against the relay"
 PARTS = {
     "overhead": devices_overhead,
-    "ddp": devices_ddp,
     "staging": devices_staging,
     "fsdp": devices_fsdp,
 }

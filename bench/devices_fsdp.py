@@ -4,9 +4,9 @@
 from typing import Any
 
 from contenders import TorchRanks
-from devices_ddp import STEPS, late_text, model_of, oversubscribed, paired_blocks
 from devices_overhead import places
 from intervals import median_interval
+from library import STEPS, late_text, model_of, oversubscribed, paired_blocks
 from results import Settings, say, table
 
 # A tenth of the speed and rates of a device that this machine could just play: a step has many small operators.

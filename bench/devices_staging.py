@@ -11,7 +11,7 @@ from atoll.bench.sizes import format_size
 from bridge import rate_text
 from compare import compare, spread
 from contenders import Contender, Place, TorchRanks
-from devices_ddp import late_text, oversubscribed
+from library import late_text, oversubscribed
 from netns import ShapedLink
 from results import Settings, microseconds, ratio_text, say, table
 

@@ -155,7 +155,7 @@ def _claims(rows: list[dict[str, Any]]) -> str:
 def _overheads(rows: list[dict[str, Any]]) -> str:
     text = (
         "\n## Overhead on one island\n\nThe whole training over Atoll against the island's library alone; "
-        "paired steps and single calls are on [another page](devices.md).\n\n"
+        "paired steps are on [a page of their own](library.md), single calls on [another](devices.md).\n\n"
         "![Seconds of training on one island](kaitian-overhead.svg)\n\n"
     )
     cells = [[name, percent(overhead(rows, name)), percent(theirs)] for name, theirs in OVERHEAD.items()]

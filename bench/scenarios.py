@@ -10,6 +10,7 @@ import host
 import idle
 import kaitian
 import latency
+import library
 import online
 import parity
 import shares
@@ -23,6 +24,7 @@ SCENARIOS: dict[str, Scenario] = {
     "bridge": bridge,
     "ddp": ddp,
     "devices": devices,
+    "library": library,
     "idle": idle,
     "startup": startup,
     "kaitian": kaitian,

@@ -64,14 +64,13 @@ def devices_document(**changes: Any) -> dict[str, Any]:
     return {
         "quick": False, "busy": False,
         "overhead": [added(4, 1, 2, 3), added(1 << 20, 5, 15, 30), added(64 << 20, -900, 300, 1200)],
-        "ddp": [{"library": "gloo", "ratio": {"median": 1.0, "low": 0.99, "high": 1.03}, "oversubscribed": []}],
         "staging": [staged("fast", 0.9, []), staged("slow", 0.5, [1])],
         **changes,
     }  # fmt: skip
 
 
-def lines_of(load: Any, folder: Path, document: dict[str, Any]) -> dict[str, str]:
-    (folder / "devices.json").write_text(json.dumps(document))
+def lines_of(load: Any, folder: Path, document: dict[str, Any], scenario: str = "devices") -> dict[str, str]:
+    (folder / f"{scenario}.json").write_text(json.dumps(document))
     rows = (line.split(" | ") for line in load("aims").summary(folder).splitlines())
     return {row[0].removeprefix("| "): f"{row[2]} {row[3].removesuffix(' |')}" for row in rows if len(row) == 4}
 
@@ -86,20 +85,25 @@ def test_added_time_is_judged_where_it_can_be_seen(load: Any, tmp_path: Path) ->
     assert lines_of(load, tmp_path, devices_document(overhead=unclear))[line] == "not measured "
 
 
-def test_ratios_of_steps_and_oversubscribed_rows(load: Any, tmp_path: Path) -> None:
-    found = lines_of(load, tmp_path, devices_document())
+def test_ratios_of_steps(load: Any, tmp_path: Path) -> None:
+    row = {"library": "gloo", "ratio": {"median": 1.0, "low": 0.99, "high": 1.03}, "oversubscribed": []}
+    document = {"quick": False, "busy": False, "rows": [row]}
+    found = lines_of(load, tmp_path, document, "library")
     assert found["DDP step over a library / alone: 1.00 outside by"].endswith("over gloo met")
     assert found["DDP step over a library / alone: +- of the ratio"].startswith("2.0 percent")
+    row["ratio"] = {"median": 1.02, "low": 1.01, "high": 1.03}
+    found = lines_of(load, tmp_path, document, "library")
+    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("**missed**")
+
+
+def test_oversubscribed_rows(load: Any, tmp_path: Path) -> None:
+    found = lines_of(load, tmp_path, devices_document())
     assert found["islands of devices, of the slowest stage"] == "90% (90% to 90%), fast, cpu + sim met"
     document = devices_document()
     line = "islands of devices, against the relay, where 2x can be"
     assert found[line].startswith("0.90x")
     document["staging"][0]["most_to_gain"] = 1.1  # the relay itself is that close to the slowest stage
     assert lines_of(load, tmp_path, document)[line] == "not measured "
-    document = devices_document()
-    document["ddp"][0]["ratio"] = {"median": 1.02, "low": 1.01, "high": 1.03}
-    found = lines_of(load, tmp_path, document)
-    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("**missed**")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,6 @@ def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
     assert [(row["library"], row["bytes"]) for row in document["overhead"]] == [
         ("gloo", 4), ("gloo", 256), ("simccl", 4), ("simccl", 256)
     ]  # fmt: skip
-    assert [row["library"] for row in document["ddp"]] == ["simccl"]
     assert [row["devices"] for row in document["staging"]] == [["cpu", "sim"], ["sim", "sim"]]
     assert all(0 < row["fraction"]["median"] < 1.5 for row in document["staging"])
     assert [row["layout"] for row in document["fsdp"]] == ["AB"]
@@ -82,3 +81,12 @@ def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
     assert "## Added time per call" in page
     assert "| PCIe 4 x16 : 10 GbE | cpu + sim | 1.25 GB/s | 500 Mbit/s |" in page
     assert "## FSDP2's exposed communication" in page
+
+
+def test_library_scenario_writes_its_page(tmp_path: Path) -> None:
+    done = run_scenarios(tmp_path, "library")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((tmp_path / "library.json").read_text())["rows"]
+    assert (row["library"], len(row["launches"])) == ("simccl", 2)
+    assert row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"]
+    assert "| simccl |" in (tmp_path / "library.md").read_text()
