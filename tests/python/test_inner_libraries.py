@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a library inside an island changes, and what it must not: results, sizes, reductions, order."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -307,3 +308,22 @@ def test_one_island(one_island: Ranks, job: Any) -> None:
 @pytest.mark.parametrize("job", [give_strided, coalesce, give_wrong_arguments])
 def test_several_islands(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
+
+
+def take_futures(rank: int) -> None:
+    """Python's lock is held while a future is asked for, and needed where the last reference to a tensor ends."""
+    until = time.monotonic() + 1.0
+    rounds = torch.zeros((), device=device())
+    while not torch.is_nonzero(rounds):
+        for _ in range(200):
+            tensor = torch.ones(1, device=device())
+            work = dist.all_reduce(tensor, async_op=True)
+            del tensor
+            work.get_future()
+            del work
+        rounds = torch.full((), float(time.monotonic() > until), device=device())
+        dist.all_reduce(rounds)
+
+
+def test_futures_while_results_are_let_go(one_island: Ranks) -> None:
+    one_island.run(take_futures)

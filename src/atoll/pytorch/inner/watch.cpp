@@ -4,6 +4,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "atoll/pytorch/inner/plain_text.h"
 
@@ -74,16 +76,18 @@ void Watch::note_future(const EntryPtr& entry) {
   if (lost) how_to_interrupt().interrupt(how_to_interrupt().main_thread, *lost);
 }
 
+// Works are asked, and let go, without the mutex: both may need Python's lock (the last reference of a tensor takes it), and
+// who holds that one may be waiting for the mutex.
 void Watch::give_up(const void* owner, const Error& error) {
+  std::vector<EntryPtr> known = of_owner(owner);
   std::vector<EntryPtr> unfinished;
+  std::copy_if(known.begin(), known.end(), std::back_inserter(unfinished),
+               [](const EntryPtr& entry) { return !has_ended(*entry) || !fault_of(*entry).empty(); });
   std::vector<std::thread::native_handle_type> threads;
   {
     const std::lock_guard lock(mutex_);
-    const auto is_of_owner = [&](const EntryPtr& entry) { return entry->owner == owner; };
-    std::copy_if(entries_.begin(), entries_.end(), std::back_inserter(unfinished), is_of_owner);
-    entries_.erase(std::remove_if(entries_.begin(), entries_.end(), is_of_owner), entries_.end());
+    remove(known);
     for (const EntryPtr& entry : unfinished) {
-      if (has_ended(*entry) && fault_of(*entry).empty()) continue;
       entry->lost = error;
       threads.insert(threads.end(), entry->relying.begin(), entry->relying.end());
     }
@@ -94,31 +98,50 @@ void Watch::give_up(const void* owner, const Error& error) {
 }
 
 void Watch::forget(const void* owner) {
+  const std::vector<EntryPtr> known = of_owner(owner);
   const std::lock_guard lock(mutex_);
+  remove(known);
+}
+
+std::vector<Watch::EntryPtr> Watch::of_owner(const void* owner) {
+  std::vector<EntryPtr> found;
+  const std::lock_guard lock(mutex_);
+  std::copy_if(entries_.begin(), entries_.end(), std::back_inserter(found),
+               [&](const EntryPtr& entry) { return entry->owner == owner; });
+  return found;
+}
+
+void Watch::remove(const std::vector<EntryPtr>& entries) {
+  const std::set<EntryPtr> gone(entries.begin(), entries.end());
   entries_.erase(
-      std::remove_if(entries_.begin(), entries_.end(), [&](const EntryPtr& entry) { return entry->owner == owner; }),
+      std::remove_if(entries_.begin(), entries_.end(), [&](const EntryPtr& entry) { return gone.count(entry) > 0; }),
       entries_.end());
 }
 
 void Watch::serve() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (entries_.empty()) {
-      changed_.wait(lock);
-      continue;
+  while (true) {
+    std::vector<EntryPtr> entries;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !entries_.empty(); });
+      changed_.wait_for(lock, kPause, [this] { return stopping_; });
+      if (stopping_) return;
+      entries = entries_;
     }
-    changed_.wait_for(lock, kPause);
-    entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
-                                  [](const EntryPtr& entry) { return has_ended(*entry) && fault_of(*entry).empty(); }),
-                   entries_.end());
-    auto left = entries_;
-    lock.unlock();
-    look(std::move(left));
-    lock.lock();
+    const auto ended = std::partition(entries.begin(), entries.end(), [](const EntryPtr& entry) {
+      return !has_ended(*entry) || !fault_of(*entry).empty();
+    });
+    const std::vector<EntryPtr> done(ended, entries.end());
+    {
+      const std::lock_guard lock(mutex_);
+      remove(done);
+    }
+    entries.erase(ended, entries.end());
+    look(entries);
   }
 }
 
-void Watch::look(std::vector<EntryPtr> entries) {
+void Watch::look(const std::vector<EntryPtr>& entries) {
   for (const EntryPtr& entry : entries) {
     if (entry->is_reported) continue;
     const std::string fault = fault_of(*entry);
@@ -131,10 +154,11 @@ void Watch::look(std::vector<EntryPtr> entries) {
 
 void Watch::stop() {
   std::thread thread;
+  std::vector<EntryPtr> entries;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    entries_.clear();
+    entries.swap(entries_);
     thread.swap(thread_);
     changed_.notify_one();
   }

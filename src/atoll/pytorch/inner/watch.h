@@ -61,7 +61,9 @@ class Watch {
 
  private:
   void serve();
-  void look(std::vector<EntryPtr> entries);
+  static void look(const std::vector<EntryPtr>& entries);
+  std::vector<EntryPtr> of_owner(const void* owner);
+  void remove(const std::vector<EntryPtr>& entries);  ///< with the mutex; the caller's references keep them alive
 
   std::mutex mutex_;
   std::condition_variable changed_;
