@@ -45,7 +45,8 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
         except BaseException:
             answer = (False, traceback.format_exc())
         connection.send(answer)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Ranks:
