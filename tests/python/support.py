@@ -2,6 +2,7 @@
 """Ranks for tests: processes that live for many tests, or run one program."""
 
 import contextlib
+import logging
 import os
 import tempfile
 import time
@@ -20,6 +21,23 @@ DEVICE = "TEST_DEVICE"
 def device() -> str:
     """Where the tensors of this rank are to be: "cpu", or "sim" in a rank that has simulated devices."""
     return os.environ.get(DEVICE, "cpu")
+
+
+@contextlib.contextmanager
+def warnings_of_plans() -> Iterator[list[str]]:
+    """What the logger `atoll.plan` warns of meanwhile."""
+    said: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    keep = Keep(logging.WARNING)
+    logging.getLogger("atoll.plan").addHandler(keep)
+    try:
+        yield said
+    finally:
+        logging.getLogger("atoll.plan").removeHandler(keep)
 
 
 class RankError(AssertionError):
@@ -45,7 +63,8 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
         except BaseException:
             answer = (False, traceback.format_exc())
         connection.send(answer)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Ranks:

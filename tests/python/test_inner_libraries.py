@@ -4,6 +4,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -327,3 +328,21 @@ def take_futures(rank: int) -> None:
 
 def test_futures_while_results_are_let_go(one_island: Ranks) -> None:
     one_island.run(take_futures)
+
+
+def outlive_the_group(rank: int) -> list[str]:
+    """The threads of Atoll that are left while a Work is."""
+    work = dist.all_reduce(torch.ones(1, device=device()), async_op=True)
+    work.wait()
+    dist.destroy_process_group()
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert work.is_completed()
+    return [name for name in names if name.startswith("atoll-") and name != "atoll-sim"]
+
+
+def test_a_work_that_outlives_its_group_keeps_no_thread() -> None:
+    ranks = Ranks(2, ["A"] * 2, {}, ["sim"] * 2)
+    try:
+        assert ranks.run(outlive_the_group) == [[], []]
+    finally:
+        ranks.stop()

@@ -2,7 +2,6 @@
 """Plans follow the training's times, change at the same step on all ranks, and lose or repeat nothing."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import atoll
 from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
 from client_ranks import on_layouts
-from support import Ranks, device
+from support import Ranks, device, warnings_of_plans
 from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from training import check_close, network
 from uneven_training import workers
@@ -175,24 +174,15 @@ def unlike_losses(model: nn.Module, batch: Any) -> torch.Tensor:
 
 @on_layouts("AA")
 def test_what_weights_cannot_make_exact_is_said(rank: int, size: int) -> None:
-    caught: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            caught.append(record.getMessage())
-
-    keep = Keep(logging.WARNING)
-    logging.getLogger("atoll.plan").addHandler(keep)
     norm = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     for net, settings, said in (
         (norm, atoll.Settings(measure=False), "BatchNorm layers normalise"),
         (network(), atoll.Settings(measure=False, forward=sum_loss), "not the mean over its samples"),
         (network(), atoll.Settings(measure=False, forward=unlike_losses), ""),
     ):
-        caught.clear()
-        atoll.DataLoader(dataset(), BATCH, model=DistributedDataParallel(net), settings=settings)
+        with warnings_of_plans() as caught:
+            atoll.DataLoader(dataset(), BATCH, model=DistributedDataParallel(net), settings=settings)
         assert said in " ".join(caught) if said and rank == 0 else not caught
-    caught.clear()
-    atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(measure=False))
+    with warnings_of_plans() as caught:
+        atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(measure=False))
     assert not caught
-    logging.getLogger("atoll.plan").removeHandler(keep)

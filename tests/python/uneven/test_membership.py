@@ -2,7 +2,6 @@
 """Whom a training would be faster without: decided by made-up numbers, and measured."""
 
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.timing import StepTimes
 from atoll.profiling.device import DeviceProfile, Measured
 from client_ranks import on_layouts
-from support import Ranks, device
+from support import Ranks, device, warnings_of_plans
 
 GPU, MLU = 0.001, 0.004  # seconds for a sample
 KAITIAN = [GPU, GPU, MLU]  # "2G + 1M"
@@ -355,18 +354,8 @@ def test_nothing_is_told_where_all_help(ranks: Ranks, folder: Path) -> None:
 
 @on_layouts("AB")
 def test_it_is_a_warning_where_nobody_watches(rank: int, size: int) -> None:
-    caught: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            caught.append(record.getMessage())
-
-    keep = Keep(logging.WARNING)
-    logging.getLogger("atoll.plan").addHandler(keep)
-    try:
+    with warnings_of_plans() as caught:
         on_memory(rank, "/", with_file=False)
-    finally:
-        logging.getLogger("atoll.plan").removeHandler(keep)
     told = [text for text in caught if "leave rank" in text]
     assert len(told) == (1 if rank == 0 else 0)
     assert all(text.startswith("step ") and text.endswith("less; start the training without it") for text in told)

@@ -3,7 +3,6 @@
 
 import gc
 import itertools
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import atoll
 from atoll.profiling.device import one_step
 from atoll.profiling.forward import default_forward
 from atoll.profiling.room import fits
-from support import Ranks, device, raises
+from support import Ranks, device, raises, warnings_of_plans
 from training import check_close
 from uneven_training import sgd
 
@@ -150,17 +149,9 @@ def test_where_the_batch_does_not_fit_the_error_says_so(unlike: Ranks) -> None:
 
 
 def too_large_passes(rank: int) -> None:
-    said: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    keep = Keep(logging.WARNING)
-    logging.getLogger("atoll.plan").addHandler(keep)
     model = wrapped()
-    loader = loader_of(rank, model, micro_batch=BATCH if rank == 0 else 5)
-    logging.getLogger("atoll.plan").removeHandler(keep)
+    with warnings_of_plans() as said:
+        loader = loader_of(rank, model, micro_batch=BATCH if rank == 0 else 5)
     first = loader.planner.facts[0]
     held = first.held()
     assert held is not None

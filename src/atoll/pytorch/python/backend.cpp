@@ -77,7 +77,9 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
   open_groups().backends.insert(this);
 }
 
-BackendAtoll::~BackendAtoll() {
+BackendAtoll::~BackendAtoll() { BackendAtoll::release_resources(); }
+
+void BackendAtoll::release_resources() {
   {
     const std::lock_guard lock(open_groups().mutex);
     open_groups().backends.erase(this);
@@ -97,18 +99,19 @@ BackendAtoll::Parts BackendAtoll::take() {
 }
 
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
-  auto& [process, group] = parts.open;
-  if (!group) return;
   const ReleaseGil others_may_need_it;
+  Parts ended = std::move(parts);  // whatever is left of them ends without the GIL too
+  auto& [process, group] = ended.open;
+  if (!group) return;
   const bool failed = group->error() != nullptr;
   try {
     if (orderly) group->shutdown();
-    for (auto& [device, passage] : parts.passages) passage->close();
-    if (parts.library) {
-      orderly && !failed ? parts.library->shutdown() : parts.library->abort();
-      process->watch.forget(parts.library.get());
+    for (auto& [device, passage] : ended.passages) passage->close();
+    if (ended.library) {
+      orderly && !failed ? ended.library->shutdown() : ended.library->abort();
+      process->watch.forget(ended.library.get());
     }
-    parts.library.reset();
+    ended.library.reset();
     group.reset();
     process.reset();
   } catch (const std::exception& error) {
@@ -175,8 +178,10 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
   }
   auto child = c10::make_intrusive<BackendAtoll>(store, static_cast<int>(mine - ranks.begin()),
                                                  static_cast<int>(ranks.size()), options, global_rank_, place_);
+  c10::weak_intrusive_ptr<BackendAtoll> known(child);
   const std::lock_guard lock(mutex_);
-  splits_.insert_or_assign(options->group_name, c10::weak_intrusive_ptr<BackendAtoll>(child));
+  const auto [place, is_new] = splits_.try_emplace(options->group_name, known);
+  if (!is_new) place->second.swap(known);  // an earlier child of that name goes without the lock
   return child;
 }
 

@@ -102,6 +102,9 @@ class BackendAtoll final : public c10d::Backend {
   static void shut_down_all() noexcept;
 
  private:
+  /// The last reference has gone, though a parent may still know this group by a weak one.
+  void release_resources() override;
+
   struct Parts {
     std::shared_ptr<Library> library;
     Passages::ByDevice passages;

@@ -77,10 +77,13 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   }
   // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
   group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
-  group->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(open_->process()),
+  const auto process = open_->process();
+  group->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(process),
+                      completions = std::weak_ptr<Completions>(process->completions),
                       group = std::weak_ptr<collectives::Group>(group)] {
-    const auto live = process.lock();
-    if (live) live->completions->post([=] { end_library(library, process, group); });
+    // Any thread of the process's may run this: the process must not end here.
+    const auto live = completions.lock();
+    if (live) live->post([=] { end_library(library, process, group); });
   });
 }
 
@@ -129,11 +132,9 @@ void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono
 }
 
 WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
-  const auto process = open_->process();
-  auto watch = process ? std::shared_ptr<Watch>(process, &process->watch) : nullptr;
   const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
   return c10::make_intrusive<WorkOfLibrary>(
-      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, std::move(watch),
+      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, open_->process(),
       std::move(entry));
 }
 

@@ -15,7 +15,10 @@ using collectives::Group;
 using Options = BackendAtoll::Options;
 
 py::dict time_split(const BackendAtoll& backend) {
-  const auto split = backend.group()->time_split();
+  const auto split = [&] {
+    const py::gil_scoped_release others_may_need_it;  // the group may end here, if another thread closes it
+    return backend.group()->time_split();
+  }();
   py::dict result;
   result["total_s"] = static_cast<double>(split.total_ns) * 1e-9;
   result["bridge_s"] = static_cast<double>(split.bridge_ns) * 1e-9;
@@ -119,15 +122,19 @@ void bind_backend(py::module_& module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::arg("global_rank"),
            py::arg("place"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("options", &BackendAtoll::getBackendOptions)
-      .def("islands", &islands)
-      .def("libraries", &libraries)
-      .def("devices", &devices)
+      .def("islands", &islands, py::call_guard<py::gil_scoped_release>())
+      .def("libraries", &libraries, py::call_guard<py::gil_scoped_release>())
+      .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
       .def("device", &BackendAtoll::device_type)
       .def("time_split", &time_split)
-      .def("links", [](const BackendAtoll& self) { return self.group()->links(); })
-      .def("dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); })
+      .def(
+          "links", [](const BackendAtoll& self) { return self.group()->links(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); },
+          py::call_guard<py::gil_scoped_release>())
       .def("schedule", &schedule, py::arg("operation"), py::arg("dtype"), py::arg("root"), py::arg("counts"),
-           py::arg("receive_counts"));
+           py::arg("receive_counts"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/watch.h"
 #include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/in_order.h"
 #include "atoll/pytorch/python/store.h"
 
@@ -18,6 +19,7 @@ namespace atl::pytorch {
 /// What all groups of this process share. Made with the first group, gone with the last.
 struct Process {
   ~Process() {
+    const ReleaseGil others_may_need_it;
     watch.stop();
     sends.stop();
     completions->stop();

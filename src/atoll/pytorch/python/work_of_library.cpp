@@ -22,8 +22,13 @@ std::exception_ptr WorkOfLibrary::exception() const {
   return nullptr;
 }
 
+void WorkOfLibrary::note_reliance() const {
+  const auto process = entry_ ? process_.lock() : nullptr;
+  if (process) translated([&] { process->watch.note_reliance(entry_); });
+}
+
 bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
-  if (entry_) translated([&] { watch_->note_reliance(entry_); });
+  note_reliance();
   std::exception_ptr first;
   for (const auto& part : parts_) {
     try {
@@ -37,7 +42,7 @@ bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
 }
 
 void WorkOfLibrary::synchronize() {
-  if (entry_) translated([&] { watch_->note_reliance(entry_); });
+  note_reliance();
   for (const auto& part : parts_) part->synchronize();
 }
 
@@ -60,7 +65,7 @@ int WorkOfLibrary::sourceRank() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkOfLibrary::getFuture() {
-  if (entry_) watch_->note_future(entry_);
+  if (const auto process = entry_ ? process_.lock() : nullptr) process->watch.note_future(entry_);
   if (parts_.size() == 1) return parts_.front()->getFuture();
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
   for (const auto& part : parts_) futures.push_back(part->getFuture());

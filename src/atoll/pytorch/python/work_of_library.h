@@ -6,6 +6,7 @@
 
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/watch.h"
+#include "atoll/pytorch/python/process.h"
 
 namespace atl::pytorch {
 
@@ -16,10 +17,10 @@ class WorkOfLibrary final : public c10d::Work {
   /// Throws what is to be thrown for an error of a part.
   using Explain = std::function<void(const std::exception_ptr&)>;
 
-  /// `entry` of `watch`, for parts whose waiters go on before they have ended; null for others.
-  WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::shared_ptr<Watch> watch,
+  /// `entry` of the watch of `process`, for parts whose waiters go on before they have ended; null for others.
+  WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Process> process,
                 Watch::EntryPtr entry)
-      : parts_(std::move(parts)), explain_(std::move(explain)), watch_(std::move(watch)), entry_(std::move(entry)) {}
+      : parts_(std::move(parts)), explain_(std::move(explain)), process_(std::move(process)), entry_(std::move(entry)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -36,9 +37,11 @@ class WorkOfLibrary final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  void note_reliance() const;
+
   const std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
   const Explain explain_;
-  const std::shared_ptr<Watch> watch_;
+  const std::weak_ptr<Process> process_;  // a Work may outlive its group, and does not keep threads alive
   const Watch::EntryPtr entry_;
 };
 

@@ -172,9 +172,9 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
 }
 
 void ProcessGroupSimccl::startCoalescing() {
+  std::vector<c10::intrusive_ptr<WorkSimccl>> left_open;  // by an exception: torch closes regions on the good path only
   const std::lock_guard lock(regions_mutex_);
-  // A region that an exception left open ends here: torch closes regions on the good path only.
-  regions_[std::this_thread::get_id()].clear();
+  std::swap(regions_[std::this_thread::get_id()], left_open);
 }
 
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
