@@ -118,36 +118,6 @@ def test_threads_of_autograd_end_before_the_interpreter() -> None:
     assert (ended.returncode, ended.stdout) == (0, "True []\n"), ended.stderr
 
 
-TWO_THREADS = """
-import threading, time
-import torch
-import atoll.sim
-
-until = time.monotonic() + 1
-
-def use_a_number():
-    ones = torch.ones(8, device="sim")
-    while time.monotonic() < until:
-        torch.tensor(2.0).mul(ones)  # nobody else knows the number: its last reference takes Python's lock
-
-def let_go():
-    while time.monotonic() < until:
-        torch.ones(1, device="sim")
-
-threads = [threading.Thread(target=target) for target in (use_a_number, let_go)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print("end")
-"""
-
-
-def test_two_threads_on_one_stream() -> None:
-    ended = subprocess.run([sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
-
-
 def use_in_a_forked_child() -> str:
     torch.ones(1, device="sim")
     read, write = os.pipe()

@@ -40,6 +40,8 @@ class BackendAtoll final : public c10d::Backend {
 
   /// Closes the group when shutdown() was not called: peers that still need this rank see an error.
   ~BackendAtoll() override;
+  /// Closes the group: the last reference has gone, though a parent may still know it by a weak one.
+  void release_resources() override;
 
   const std::string getBackendName() const override { return "atoll"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -102,9 +104,6 @@ class BackendAtoll final : public c10d::Backend {
   static void shut_down_all() noexcept;
 
  private:
-  /// The last reference has gone, though a parent may still know this group by a weak one.
-  void release_resources() override;
-
   struct Parts {
     std::shared_ptr<Library> library;
     Passages::ByDevice passages;

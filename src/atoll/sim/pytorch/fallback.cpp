@@ -40,10 +40,7 @@ class HostCall {
 
  private:
   at::Tensor view(const at::Tensor& tensor) {
-    if (!on_sim(tensor)) {
-      kept_.push_back(tensor);
-      return tensor;
-    }
+    if (!on_sim(tensor)) return tensor;
     index_ = tensor.device().index();
     bytes_ += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
     at::Tensor host = host_view(tensor);
@@ -140,7 +137,6 @@ class HostCall {
   c10::DeviceIndex index_ = -1;
   double bytes_ = 0;
   std::vector<std::pair<at::Tensor, at::Tensor>> originals_;  // host view, tensor
-  std::vector<at::Tensor> kept_;  // arguments on the host: their last reference, which may take Python's lock, outlives run()
 };
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { HostCall(op, *stack).run(); }
