@@ -94,16 +94,16 @@ void Passage::crossed(const EntryPtr& entry) {
 
 void Passage::close() {
   std::deque<EntryPtr> rest;
-  std::vector<EntryPtr> crossed;  // and were to be stored behind others
+  std::vector<EntryPtr> behind;  // those that have crossed, and wait for others
   {
     const std::lock_guard lock(mutex_);
     is_closed_ = true;
     rest.swap(entries_);
     loaded_ = 0;
-    std::copy_if(rest.begin(), rest.end(), std::back_inserter(crossed),
+    std::copy_if(rest.begin(), rest.end(), std::back_inserter(behind),
                  [](const EntryPtr& entry) { return entry->has_crossed; });
   }
-  for (const EntryPtr& entry : crossed) {
+  for (const EntryPtr& entry : behind) {
     entry->piece.reset();
     entry->stored(closed());
   }
