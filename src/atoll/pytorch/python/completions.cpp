@@ -32,8 +32,8 @@ void run_and_log(const std::function<void()>& task) noexcept {
 
 }  // namespace
 
-// Runners take tasks at once. One helper watches: when a task is left waiting, the helper becomes a runner. If more tasks are
-// left, it starts the next helper first; else the next post that finds no idle runner does.
+// Runners take tasks at once. One helper watches: when a task is left waiting, the helper becomes a runner. If more tasks
+// are left, it starts the next helper first; else the next post that finds no idle runner does.
 struct Completions::State : std::enable_shared_from_this<Completions::State> {
   std::mutex mutex;
   std::condition_variable runners_wake;

@@ -25,7 +25,8 @@ void tell_who_relies(const Library& library, const std::weak_ptr<Process>& weak_
   }
 }
 
-// Aborting lets streams go on, so whoever relies on them is told first. It takes its time, in which the process may end elsewhere.
+// Aborting lets streams go on, so whoever relies on them is told first. It takes its time, in which the process may end
+// elsewhere.
 void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& process,
                  const std::weak_ptr<collectives::Group>& group) {
   const auto library = weak_library.lock();

@@ -100,8 +100,8 @@ void WorkAtoll::settle(bool may_block) {
   for (const Listener& listener : listeners) listener(error);
 }
 
-// The future's own events are recorded on the stream on which the results arrive. Returns what the future ends with: `error`, or
-// what has gone wrong here.
+// The future's own events are recorded on the stream on which the results arrive. Returns what the future ends with:
+// `error`, or what has gone wrong here.
 std::exception_ptr WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const noexcept {
   try {
     if (error) {
