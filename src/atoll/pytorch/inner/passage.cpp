@@ -2,6 +2,7 @@
 #include "atoll/pytorch/inner/passage.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/inner/pieces.h"
@@ -11,6 +12,11 @@ namespace atl::pytorch {
 namespace {
 
 constexpr std::uint64_t kSlotBytes = kPieceBytes + kPieceBytes / 2;  // a piece, and an input apart from its output
+
+std::exception_ptr closed() {
+  return std::make_exception_ptr(
+      Error(ErrorKind::kAborted, "the group was closed while an operation's result was on its way"));
+}
 
 }  // namespace
 
@@ -65,7 +71,8 @@ void Passage::crossed(const EntryPtr& entry) {
   {
     const std::lock_guard lock(mutex_);
     entry->has_crossed = true;
-    while (!entries_.empty() && entries_.front()->has_crossed) {
+    if (is_closed_) done.emplace_back(entry, closed());
+    while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) {
       std::exception_ptr error;
       try {
         entries_.front()->piece->store();
@@ -87,9 +94,19 @@ void Passage::crossed(const EntryPtr& entry) {
 
 void Passage::close() {
   std::deque<EntryPtr> rest;
-  const std::lock_guard lock(mutex_);
-  rest.swap(entries_);
-  loaded_ = 0;
+  std::vector<EntryPtr> behind;  // those that have crossed, and wait for others
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    rest.swap(entries_);
+    loaded_ = 0;
+    std::copy_if(rest.begin(), rest.end(), std::back_inserter(behind),
+                 [](const EntryPtr& entry) { return entry->has_crossed; });
+  }
+  for (const EntryPtr& entry : behind) {
+    entry->piece.reset();
+    entry->stored(closed());
+  }
 }
 
 }  // namespace atl::pytorch

@@ -49,7 +49,7 @@ class Passage {
   /// The piece's call has run. Pieces go back in order; those that were waiting for this one do too.
   void crossed(const EntryPtr& entry);
 
-  /// The group has ended: lets go of all pieces.
+  /// The group has ended: lets go of all pieces. Those that have crossed or still do are "stored" with an error.
   void close();
 
  private:
@@ -62,6 +62,7 @@ class Passage {
   std::deque<EntryPtr> entries_;  // not stored yet, in order
   std::uint64_t first_ = 0;       // number of the front
   std::size_t loaded_ = 0;        // of entries_, from the front
+  bool is_closed_ = false;
 };
 
 }  // namespace atl::pytorch

@@ -54,11 +54,14 @@ class Trip {
     if (note_) note_(is_future);
   }
 
-  /// Calls `action` while the stream on which the results arrive is current.
+  /// Calls `action` while the stream on which the results arrive is current. Throws what a device that has failed says.
   template <typename Action>
   void on_arrival(Action&& action) const {
     std::optional<c10::StreamGuard> guard;
-    if (on_accelerator()) guard.emplace(last_stream());
+    if (on_accelerator()) {
+      guard.emplace(last_stream());
+      if (arrived_) arrived_->query();  // throws here rather than half-way through `action`
+    }
     action();
   }
 

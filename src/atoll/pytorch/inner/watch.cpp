@@ -24,19 +24,28 @@ HowToInterrupt& how_to_interrupt() {
   return *how;
 }
 
-bool has_ended(const Watch::Entry& entry) {
-  return std::all_of(entry.works.begin(), entry.works.end(), [](const auto& work) { return work->isCompleted(); });
-}
-
+// Some works look for errors only when they are asked whether they have ended, and some throw them then.
 std::string fault_of(const Watch::Entry& entry) {
   for (const auto& work : entry.works) {
     try {
+      work->isCompleted();
       if (const auto error = work->exception()) std::rethrow_exception(error);
     } catch (const std::exception& error) {
       return plain_text(error);
+    } catch (...) {
+      return "an unknown error";
     }
   }
   return "";
+}
+
+bool has_ended_well(const Watch::Entry& entry) {
+  const auto has_ended = [](const auto& work) { return work->isCompleted(); };
+  try {
+    return std::all_of(entry.works.begin(), entry.works.end(), has_ended) && fault_of(entry).empty();
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -49,14 +58,14 @@ Watch::EntryPtr Watch::add(Entry entry) {
   auto added = std::make_shared<Entry>(std::move(entry));
   const std::lock_guard lock(mutex_);
   if (stopping_) return added;
-  entries_.push_back(added);
-  if (entries_.size() == 1) changed_.notify_one();
   if (!thread_.joinable()) {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "atoll-watch");
       serve();
     });
   }
+  entries_.push_back(added);
+  if (entries_.size() == 1) changed_.notify_one();
   return added;
 }
 
@@ -82,7 +91,7 @@ void Watch::give_up(const void* owner, const Error& error) {
   std::vector<EntryPtr> known = of_owner(owner);
   std::vector<EntryPtr> unfinished;
   std::copy_if(known.begin(), known.end(), std::back_inserter(unfinished),
-               [](const EntryPtr& entry) { return !has_ended(*entry) || !fault_of(*entry).empty(); });
+               [](const EntryPtr& entry) { return !has_ended_well(*entry); });
   std::vector<std::thread::native_handle_type> threads;
   {
     const std::lock_guard lock(mutex_);
@@ -128,9 +137,8 @@ void Watch::serve() {
       if (stopping_) return;
       entries = entries_;
     }
-    const auto ended = std::partition(entries.begin(), entries.end(), [](const EntryPtr& entry) {
-      return !has_ended(*entry) || !fault_of(*entry).empty();
-    });
+    const auto ended = std::partition(entries.begin(), entries.end(),
+                                      [](const EntryPtr& entry) { return !has_ended_well(*entry); });
     const std::vector<EntryPtr> done(ended, entries.end());
     {
       const std::lock_guard lock(mutex_);

@@ -32,8 +32,8 @@ void run_and_log(const std::function<void()>& task) noexcept {
 
 }  // namespace
 
-// Runners take tasks at once. One helper watches: when a task is left waiting, the helper becomes a runner and the next post
-// that finds no idle runner starts a new helper.
+// Runners take tasks at once. One helper watches: when a task is left waiting, the helper becomes a runner. If more tasks
+// are left, it starts the next helper first; else the next post that finds no idle runner does.
 struct Completions::State : std::enable_shared_from_this<Completions::State> {
   std::mutex mutex;
   std::condition_variable runners_wake;
@@ -45,11 +45,28 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
   bool has_helper = false;
   bool stopping = false;
 
-  void start(void (State::*role)()) {
-    threads.emplace_back([self = shared_from_this(), role] {
-      pthread_setname_np(pthread_self(), "atoll-done");
-      (self.get()->*role)();
-    });
+  // Under the lock. Whether the system had a thread to give.
+  bool start(void (State::*role)()) {
+    try {
+      threads.emplace_back([self = shared_from_this(), role] {
+        pthread_setname_np(pthread_self(), "atoll-done");
+        (self.get()->*role)();
+      });
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
+  }
+
+  // Under the lock: sees to it that somebody takes one task more. False: nobody would.
+  bool make_room() {
+    if (idle_runners > tasks.size()) return true;
+    if (!has_runner) {
+      has_runner = start(&State::run);
+    } else if (!has_helper) {
+      has_helper = start(&State::help);
+    }
+    return has_runner;
   }
 
   void run() {
@@ -68,14 +85,15 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
     }
   }
 
+  // Also while stopping: the tasks that are left may wait for one another too.
   void help() {
     {
       std::unique_lock lock(mutex);
-      const auto nothing_to_do = [&] { return stopping || tasks.empty(); };
       do {
         helper_wakes.wait(lock, [&] { return stopping || !tasks.empty(); });
-      } while (!stopping && helper_wakes.wait_for(lock, kPatience, nothing_to_do));
-      has_helper = false;
+        if (tasks.empty()) return;
+      } while (helper_wakes.wait_for(lock, kPatience, [&] { return tasks.empty(); }));
+      has_helper = tasks.size() > 1 && start(&State::help);
     }
     run();
   }
@@ -86,41 +104,38 @@ Completions::Completions() : state_(std::make_shared<State>()) {}
 Completions::~Completions() { stop(); }
 
 void Completions::stop() {
-  std::vector<std::thread> threads;
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopping = true;
-    threads.swap(state_->threads);
   }
   state_->runners_wake.notify_all();
   state_->helper_wakes.notify_all();
-  for (std::thread& thread : threads) {
-    if (thread.get_id() == std::this_thread::get_id()) {
-      thread.detach();
-    } else {
-      thread.join();
+  while (true) {  // helpers start others even now
+    std::vector<std::thread> threads;
+    {
+      const std::lock_guard lock(state_->mutex);
+      threads.swap(state_->threads);
+    }
+    if (threads.empty()) return;
+    for (std::thread& thread : threads) {
+      if (thread.get_id() == std::this_thread::get_id()) {
+        thread.detach();
+      } else {
+        thread.join();
+      }
     }
   }
 }
 
-void Completions::post(std::function<void()> task) {
+void Completions::post(std::function<void()> task, bool urgent) {
   {
     const std::lock_guard lock(state_->mutex);
-    if (!state_->stopping) {
-      state_->tasks.push_back(std::move(task));
+    auto& tasks = state_->tasks;
+    if (!state_->stopping && state_->make_room()) {
+      tasks.insert(urgent ? tasks.begin() : tasks.end(), std::move(task));
       task = nullptr;
-      if (state_->idle_runners >= state_->tasks.size()) {
-        state_->runners_wake.notify_one();
-      } else if (!state_->has_runner) {
-        state_->has_runner = true;
-        state_->start(&State::run);
-      } else if (!state_->has_helper) {
-        state_->has_helper = true;
-        state_->start(&State::help);
-      } else {
-        state_->runners_wake.notify_one();
-        state_->helper_wakes.notify_one();
-      }
+      state_->runners_wake.notify_one();
+      if (state_->idle_runners < tasks.size()) state_->helper_wakes.notify_one();
     }
   }
   if (task) run_and_log(task);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
 namespace atl::pytorch {
 namespace {
@@ -13,27 +14,27 @@ constexpr std::chrono::microseconds kPause{30};
 
 }  // namespace
 
-void InOrder::post(std::function<bool()> ready, std::function<void()> task) {
+void InOrder::post(const Line& line, std::function<bool()> ready, std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
-      tasks_.push_back({std::move(ready), std::move(task)});
-      task = nullptr;
-      changed_.notify_one();
-      if (!thread_.joinable()) {
+      if (!thread_.joinable()) {  // first, because it may throw
         thread_ = std::thread([this] {
           pthread_setname_np(pthread_self(), "atoll-sends");
           serve();
         });
       }
+      lines_[line].push_back({std::move(ready), std::move(task)});
+      task = nullptr;
+      changed_.notify_one();
     }
   }
   if (task) task();
 }
 
-bool InOrder::is_idle() const {
+bool InOrder::is_idle(const Line& line) const {
   const std::lock_guard lock(mutex_);
-  return tasks_.empty();
+  return lines_.count(line) == 0;
 }
 
 void InOrder::stop() {
@@ -47,22 +48,31 @@ void InOrder::stop() {
   if (thread.joinable()) thread.join();
 }
 
+// Tasks are asked and run, and what they hold is let go, without the mutex: posting leaves fronts where they are.
 void InOrder::serve() {
+  using Front = std::pair<decltype(lines_)::iterator, Task*>;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    Task task = std::move(tasks_.front());
-    while (!stopping_ && !task.ready()) {
-      lock.unlock();
-      std::this_thread::sleep_for(kPause);
-      lock.lock();
-    }
+    changed_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+    if (lines_.empty()) return;
+    std::vector<Front> fronts;
+    for (auto line = lines_.begin(); line != lines_.end(); ++line) fronts.emplace_back(line, &line->second.front());
+    const bool at_once = stopping_;
     lock.unlock();
-    task.run();
-    task = {};
+    std::vector<Front> done;
+    for (const Front& front : fronts) {
+      Task& task = *front.second;
+      if (!at_once && !task.ready()) continue;
+      task.run();
+      task = {};
+      done.push_back(front);
+    }
+    if (done.empty()) std::this_thread::sleep_for(kPause);
     lock.lock();
-    tasks_.pop_front();
+    for (const auto& [line, task] : done) {
+      line->second.pop_front();
+      if (line->second.empty()) lines_.erase(line);
+    }
   }
 }
 

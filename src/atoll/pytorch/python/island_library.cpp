@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "atoll/core/log.h"
 #include "atoll/pytorch/inner/plain_text.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/library_failure.h"
@@ -12,19 +13,28 @@
 namespace atl::pytorch {
 namespace {
 
-// Aborting lets streams go on, so whoever relies on them is told first.
-void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& weak_process,
-                 const std::weak_ptr<collectives::Group>& weak_group) {
-  const auto library = weak_library.lock();
+void tell_who_relies(const Library& library, const std::weak_ptr<Process>& weak_process,
+                     const std::weak_ptr<collectives::Group>& weak_group) {
   const auto process = weak_process.lock();
   const auto group = weak_group.lock();
+  if (!process || !group) return;
+  try {
+    std::rethrow_exception(group->error());
+  } catch (const Error& error) {
+    process->watch.give_up(&library, error);
+  }
+}
+
+// Aborting lets streams go on, so whoever relies on them is told first. It takes its time, in which the process may end
+// elsewhere.
+void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& process,
+                 const std::weak_ptr<collectives::Group>& group) {
+  const auto library = weak_library.lock();
   if (!library) return;
-  if (process && group) {
-    try {
-      std::rethrow_exception(group->error());
-    } catch (const Error& error) {
-      process->watch.give_up(library.get(), error);
-    }
+  try {
+    tell_who_relies(*library, process, group);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, "telling who relies on " + library->name() + " of its end failed: " + plain_text(error));
   }
   library->abort();
 }
@@ -83,7 +93,7 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
                       group = std::weak_ptr<collectives::Group>(group)] {
     // Any thread of the process's may run this: the process must not end here.
     const auto live = completions.lock();
-    if (live) live->post([=] { end_library(library, process, group); });
+    if (live) live->post([=] { end_library(library, process, group); }, /*urgent=*/true);
   });
 }
 

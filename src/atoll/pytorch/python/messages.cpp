@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between two ranks.
 #include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/inner/plain_text.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/checks.h"
 #include "atoll/pytorch/python/errors.h"
@@ -22,6 +23,27 @@ int place_in_island(const collectives::Topology& topology, int rank) {
 // c10d gives messages none.
 struct NoOptions {
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+};
+
+// A message that waits for its turn, and for its bytes when they come from a device.
+struct Departure {
+  std::shared_ptr<collectives::Group> group;
+  std::shared_ptr<Piece> piece;  // null: the bytes are there
+  Deadline deadline;
+  std::string name;
+
+  // Whether there is nothing to wait for any more: the bytes have come, or the group has failed. It does here when they come
+  // too late or never.
+  bool is_due() const noexcept {
+    try {
+      if (!piece || group->error() || piece->is_loaded()) return true;
+      if (!deadline.expired()) return false;
+      group->fail(Error(ErrorKind::kTimeout, name + " timed out: its bytes have not arrived from the device"));
+    } catch (const std::exception& error) {
+      group->fail(Error(ErrorKind::kUnavailable, name + " failed: " + plain_text(error)));
+    }
+    return true;
+  }
 };
 
 }  // namespace
@@ -62,7 +84,8 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
   const at::Tensor& tensor = only("send", "tensor", tensors);
   check_rank("send", "destination", destination, size_);
   const auto number = checked_tag("send", tag);
-  const auto group = this->group();
+  const OpenGroup::Parts open = open_->open_parts();
+  const auto group = open.group;
   if (const auto library = pass_through_.for_message(tensor, destination)) {
     PlainTensors plain;
     Tensors list = plain.read(tensors);
@@ -72,23 +95,29 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
   }
   const Message message = new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true);
   const auto work = message.work;
-  const auto send_now = [=, memory = message.memory, type = wire_type(tensor.scalar_type())] {
-    group->send(destination, number, type, {memory.data, memory.bytes}, std::nullopt,
-                [work, piece = message.piece](const std::exception_ptr& error) { work->part_done(error); });
+  const auto timeout = open_->timeout(c10d::kUnsetTimeout);
+  const auto send_within = [=, memory = message.memory, type = wire_type(tensor.scalar_type()),
+                            piece = message.piece](std::chrono::milliseconds limit) {
+    group->send(destination, number, type, {memory.data, memory.bytes}, limit,
+                [work, piece](const std::exception_ptr& error) { work->part_done(error); });
   };
-  if (message.piece) message.piece->load();
-  if (const auto process = open_->process(); process && (message.piece || !process->sends.is_idle())) {
-    const auto ready = [=, piece = message.piece] { return !piece || piece->is_loaded() || group->error() != nullptr; };
-    process->sends.post(ready, [=] {
-      try {
-        send_now();
-      } catch (...) {
-        work->part_done(std::current_exception());
-      }
-    });
+  const InOrder::Line line{group.get(), destination, number};
+  if (!message.piece && open.process->sends.is_idle(line)) {
+    translated([&] { send_within(timeout); });
     return work;
   }
-  translated(send_now);
+  const Departure departure{group, message.piece, Deadline::after(timeout),
+                            "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
+                                ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
+  if (message.piece) message.piece->load();
+  open.process->sends.post(line, [=] { return departure.is_due(); }, [=] {
+    try {
+      if (!departure.is_due()) group->abort("a message was on its way from the device when the process left");
+      send_within(std::chrono::duration_cast<std::chrono::milliseconds>(departure.deadline.remaining(timeout)));
+    } catch (...) {
+      work->part_done(std::current_exception());
+    }
+  });
   return work;
 }
 

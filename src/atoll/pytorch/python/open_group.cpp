@@ -11,7 +11,7 @@ namespace atl::pytorch {
 OpenGroup::OpenGroup(Parts parts, c10::intrusive_ptr<c10d::Backend::Options> options)
     : options_(std::move(options)), rank_(parts.group->rank()), made_in_(fork_depth()), parts_(std::move(parts)) {}
 
-std::shared_ptr<collectives::Group> OpenGroup::group() const {
+OpenGroup::Parts OpenGroup::open_parts() const {
   if (is_inherited()) {
     throw_as_torch(
         Error(ErrorKind::kUnavailable,
@@ -22,7 +22,7 @@ std::shared_ptr<collectives::Group> OpenGroup::group() const {
     throw_as_torch(
         Error(ErrorKind::kAborted, "process group \"" + name() + "\" was shut down on rank " + std::to_string(rank_)));
   }
-  return parts_.group;
+  return parts_;
 }
 
 OpenGroup::Parts OpenGroup::parts() const {
@@ -45,11 +45,10 @@ void OpenGroup::set_timeout(std::chrono::milliseconds timeout) {
 template <typename Content>
 c10::intrusive_ptr<WorkAtoll> OpenGroup::make_work(const About& about, Content content, const Tensors& inputs,
                                                    Tensors outputs) const {
-  const auto group = this->group();
-  const auto process = this->process();
-  const WorkFacts facts{about.type, about.title, rank_, group->sequence()};
+  const Parts open = open_parts();
+  const WorkFacts facts{about.type, about.title, rank_, open.group->sequence()};
   return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(content),
-                                        process ? process->completions : nullptr, group);
+                                        open.process->completions, open.group);
 }
 
 c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, Operands operands, const Tensors& inputs,

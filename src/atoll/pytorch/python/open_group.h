@@ -39,7 +39,10 @@ class OpenGroup {
   OpenGroup(Parts parts, c10::intrusive_ptr<c10d::Backend::Options> options);
 
   /// Throws DistBackendError once closed, and in a forked child.
-  std::shared_ptr<collectives::Group> group() const;
+  std::shared_ptr<collectives::Group> group() const { return open_parts().group; }
+
+  /// Both, of one moment. Throws like group().
+  Parts open_parts() const;
 
   /// Both null once closed.
   Parts parts() const;

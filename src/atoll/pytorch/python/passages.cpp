@@ -75,9 +75,13 @@ WorkPtr Passages::issue(const About& about, const std::vector<collectives::Call>
   const bool on_caller = !about.async && calls.size() == 1 && !regions_.is_open();
   const auto left = std::make_shared<std::atomic<std::size_t>>(calls.size());
   const auto stored = [trip, timeout, work, left, on_caller, weak = std::weak_ptr<IslandLibrary>(island_),
-                       weak_group = std::weak_ptr<collectives::Group>(group)](const std::exception_ptr& error) {
-    const auto island = left->fetch_sub(1) == 1 ? weak.lock() : nullptr;
-    if (island) island->watch_results(trip, timeout);
+                       weak_group = std::weak_ptr<collectives::Group>(group)](std::exception_ptr error) {
+    try {
+      const auto island = left->fetch_sub(1) == 1 ? weak.lock() : nullptr;
+      if (island) island->watch_results(trip, timeout);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
     const auto live = error ? weak_group.lock() : nullptr;  // the group's own queue holds this
     if (live) live->fail(Error(ErrorKind::kUnavailable, "bringing a result back failed: " + text_of(error)));
     work->part_done(error, /*may_block=*/on_caller);

@@ -91,17 +91,30 @@ void WorkAtoll::settle(bool may_block) {
     std::swap(released, operands_);
   }
   if (has_trip_) trips_.front()->release();
-  if (future) mark_future(*future, error);
+  if (future) {
+    error = mark_future(*future, error);
+    const std::lock_guard lock(state_mutex_);
+    first_error_ = error;
+  }
   finish(error);
   for (const Listener& listener : listeners) listener(error);
 }
 
-// The future's own events are recorded on the stream on which the results arrive.
-void WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const {
-  if (error) return future.setErrorIfNeeded(error);
-  for (const auto& trip : trips_) trip->note_reliance(/*is_future=*/true);
-  const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
-  trips_.empty() ? complete() : trips_.front()->on_arrival(complete);
+// The future's own events are recorded on the stream on which the results arrive. Returns what the future ends with:
+// `error`, or what has gone wrong here.
+std::exception_ptr WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const noexcept {
+  try {
+    if (error) {
+      future.setErrorIfNeeded(error);
+      return error;
+    }
+    for (const auto& trip : trips_) trip->note_reliance(/*is_future=*/true);
+    const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
+    trips_.empty() ? complete() : trips_.front()->on_arrival(complete);
+    return nullptr;
+  } catch (...) {
+    return error ? error : mark_future(future, std::current_exception());
+  }
 }
 
 void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& parts) {
@@ -163,14 +176,20 @@ std::vector<at::Tensor> WorkAtoll::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkAtoll::getFuture() {
-  const std::lock_guard lock(state_mutex_);
-  if (!future_) {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (future_) return future_;
     std::vector<c10::Device> devices;
     if (!trips_.empty() && trips_.front()->on_accelerator()) devices.push_back(trips_.front()->device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
-    if (settled_) mark_future(*future_, first_error_);
+    future = future_;
+    if (!settled_) return future;
+    error = first_error_;
   }
-  return future_;
+  mark_future(*future, error);
+  return future;
 }
 
 int WorkAtoll::sourceRank() const {

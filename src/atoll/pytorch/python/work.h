@@ -79,7 +79,7 @@ class WorkAtoll final : public c10d::Work {
   void settle(bool may_block);
   bool must_block() const;
   void complete_outputs();
-  void mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const;
+  std::exception_ptr mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const noexcept;
   void wait_for_device() const;
   c10::intrusive_ptr<WorkAtoll> self();
 

@@ -55,14 +55,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex index) const override { device(index).synchronize(); }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    require_working();
     if (*event == nullptr) *event = new Event;
     *event_of(*event) = stream_of(stream).record();
   }
   void block(void* event, const c10::Stream& stream) const override {
+    require_working();
     if (event != nullptr) stream_of(stream).wait_for(*event_of(event));
   }
-  bool queryEvent(void* event) const override { return event == nullptr || event_of(event)->is_reached(); }
+  bool queryEvent(void* event) const override {
+    require_working();
+    return event == nullptr || event_of(event)->is_reached();
+  }
   void synchronizeEvent(void* event) const override {
+    require_working();
     if (event != nullptr) event_of(event)->wait();
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {

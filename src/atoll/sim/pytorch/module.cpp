@@ -65,6 +65,8 @@ PYBIND11_MODULE(_sim, module) {
       py::arg("id"), py::arg("index"));
   module.def("pretend_capturing", &pretend_capturing, py::arg("on"),
              "Lets the calling thread act as if its streams were being captured into a graph.");
+  module.def("pretend_failed", &pretend_failed, py::arg("threads"),
+             "Lets events and works throw on threads whose names begin so: the device has failed. None: on none.");
   module.def("end_autograd_threads", &end_autograd_threads, py::call_guard<py::gil_scoped_release>());
   module.def("default_generator", &default_generator_of, py::arg("index") = -1);
   module.def("punctuality", &punctuality, py::arg("index") = -1,

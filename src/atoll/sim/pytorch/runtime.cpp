@@ -2,6 +2,7 @@
 #include "atoll/sim/pytorch/runtime.h"
 
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include <array>
 #include <atomic>
@@ -35,11 +36,24 @@ Runtime& runtime() {
 thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<c10::StreamId, kMostDevices> this_stream{};
 thread_local bool this_captures = false;
+std::atomic<const std::string*> failing_threads = nullptr;
 
 }  // namespace
 
 bool is_capturing() noexcept { return this_captures; }
 void pretend_capturing(bool on) noexcept { this_captures = on; }
+
+void pretend_failed(const std::optional<std::string>& threads) {
+  failing_threads = threads ? new const std::string(*threads) : nullptr;  // kept: some thread may still look at it
+}
+
+void require_working() {
+  const std::string* const threads = failing_threads.load();
+  if (threads == nullptr) return;
+  std::array<char, 16> name{};
+  pthread_getname_np(pthread_self(), name.data(), name.size());
+  TORCH_CHECK(std::string_view(name.data()).substr(0, threads->size()) != *threads, "sim: the device has failed");
+}
 
 double number_from(const char* name, double fallback) {
   const char* const text = std::getenv(name);

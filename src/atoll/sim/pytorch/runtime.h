@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "atoll/sim/device/memory.h"
@@ -68,6 +70,11 @@ c10::Stream set_current_stream(c10::Stream stream);  ///< returns the one before
 /// testing code that must refuse them.
 bool is_capturing() noexcept;
 void pretend_capturing(bool on) noexcept;
+
+/// From now on every use of an event, and every question to a Work, throws c10::Error on threads whose names begin with
+/// `threads` (none: on no thread): what a real device does for the rest of the process once it has met an error. For tests.
+void pretend_failed(const std::optional<std::string>& threads);
+void require_working();  ///< throws it
 
 Stream& stream_of(const c10::Stream& stream);
 

@@ -55,6 +55,7 @@ WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::v
 }
 
 bool WorkSimccl::isCompleted() {
+  require_working();
   return std::all_of(parts_.begin(), parts_.end(),
                      [](const Part& part) { return part.outcome->is_set() && part.done.is_reached(); });
 }

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device that is slow, or that has met an error it cannot recover from: whoever waits for it is told in time, and
+nobody else is held up."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from fault_jobs import Job, Me, expected
+
+DEATH_S = 2.0
+SIM = {"ATOLL_DEVICE": "sim"}
+SLOW = SIM | {"ATOLL_SIM_BANDWIDTH": "1M"}
+SECOND = 250_000  # numbers that such a device brings to the host in a second
+
+
+def send_behind_a_slow_device(me: Me) -> None:
+    me.join()
+    me.check_sum(10)
+    if me.rank == 0:
+        slow = dist.isend(torch.ones(4 * SECOND, device="sim"), 1, tag=1)
+        quick = dist.isend(torch.full((3,), 7.0), 1, tag=2)
+        answer = torch.zeros(3)
+        dist.recv(answer, 1, tag=3)
+        assert not slow.is_completed(), "the answer had to wait for the device"
+        for work in (slow, quick):
+            work.wait()
+        return
+    few, many = torch.zeros(3), torch.zeros(4 * SECOND)
+    dist.recv(few, 0, tag=2)
+    dist.send(few, 0, tag=3)
+    dist.recv(many, 0, tag=1)
+    assert few.eq(7).all()
+    assert many.eq(1).all()
+
+
+def test_messages_do_not_wait_for_those_of_a_slow_device(tmp_path: Path) -> None:
+    with Job(tmp_path, send_behind_a_slow_device, "AB", environment=SLOW) as job:
+        job.wait_for("end")
+
+
+def send_from_a_stalled_device(me: Me) -> None:
+    me.join()
+    me.check_sum(10)
+    begin = time.monotonic()
+    with expected() as texts:
+        if me.rank == 0:
+            dist.group.WORLD._get_backend(torch.device("sim")).set_timeout(timedelta(seconds=1))
+            dist.isend(torch.ones(40 * SECOND, device="sim"), 1).wait()
+        else:
+            dist.recv(torch.zeros(40 * SECOND), 0)
+    assert "its bytes have not arrived from the device" in texts[0], texts
+    assert time.monotonic() - begin < 10
+
+
+def test_a_send_ends_at_its_deadline_though_the_device_stalls(tmp_path: Path) -> None:
+    with Job(tmp_path, send_from_a_stalled_device, "AB", environment=SLOW) as job:
+        job.wait_for("end")
+
+
+def fail_on(threads: str) -> None:
+    """From now on the device of this process has failed, as far as these threads can see."""
+    from atoll import _sim
+
+    _sim.pretend_failed(threads)
+
+
+def send_from_a_failed_device(me: Me) -> None:
+    me.join()
+    me.check_sum()
+    if me.rank == 0:
+        fail_on("atoll-sends")
+    me.tell("running")
+    tensor = torch.zeros(3, device="sim")
+    dist.send(tensor, 1) if me.rank == 0 else dist.recv(tensor, 0)
+
+
+def test_a_send_from_a_failed_device(tmp_path: Path) -> None:
+    with Job(tmp_path, send_from_a_failed_device, "AB", environment=SIM) as job:
+        at = max(event.at for event in job.wait_for("running").values())
+        for failure in job.failures([0, 1], at, DEATH_S).values():
+            assert "the device has failed" in failure.text, failure.text
+
+
+def reduce_on_a_failed_device(me: Me, count: int) -> None:
+    me.join()
+    me.check_sum(count)
+    if me.rank == 1:
+        fail_on("atoll-watch")
+    me.tell("running")
+    while True:
+        me.check_sum(count)
+
+
+def test_a_device_that_fails_under_the_library(tmp_path: Path) -> None:
+    with Job(tmp_path, reduce_on_a_failed_device, "AA", (300_007,), SIM) as job:
+        at = max(event.at for event in job.wait_for("running").values())
+        failures = job.failures([0, 1], at, DEATH_S)
+        assert "the device has failed" in failures[1].text, failures[1].text
+
+
+def wait_while_a_peer_aborts(me: Me) -> None:
+    import atoll
+
+    me.join()
+    dist.all_reduce(torch.ones(1))  # on the CPU: links are open, and the library has done nothing
+    tensor = torch.ones(1000, device="sim")
+    if me.rank == 0:
+        fail_on("atoll-done")  # the thread that ends the library
+        work = dist.all_reduce(tensor, async_op=True)
+        me.tell("running")
+        work.wait()
+        raise AssertionError(f"no exception, but {tensor[0].item()}")
+    me.tell("running")
+    me.listen()
+    atoll.backend.backend_of().abort()
+    dist.all_reduce(tensor)
+
+
+def test_the_library_is_ended_whatever_the_device_says(tmp_path: Path) -> None:
+    with Job(tmp_path, wait_while_a_peer_aborts, "AA", environment=SIM) as job:
+        at = max(event.at for event in job.wait_for("running").values())
+        job.send(1, "abort")
+        job.failures([0, 1], at, DEATH_S)
+
+
+def complete_on_a_failed_device(me: Me) -> None:
+    me.join()
+    me.check_sum(10)
+    tensor = torch.ones(SECOND, device="sim")
+    if me.rank == 0:
+        fail_on("atoll-done")  # the thread that completes futures
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    if me.rank == 1:
+        work.wait()
+        assert tensor.eq(2).all().item()
+        return
+    for wait in (work.wait, future.wait):
+        try:
+            wait()
+        except RuntimeError as error:
+            assert "the device has failed" in str(error), error
+        else:
+            raise AssertionError("no exception")
+    assert work.is_completed()
+
+
+def test_a_future_of_a_failed_device(tmp_path: Path) -> None:
+    with Job(tmp_path, complete_on_a_failed_device, "AB", environment=SLOW) as job:
+        job.wait_for("end")
