@@ -21,7 +21,8 @@ TEST(InOrder, ALineWaitsForItsFrontAndNoOtherLineDoes) {
   Gate last;
   std::vector<int> order;
   InOrder tasks;
-  tasks.post(kLine, [&] { return is_ready.load(); }, [&] { order.push_back(1); });
+  tasks.post(
+      kLine, [&] { return is_ready.load(); }, [&] { order.push_back(1); });
   tasks.post(kLine, &at_once, [&] {
     order.push_back(2);
     last.open();
@@ -43,11 +44,13 @@ TEST(InOrder, StoppingRunsWhatIsNotReady) {
   std::vector<int> order;
   InOrder tasks;
   for (const int number : {1, 2, 3}) {
-    tasks.post(kLine, [] { return false; }, [&order, number] { order.push_back(number); });
+    tasks.post(
+        kLine, [] { return false; }, [&order, number] { order.push_back(number); });
   }
   tasks.stop();
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
-  tasks.post(kLine, [] { return false; }, [&] { order.push_back(4); });
+  tasks.post(
+      kLine, [] { return false; }, [&] { order.push_back(4); });
   EXPECT_EQ(order.size(), 4U);
 }
 

@@ -137,8 +137,8 @@ void Watch::serve() {
       if (stopping_) return;
       entries = entries_;
     }
-    const auto ended = std::partition(entries.begin(), entries.end(),
-                                      [](const EntryPtr& entry) { return !has_ended_well(*entry); });
+    const auto ended =
+        std::partition(entries.begin(), entries.end(), [](const EntryPtr& entry) { return !has_ended_well(*entry); });
     const std::vector<EntryPtr> done(ended, entries.end());
     {
       const std::lock_guard lock(mutex_);

@@ -110,14 +110,16 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
                             "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
                                 ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
   if (message.piece) message.piece->load();
-  open.process->sends.post(line, [=] { return departure.is_due(); }, [=] {
-    try {
-      if (!departure.is_due()) group->abort("a message was on its way from the device when the process left");
-      send_within(std::chrono::duration_cast<std::chrono::milliseconds>(departure.deadline.remaining(timeout)));
-    } catch (...) {
-      work->part_done(std::current_exception());
-    }
-  });
+  open.process->sends.post(
+      line, [=] { return departure.is_due(); },
+      [=] {
+        try {
+          if (!departure.is_due()) group->abort("a message was on its way from the device when the process left");
+          send_within(std::chrono::duration_cast<std::chrono::milliseconds>(departure.deadline.remaining(timeout)));
+        } catch (...) {
+          work->part_done(std::current_exception());
+        }
+      });
   return work;
 }
 

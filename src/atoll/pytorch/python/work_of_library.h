@@ -20,7 +20,10 @@ class WorkOfLibrary final : public c10d::Work {
   /// `entry` of the watch of `process`, for parts whose waiters go on before they have ended; null for others.
   WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Process> process,
                 Watch::EntryPtr entry)
-      : parts_(std::move(parts)), explain_(std::move(explain)), process_(std::move(process)), entry_(std::move(entry)) {}
+      : parts_(std::move(parts)),
+        explain_(std::move(explain)),
+        process_(std::move(process)),
+        entry_(std::move(entry)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
