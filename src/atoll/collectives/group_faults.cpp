@@ -1,5 +1,3 @@
-    const auto all = [&] { return roll->count == static_cast<std::size_t>(options.size); };
-    while (!all() && !failure.is_set() && !deadline.expired())
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
