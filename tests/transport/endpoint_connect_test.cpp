@@ -92,6 +92,47 @@ TEST(EndpointConnect, AServerThatNeverAnswersIsGivenUpInTime) {
   EXPECT_LT(failure.when - start, 400ms + 1s);
 }
 
+/// A stopped process: its kernel takes connections, and nothing is ever said on them.
+TEST(EndpointConnect, APeerThatSaysNothingIsLostWithTheHeartbeat) {
+  for (const auto transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
+    RecordingObserver observer;
+    auto options = peer_options(transport, 0);
+    options.heartbeat = 1s;
+    options.connect_timeout = 20s;
+    Endpoint endpoint(options, observer);
+    const UnixListener here = listen_unix();
+    const TcpListener there = listen_tcp(0, 0);
+    PeerAddress peer = silent_peer("rank 9");
+    peer.unix_name = here.name;
+    peer.tcp = {"127.0.0.1:" + std::to_string(there.port)};
+    if (transport == TransportChoice::kShm) peer.host = endpoint.address().host;
+    const auto start = Clock::now();
+    endpoint.link(peer);
+    const auto failure = observer.wait_for_failure();
+    EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
+    EXPECT_TRUE(contains(failure.error, "rank 9")) << failure.error.what();
+    EXPECT_TRUE(contains(failure.error, "does not answer")) << failure.error.what();
+    EXPECT_GE(failure.when - start, 700ms);
+    EXPECT_LT(failure.when - start, options.heartbeat + 1s);
+  }
+}
+
+TEST(EndpointConnect, AnAddressThatSaysNothingDoesNotHideTheNextOnes) {
+  RecordingObserver first_observer, second_observer;
+  auto options = tcp_options(0);
+  options.heartbeat = 1s;
+  options.connect_timeout = 20s;
+  Endpoint first(options, first_observer);
+  Endpoint second(tcp_options(1), second_observer);
+  const TcpListener mute = listen_tcp(0, 0);
+  PeerAddress seen = second.address();
+  seen.tcp.insert(seen.tcp.begin(), 2, "127.0.0.1:" + std::to_string(mute.port));
+  const auto start = Clock::now();
+  expect_connected(first, second, seen);
+  EXPECT_LT(Clock::now() - start, 5s);
+  EXPECT_EQ(first_observer.failure_count(), 0U);
+}
+
 TEST(EndpointConnect, TransportsThatCannotMeetAreNamed) {
   RecordingObserver first_observer, second_observer;
   Endpoint first(peer_options(TransportChoice::kShm, 0), first_observer);

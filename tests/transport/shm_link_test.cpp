@@ -292,6 +292,22 @@ TEST_F(ShmLinkAlone, ThePeersBeatKeepsItAlive) {
   ::munmap(page, sizeof(DoorbellPage));
 }
 
+TEST_F(ShmLinkAlone, APeerThatNeverSaysHelloIsLostWithTheHeartbeat) {
+  options_.heartbeat = std::chrono::milliseconds(2000);
+  attach();
+  Clock::time_point now = Clock::now();
+  const auto tick = [&](std::chrono::milliseconds step) {
+    now += step;
+    loop_->run_and_wait([&] { link_.tick_on_loop(now); });
+  };
+  // A gap in which this process did not run itself is no silence of the peer.
+  tick(std::chrono::milliseconds(4000));
+  for (int i = 0; i < 5; ++i) tick(std::chrono::milliseconds(250));
+  EXPECT_EQ(link_.state(), LinkState::kConnecting);
+  for (int i = 0; i < 3; ++i) tick(std::chrono::milliseconds(250));
+  expect_failure(ErrorKind::kPeerLost);
+}
+
 TEST_F(ShmLinkAlone, IsUnreachableWhenNotUpInTime) {
   attach();
   loop_->run_and_wait([&] { link_.tick_on_loop(Clock::now()); });

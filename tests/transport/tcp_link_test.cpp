@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "tests/support/peers.h"
@@ -245,6 +246,41 @@ TEST(TcpLink, ControlMessagesAreBounded) {
   EXPECT_THROW(pair.first_link->send_control(pattern(1, kMaxControlBytes + 1)), Error);
   pair.relay.resume();
   EXPECT_EQ(pair.second_observer.wait_for_controls(accepted).size(), accepted);
+}
+
+TEST(TcpLink, ControlMessagesMayFollowTheFramesBeforeThem) {
+  Pair pair(10s, {}, std::size_t{32} << 20);
+  pair.transfer(1000, 1000);
+  Channel& out = pair.first_link->channel(pair.id);
+  Channel& in = pair.second_link->channel(pair.id);
+  pair.relay.stall();
+  const auto payload = pattern(1, std::size_t{1} << 20);
+  std::uint64_t sent = 0;
+  while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+  const auto say = [](const char* text) { return std::as_bytes(std::span(text, std::string_view(text).size())); };
+  ASSERT_TRUE(pair.first_link->send_control_behind_frames(say("behind")));
+  ASSERT_TRUE(pair.first_link->send_control(say("ahead")));
+  EXPECT_THROW(pair.first_link->send_control_behind_frames(pattern(1, kMaxControlBytes + 1)), Error);
+  pair.relay.resume();
+  EXPECT_EQ(pair.second_observer.wait_for_controls(2), (std::vector<std::string>{"ahead", "behind"}));
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    ASSERT_NE(in.front(), nullptr) << i << " of " << sent;
+    EXPECT_EQ(in.front()->header.sequence, numbered_header(i, payload.size()).sequence);
+    in.pop();
+  }
+}
+
+TEST(TcpLink, ControlMessagesBehindFramesAreBounded) {
+  Pair pair(10s);
+  pair.relay.stall();
+  const auto message = pattern(1, kMaxControlBytes);
+  std::size_t accepted = 0;
+  while (pair.first_link->send_control_behind_frames(message)) ASSERT_LT(++accepted, 100000U);
+  EXPECT_GT(accepted, 5U);
+  pair.first_link->close_channel(pair.id);  // there is still room for what must not fail
+  pair.relay.resume();
+  EXPECT_EQ(pair.second_observer.wait_for_controls(accepted).size(), accepted);
+  EXPECT_EQ(pair.first_observer.failure_count() + pair.second_observer.failure_count(), 0U);
 }
 
 }  // namespace

@@ -5,23 +5,37 @@
 
 #include "atoll/collectives/context_impl.h"
 #include "atoll/collectives/dump_signal.h"
+#include "atoll/core/fd.h"
 
 namespace atl::collectives {
 
-Context::Impl::Impl(transport::EndpointOptions options) : has_key(!options.key.empty()) {
+Context::Impl::Impl(transport::EndpointOptions options) : process(fork_depth()), has_key(!options.key.empty()) {
   endpoint = std::make_unique<transport::Endpoint>(std::move(options), *this);
   dump_slot = watch_dump_signal(endpoint->loop(), [this] { dump_groups(); });
 }
 
 Context::Impl::~Impl() {
+  // A forked child has no loop thread to talk to; the endpoint knows how to end there.
+  if (fork_depth() != process) return;
   unwatch_dump_signal(endpoint->loop(), dump_slot);
   endpoint->shutdown(Deadline::after(std::chrono::seconds(5)));
   endpoint.reset();
 }
 
 void Context::Impl::add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group) {
-  const std::lock_guard lock(mutex);
-  groups[group_id] = std::move(group);
+  std::vector<FailedLink> failed;
+  {
+    const std::lock_guard lock(mutex);
+    groups[group_id] = group;
+    failed = failed_links;
+  }
+  if (failed.empty()) return;
+  endpoint->loop().post([group = std::move(group), failed = std::move(failed)] {
+    const auto live = group.lock();
+    for (const FailedLink& link : failed) {
+      if (live) live->on_link_failed(link.peer, link.error, link.closed_in_order);
+    }
+  });
 }
 
 void Context::Impl::remove_group(std::uint64_t group_id) {
@@ -31,9 +45,12 @@ void Context::Impl::remove_group(std::uint64_t group_id) {
 }
 
 void Context::Impl::set_key_once(const std::vector<std::byte>& key) {
-  const std::lock_guard lock(mutex);
-  if (has_key) return;
-  has_key = true;
+  {
+    const std::lock_guard lock(mutex);
+    if (has_key) return;
+    has_key = true;
+  }
+  // Without the lock: it waits for the loop, whose handlers take it.
   endpoint->set_key(key);
 }
 
@@ -62,11 +79,15 @@ void Context::Impl::on_control(transport::Link& link, std::span<const std::byte>
   if (group) {
     group->on_control(link, body);
   } else if (ended && !body.empty() && body[0] == std::byte{kControlInquiry}) {
-    link.send_control(control_report(id, kControlLeft, -1, Error(ErrorKind::kAborted, "left")));
+    link.send_control_behind_frames(control_report(id, kControlLeft, -1, Error(ErrorKind::kAborted, "left")));
   }
 }
 
 void Context::Impl::on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) {
+  {
+    const std::lock_guard lock(mutex);
+    failed_links.push_back({link.peer(), error, closed_in_order});
+  }
   for (const auto& group : live_groups()) group->on_link_failed(link.peer(), error, closed_in_order);
 }
 

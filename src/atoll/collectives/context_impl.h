@@ -25,6 +25,7 @@ struct Context::Impl final : transport::LinkObserver {
   explicit Impl(transport::EndpointOptions options);
   ~Impl() override;
 
+  /// The group also hears of the links that have failed before.
   void add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group);
   void remove_group(std::uint64_t group_id);
 
@@ -35,10 +36,18 @@ struct Context::Impl final : transport::LinkObserver {
   void on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) override;
   void dump_groups();
 
-  std::mutex mutex;
+  struct FailedLink {
+    transport::PeerId peer;
+    Error error;
+    bool closed_in_order;
+  };
+
+  const std::uint32_t process;  // fork_depth() of the process whose loop thread this has
+  std::mutex mutex;             // guards what follows up to dump_slot
   std::map<std::uint64_t, std::weak_ptr<GroupSink>> groups;
   std::set<std::uint64_t> ended_groups;  // peers may still ask for them
-  bool has_key = false;
+  std::vector<FailedLink> failed_links;  // for good: their groups were told, later ones are not yet
+  bool has_key = false;                  // or will have it in a moment
   int dump_slot = -1;
   std::unique_ptr<transport::Endpoint> endpoint;  // last: its thread calls the rest
 

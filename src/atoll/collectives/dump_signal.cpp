@@ -23,14 +23,18 @@ constexpr int kFree = 0;  // a slot holds its descriptor plus kFirst, so that ze
 constexpr int kReserved = 1;
 constexpr int kFirst = 2;
 std::array<std::atomic<int>, kSlots> g_event_fds;
+// Of the process that holds the descriptor: to a child that inherited the table the number may be of any other file.
+std::array<std::atomic<pid_t>, kSlots> g_processes;
 std::array<Fd, kSlots> g_owners;
 
 void on_signal(int) {
   const int saved = errno;
   const std::uint64_t one = 1;
-  for (auto& slot : g_event_fds) {
-    const int held = slot.load(std::memory_order_relaxed);
-    if (held >= kFirst) (void)!write(held - kFirst, &one, sizeof one);
+  const pid_t process = getpid();
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int held = g_event_fds[slot].load(std::memory_order_acquire);
+    if (held < kFirst || g_processes[slot].load(std::memory_order_relaxed) != process) continue;
+    (void)!write(held - kFirst, &one, sizeof one);
   }
   errno = saved;
 }
@@ -67,6 +71,7 @@ int watch_dump_signal(Loop& loop, std::function<void()> dump) {
         if (read(fd, &count, sizeof count) > 0) dump();
       });
     });
+    g_processes[slot].store(getpid());
     g_event_fds[slot].store(fd + kFirst);
     return slot;
   }

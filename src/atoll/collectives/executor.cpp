@@ -2,6 +2,7 @@
 #include "atoll/collectives/executor.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "atoll/collectives/reduce.h"
 #include "atoll/core/copy.h"
@@ -40,6 +41,7 @@ struct Executor::Run {
   Deadline deadline;
   Fold fold;
   std::size_t element_bytes;
+  std::optional<Clock::time_point> report_at{};  // of the stall that began with the last progress
 
   std::byte* at(const Range& range, std::byte* scratch) const {
     if (range.space == Space::kScratch) return scratch + range.offset;
@@ -81,6 +83,7 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
     while (!open_lanes_.empty()) {
       if (advance_lanes(run)) {
         sleeper.reset();
+        run.report_at.reset();
       } else {
         wait(run, sleeper);
       }
@@ -262,17 +265,20 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
   const auto blocked_since = Clock::now();
   if (blocked_since >= run.deadline.when() && blocked_since >= run.deadline.when() + patience(run)) time_out(run);
-  auto report_at = blocked_since + kStallAfter;
+  if (!run.report_at) run.report_at = blocked_since + kStallAfter;
+  bool moved = false;
   do {
     sleeper.wait_briefly(std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep), kTimeoutGrace / 10));
     failure_.throw_if_set();
     const auto now = Clock::now();
     if (now >= run.deadline.when()) break;
-    if (now >= report_at) {
+    if (now >= *run.report_at) {
       report_stall(run);
-      report_at = now + kStallAgain;
+      run.report_at = now + kStallAgain;
     }
-  } while (!advance_lanes(run) && !somebody_left_.load(std::memory_order_acquire));
+    moved = advance_lanes(run);
+  } while (!moved && !somebody_left_.load(std::memory_order_acquire));
+  if (moved) run.report_at.reset();
   if (bridge) split_.bridge_ns += elapsed_ns(blocked_since);
 }
 
@@ -286,7 +292,7 @@ void Executor::report_stall(const Run& run) const {
 
 void Executor::check_left(Run& run) {
   // What a peer sent before it left is in the channel by now: look once more before giving up on it.
-  if (advance_lanes(run)) return;
+  if (advance_lanes(run)) return run.report_at.reset();
   for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
     if (!left_[static_cast<std::size_t>(peer)].load()) return;
     if (!sending && channel(peer, flow).front()) return;

@@ -2,6 +2,7 @@
 #include "atoll/collectives/group.h"
 
 #include "atoll/collectives/group_impl.h"
+#include "atoll/core/fd.h"
 
 namespace atl::collectives {
 namespace {
@@ -37,6 +38,11 @@ Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions&
 }
 
 Group::~Group() {
+  if (fork_depth() != impl_->process) {
+    // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it stays.
+    static_cast<void>(new std::shared_ptr<Impl>(std::move(impl_)));
+    return;
+  }
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
   impl_->stop_worker();
   impl_->context->impl().remove_group(impl_->ports.group_id());

@@ -81,7 +81,7 @@ class Group {
   /// missing ranks, Error(kMismatch) when members disagree about size, wire version or options.
   Group(std::shared_ptr<Context> context, Store& store, const GroupOptions& options);
 
-  /// abort() if the group was not shut down.
+  /// abort() if the group was not shut down. In a forked child it does nothing, and frees nothing.
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;

@@ -51,7 +51,9 @@ void Group::Impl::tell_peers(std::uint8_t type, const Error& error) noexcept {
   const auto message = control_report(ports.group_id(), type, options.rank, error);
   // Also over links that this group has not used: a peer may have opened one to wait for this rank.
   for (transport::Link* link : context->endpoint().links()) {
-    if (ports.rank_of(link->peer()) >= 0) link->send_control(message);
+    if (ports.rank_of(link->peer()) < 0) continue;
+    // Who hears that this rank has left waits for nothing more of it: that must not come before what it has sent.
+    type == kControlLeft ? link->send_control_behind_frames(message) : link->send_control(message);
   }
 }
 
@@ -91,7 +93,8 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
   try {
     std::rethrow_exception(failure.get());
   } catch (const Error& error) {
-    link.send_control(control_report(ports.group_id(), left ? kControlLeft : kControlError, options.rank, error));
+    const auto report = control_report(ports.group_id(), left ? kControlLeft : kControlError, options.rank, error);
+    left ? link.send_control_behind_frames(report) : link.send_control(report);
   }
 }
 
@@ -228,8 +231,7 @@ void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds
     std::mutex mutex;
     std::condition_variable arrived;
     std::vector<bool> here;
-    std::size_t count = 1;
-    bool failed = false;
+    std::size_t count = 1;  // who is here or never will be
   };
   auto roll = std::make_shared<Roll>();
   roll->here.resize(static_cast<std::size_t>(options.size));
@@ -237,25 +239,28 @@ void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds
     messages.receive(rank, tag, DataType::kUInt8, {}, Deadline::never(), [roll, rank](std::exception_ptr e, int) {
       const std::lock_guard lock(roll->mutex);
       roll->here[static_cast<std::size_t>(rank)] = !e;
-      roll->failed = roll->failed || e;
       ++roll->count;
       roll->arrived.notify_all();
     });
   }
   const auto deadline = Deadline::after(timeout);
   std::string missing;
+  bool left = false;  // those that are missing have left the group
   {
     std::unique_lock lock(roll->mutex);
-    const auto all = [&] { return roll->failed || roll->count == static_cast<std::size_t>(options.size); };
-    while (!all() && !deadline.expired())
+    const auto all = [&] { return roll->count == static_cast<std::size_t>(options.size); };
+    while (!all() && !failure.is_set() && !deadline.expired())
       roll->arrived.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
-    for (int rank = 1; rank < options.size && !roll->failed; ++rank) {
+    left = all();
+    for (int rank = 1; rank < options.size; ++rank) {
       if (roll->here[static_cast<std::size_t>(rank)]) continue;
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
       if (!wait_all_ranks) break;
     }
   }
-  if (!missing.empty()) {
+  if (!missing.empty() && left) {
+    fail(Error(ErrorKind::kPeerLost, "monitored_barrier on rank 0: rank " + missing + " has left the group"));
+  } else if (!missing.empty()) {
     fail(Error(ErrorKind::kTimeout, "monitored_barrier on rank 0 timed out after " + std::to_string(timeout.count()) +
                                         " ms: rank " + missing + " did not reach it"));
   }

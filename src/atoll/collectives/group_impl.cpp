@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "atoll/core/log.h"
+#include "atoll/core/fd.h"
 
 namespace atl::collectives {
 namespace {
@@ -51,7 +51,8 @@ std::uint64_t bytes_of(const Call& call) {
 }  // namespace
 
 Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting)
-    : context(std::move(the_context)),
+    : process(fork_depth()),
+      context(std::move(the_context)),
       options(the_options),
       attempt(context->endpoint().options().attempt),
       topology(topology_of(meeting)),
@@ -91,6 +92,7 @@ void Group::Impl::run(const Call& call) {
   check_call(call, options.rank, options.size);
   const auto deadline = Deadline::after(timeout_or_default(call.timeout));
   std::unique_lock lock(mutex);
+  if (busy || !queue.empty()) start_worker();
   const Signature signature = begin(call);
   const auto ticket = events.issued(signature, bytes_of(call));
   if (failure.is_set()) {
@@ -124,7 +126,6 @@ void Group::Impl::run(const Call& call) {
                      finished = true;
                      changed.notify_all();
                    }});
-  if (!worker.joinable()) worker = std::thread([this] { work(); });
   changed.notify_all();
   changed.wait(lock, [&] { return finished; });
   lock.unlock();
@@ -137,10 +138,10 @@ void Group::Impl::submit(Call call, Completion done) {
   {
     const std::lock_guard lock(mutex);
     if (!stopping) {
+      start_worker();
       const Signature signature = begin(call);
       const auto ticket = events.issued(signature, bytes_of(call));
       queue.push_back({std::move(call), signature, deadline, ticket, std::move(done)});
-      if (!worker.joinable()) worker = std::thread([this] { work(); });
       changed.notify_all();
       return;
     }
@@ -176,6 +177,12 @@ void Group::Impl::work() {
 }
 
 void Group::Impl::execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket) {
+  const auto elements = bytes_of(call) / size_of(call.dtype);
+  const auto give_up = [&](const Error& error) {
+    events.finished(ticket, false);
+    fail(error);
+    throw_failure(signature, elements);
+  };
   try {
     failure.throw_if_set();
     if (call.ready) await_input(call, signature, deadline);
@@ -183,9 +190,11 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
     executor.run(*schedule_for(call), call, signature, deadline);
     events.finished(ticket, true);
   } catch (const Error& error) {
-    events.finished(ticket, false);
-    fail(error);
-    throw_failure(signature, bytes_of(call) / size_of(call.dtype));
+    give_up(error);
+  } catch (const std::exception& broken) {
+    // Of the input's device, or no memory: the peers wait for this rank all the same.
+    give_up(Error(ErrorKind::kUnavailable, describe(signature, elements) + " on rank " + std::to_string(options.rank) +
+                                               ": " + broken.what()));
   }
 }
 
@@ -230,6 +239,17 @@ void Group::Impl::check_schedule(const Shape& wanted) const {
   if (!fault.empty()) {
     throw Error(ErrorKind::kInternal, "the schedule of " + std::string(to_string(wanted.operation)) +
                                           " is faulty: " + fault + "; please report this");
+  }
+}
+
+void Group::Impl::start_worker() {
+  if (worker.joinable()) return;
+  try {
+    worker = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::kUnavailable,
+                "rank " + std::to_string(options.rank) + " cannot start the thread of group \"" + options.name +
+                    "\": " + error.what() + "; raise the limit of processes (ulimit -u) or free memory");
   }
 }
 

@@ -60,6 +60,8 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   /// The group's error as `signature` meets it: names the operation where the error itself does not.
   [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
   void shutdown();
+  /// Under the lock, before a call is queued: throws Error(kUnavailable) when the system gives no thread.
+  void start_worker();
   void stop_worker();
 
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
@@ -72,6 +74,7 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
     return timeout.value_or(default_timeout.load());
   }
 
+  const std::uint32_t process;  // fork_depth() of the process whose threads these are
   const std::shared_ptr<Context> context;
   const GroupOptions options;
   const std::uint32_t attempt;

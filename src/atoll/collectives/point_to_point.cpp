@@ -69,9 +69,8 @@ void PointToPoint::step_outside_lock(const std::function<void(Ready&)>& action) 
     while (progress(ready)) {
     }
     if (pending() && !worker_.joinable()) worker_ = std::thread([this] { work(); });
-  } catch (const Error& error) {
-    fail_(error);
-    fail_pending();
+  } catch (const std::exception&) {
+    break_off();
   }
   changed_.notify_all();
   for (const auto& complete : ready) complete();
@@ -82,11 +81,11 @@ void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std:
   auto shared = std::make_shared<Completion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready&) {
-    queued = true;
-    ++outgoing_count_;
     Peer& peer = peers_[static_cast<std::size_t>(destination)];
     const auto id = peer.next_id++;
     peer.outgoing.push_back({id, tag, dtype, data, deadline, [shared](std::exception_ptr e) { (*shared)(e); }});
+    ++outgoing_count_;
+    queued = true;
     open(destination);
   });
   if (!queued) (*shared)(name_operation(failure_.get(), "send to rank " + std::to_string(destination)));
@@ -97,9 +96,9 @@ void PointToPoint::receive(int source, std::uint64_t tag, DataType dtype, std::s
   auto shared = std::make_shared<ReceiveCompletion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready& ready) {
-    queued = true;
     posted_.push_back(
         {source, tag, dtype, data, deadline, [shared](std::exception_ptr e, int from) { (*shared)(e, from); }});
+    queued = true;
     bool finished = false;
     Posted& posted = posted_.back();
     if (match_unexpected(posted, ready, &finished)) {
@@ -156,12 +155,14 @@ bool PointToPoint::push_control(Peer& peer) {
   bool moved = false;
   while (!peer.grants.empty() && peer.channel->try_send(header(FrameKind::kGrant, peer.grants.front()), {})) {
     peer.grants.pop_front();
+    --peer.announced_held;
     moved = true;
   }
   if (peer.consumed > 0) {
     auto credit = header(FrameKind::kConsumed, 0);
     credit.count = peer.consumed;
     if (peer.channel->try_send(credit, {})) {
+      peer.eager_held -= peer.consumed;
       peer.consumed = 0;
       moved = true;
     }
@@ -234,7 +235,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
       case FrameKind::kConsumed: peer.eager_in_flight -= std::min(peer.eager_in_flight, head.count); break;
       case FrameKind::kGrant:
         for (Outgoing& message : peer.outgoing) {
-          if (message.id != head.tag || message.granted) continue;
+          if (message.id != head.tag || !message.announced || message.granted) continue;
           message.granted = true;
           --peer.announced_in_flight;
         }
@@ -264,7 +265,24 @@ void PointToPoint::bind(Posted& posted, int source, std::uint64_t id, Peer& peer
   peer.grants.push_back(id);
 }
 
+// A message is as long as it says, and what a peer may send unasked is bounded.
+void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame, bool announced) {
+  const std::uint64_t expected = announced ? 0 : frame.header.count;
+  if (frame.payload.size() != expected) {
+    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message of " +
+                                          std::to_string(frame.header.count) + " bytes with a payload of " +
+                                          std::to_string(frame.payload.size()));
+  }
+  if (announced) ++peer.announced_held;
+  if (!announced) peer.eager_held += eager_cost(expected);
+  if (peer.announced_held > kAnnouncedBudget || peer.eager_held > kEagerBudget) {
+    throw Error(ErrorKind::kProtocol,
+                "rank " + std::to_string(rank) + " sent more messages than it may before they are received");
+  }
+}
+
 void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& frame, bool announced, Ready& ready) {
+  admit(rank, peer, frame, announced);
   const auto& head = frame.header;
   const auto dtype = static_cast<DataType>(head.dtype);
   for (auto it = posted_.begin(); it != posted_.end(); ++it) {
@@ -350,9 +368,8 @@ void PointToPoint::work() {
         check_deadlines();
         if (Clock::now() >= ask_at) to_ask = awaited();
       }
-    } catch (const Error& error) {
-      fail_(error);
-      fail_pending();
+    } catch (const std::exception&) {
+      break_off();
     }
     if (!ready.empty()) changed_.notify_all();
     for (const auto& complete : ready) complete();

@@ -85,6 +85,8 @@ class PointToPoint {
     std::uint64_t consumed = 0;             // eager bytes to be credited back
     std::uint64_t eager_in_flight = 0;      // bytes the peer holds for us
     std::uint64_t announced_in_flight = 0;  // messages announced and not granted
+    std::uint64_t eager_held = 0;           // the same of the peer: bytes not credited back,
+    std::uint64_t announced_held = 0;       // and messages not granted
     std::uint64_t next_id = 1;
     bool left = false;
     bool ended = false;  // its link is gone, and what it sent was taken
@@ -99,6 +101,7 @@ class PointToPoint {
   bool start(Peer& peer, Outgoing& message, bool* finished);
   bool stream(Peer& peer, Outgoing& message);
   bool pull(int rank, Peer& peer, Ready& ready);
+  static void admit(int rank, Peer& peer, const transport::Frame& frame, bool announced);
   void accept_start(int rank, Peer& peer, const transport::Frame& frame, bool announced, Ready& ready);
   void accept_payload(int rank, const transport::Frame& frame, Ready& ready);
   bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
@@ -113,6 +116,7 @@ class PointToPoint {
   bool pending() const;
   std::vector<int> awaited() const;
   void step_outside_lock(const std::function<void(Ready&)>& action);
+  void break_off();
   void work();
   transport::FrameHeader header(FrameKind kind, std::uint64_t tag) const;
 

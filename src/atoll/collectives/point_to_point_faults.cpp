@@ -144,6 +144,19 @@ void PointToPoint::take_all(const std::exception_ptr& error, Ready& ready) {
   }
 }
 
+// In a handler: what broke the flow ends the group, and everything pending hears of it.
+void PointToPoint::break_off() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    fail_(error);
+  } catch (const std::exception& broken) {  // no thread or no memory
+    fail_(Error(ErrorKind::kUnavailable,
+                "messages on rank " + std::to_string(ports_.rank()) + " cannot go on: " + broken.what()));
+  }
+  fail_pending();
+}
+
 void PointToPoint::fail_pending() {
   Ready ready;
   {

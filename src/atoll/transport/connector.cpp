@@ -87,6 +87,7 @@ bool Connector::try_one(const Target& target) {
   const bool connecting = result != 0;
   stream_ = std::make_unique<HandshakeStream>(loop_, static_cast<HandshakeStream::Owner&>(*this), std::move(fd),
                                               target.text, kind_);
+  heard_bytes_ = 0;
   try {
     stream_->begin(make_handshake_(peer_.id, kind_), connecting);
   } catch (const Error& error) {
@@ -144,6 +145,7 @@ void Connector::end_round() {
 }
 
 void Connector::tick(Clock::time_point now) {
+  note_silence(now);
   // A little before the link's own limit, because this message knows the reason.
   const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
   if (now - begun_ >= limit) {
@@ -151,13 +153,33 @@ void Connector::tick(Clock::time_point now) {
     return fail(Error(ErrorKind::kPeerLost,
                       describe() + " within " + std::to_string(options_.connect_timeout.count()) + " ms: " + reason));
   }
-  const auto share = options_.connect_timeout / static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
-  if (stream_ && targets_.size() > 1 && now - stream_->since() >= std::max(kMinAttempt, share)) {
-    const std::string remote = stream_->remote();
-    stream_.reset();
-    note(Outcome::kNoAnswer, Error(ErrorKind::kPeerLost, remote + " does not answer"));
-    if (owner_.on_attempt_failed(peer_.id)) try_targets();
-  }
+  if (!stream_) return;
+  const auto patience = answer_patience(options_);
+  if (silence_ >= patience && next_target_ == targets_.size()) return give_up_attempt(true);
+  // One that took the connection answers soon or not at all; the way to another may be long.
+  const auto whole = stream_->is_connecting() ? options_.connect_timeout : std::min(options_.connect_timeout, patience);
+  const auto share = whole / static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
+  if (targets_.size() > 1 && now - stream_->since() >= std::max(kMinAttempt, share)) give_up_attempt(false);
+}
+
+void Connector::note_silence(Clock::time_point now) {
+  // Time in which this very process did not run says nothing about the peer.
+  const auto passed = std::min<Clock::duration>(now - std::exchange(last_tick_, now), 2 * tick_interval(options_));
+  if (!stream_ || stream_->is_connecting()) return;
+  const std::uint64_t heard = stream_->heard_bytes();
+  silence_ = heard == std::exchange(heard_bytes_, heard) ? silence_ + passed : Clock::duration::zero();
+}
+
+void Connector::give_up_attempt(bool last) {
+  const Error error(ErrorKind::kPeerLost, stream_->remote() + " does not answer" +
+                                              (last ? ": its process is stopped, or the network between is cut" : ""));
+  stream_.reset();
+  note(Outcome::kNoAnswer, error);
+  if (!owner_.on_attempt_failed(peer_.id)) return;
+  if (last) return fail(Error(ErrorKind::kPeerLost, describe() + ": " + error.what()));
+  // The next address has time to answer, too.
+  silence_ = std::min<Clock::duration>(silence_, answer_patience(options_) - kMinAttempt);
+  try_targets();
 }
 
 void Connector::fail(const Error& error) {

@@ -17,6 +17,7 @@ namespace atl::transport {
 ///
 ///   nobody listens, or the connection ends at once: Unix at once, TCP after a second     -> kPeerLost
 ///   no route, no answer: until options.connect_timeout                                   -> kPeerLost
+///   the connection is taken and nothing is said on it: for answer_patience()             -> kPeerLost
 ///   the other end is a stranger at every address                                         -> kRefused or kProtocol
 class Connector : private HandshakeStream::Owner {
  public:
@@ -61,6 +62,8 @@ class Connector : private HandshakeStream::Owner {
   bool try_one(const Target& target);  // false: failed at once, and noted
   void note(Outcome outcome, const Error& error);
   void end_round();
+  void note_silence(Clock::time_point now);
+  void give_up_attempt(bool last);
   void fail(const Error& error);  // not a member: the owner may destroy this connector
   std::string describe() const;
 
@@ -79,6 +82,9 @@ class Connector : private HandshakeStream::Owner {
   std::string last_reason_ = "nothing was tried";
   std::optional<Clock::time_point> first_nobody_;
   std::optional<Loop::TimerId> retry_;
+  Clock::time_point last_tick_ = begun_;
+  Clock::duration silence_{0};     // of an end that took a connection; over all addresses, until something is heard
+  std::uint64_t heard_bytes_ = 0;  // of stream_
 };
 
 }  // namespace atl::transport

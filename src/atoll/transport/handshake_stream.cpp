@@ -98,6 +98,7 @@ void HandshakeStream::read_some() {
       const std::string what = remote_ + " ended the connection during the handshake";
       return end({Error(ErrorKind::kPeerLost, error != 0 ? with_errno(what, error) : what), error, true});
     }
+    heard_bytes_ += static_cast<std::uint64_t>(got);
     try {
       handshake_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
     } catch (const Error& error) {

@@ -55,6 +55,8 @@ class HandshakeStream {
   const std::string& remote() const noexcept { return remote_; }  ///< "10.0.0.2:4712", for messages
   LinkKind kind() const noexcept { return kind_; }
   Clock::time_point since() const noexcept { return since_; }  ///< made, or begun
+  bool is_connecting() const noexcept { return connecting_; }  ///< the other end has not taken the connection yet
+  std::uint64_t heard_bytes() const noexcept { return heard_bytes_; }
   Fd take_fd();
 
  private:
@@ -74,6 +76,7 @@ class HandshakeStream {
   Clock::time_point since_ = Clock::now();
   std::optional<Handshake> handshake_;
   bool connecting_ = false;
+  std::uint64_t heard_bytes_ = 0;
   bool watched_ = false;
   std::uint32_t events_ = 0;
   std::vector<std::byte> output_;

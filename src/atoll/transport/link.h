@@ -80,8 +80,12 @@ class Link {
   virtual void close_channel(const ChannelId& id) = 0;
 
   /// Queues a short control message (at most kMaxControlBytes) outside every channel; it arrives in
-  /// LinkObserver::on_control. Returns false when the link is not connected or its control queue is full.
+  /// LinkObserver::on_control, perhaps before frames that were accepted earlier. Returns false when the link is not
+  /// connected or its control queue is full.
   virtual bool send_control(std::span<const std::byte> message) = 0;
+
+  /// The same for what must not overtake: it arrives behind every frame that this link accepted before the call.
+  virtual bool send_control_behind_frames(std::span<const std::byte> message) = 0;
 
   /// "shm", or "tcp 10.0.0.1:4711 -> 10.0.0.2:4712", for people.
   virtual std::string describe() const = 0;

@@ -21,6 +21,12 @@ std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept
   return std::clamp(options.heartbeat / 8, milliseconds(5), milliseconds(250));
 }
 
+std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept {
+  // A process that starts on a busy machine may need this long even where its user wants a quicker heartbeat.
+  constexpr std::chrono::milliseconds kLeast{1000};
+  return std::max(options.heartbeat, kLeast);
+}
+
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}
 
 void LinkBase::throw_error() const { throw Error(*error_); }
@@ -55,13 +61,11 @@ void LinkBase::mark_up_on_loop() {
 
 void LinkBase::tick_on_loop(Clock::time_point now) {
   const LinkState current = state();
-  if (current == LinkState::kUp) {
-    on_tick_on_loop(now);
-  } else if (current == LinkState::kConnecting && now - created_ >= options().connect_timeout) {
-    fail_on_loop(Error(ErrorKind::kPeerLost, peer_name() + " is unreachable: no " + to_string(kind()) +
-                                                 " link within " + std::to_string(options().connect_timeout.count()) +
-                                                 " ms"));
-  }
+  if (current == LinkState::kUp) return on_tick_on_loop(now);
+  if (current != LinkState::kConnecting) return;
+  if (now - created_ < options().connect_timeout) return on_connecting_tick_on_loop(now);
+  fail_on_loop(Error(ErrorKind::kPeerLost, peer_name() + " is unreachable: no " + to_string(kind()) + " link within " +
+                                               std::to_string(options().connect_timeout.count()) + " ms"));
 }
 
 }  // namespace atl::transport

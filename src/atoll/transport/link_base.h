@@ -28,6 +28,9 @@ struct LinkOwner {
 /// heartbeat plus half a second.
 std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept;
 
+/// How long a peer that took a connection may say nothing on it, before the link is up and its heartbeats come.
+std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept;
+
 /// The part of a link that does not depend on how bytes travel: its state, the peer, and who is told about a failure.
 ///
 ///   kConnecting --attach_on_loop, then mark_up_on_loop--> kUp --> kFailed (fail_on_loop) or kClosed (close_on_loop)
@@ -73,8 +76,7 @@ class LinkBase : public Link {
   /// told.
   void close_on_loop(const Error& why);
 
-  /// Every tick_interval: fails a link that is not up within connect_timeout, else calls on_tick_on_loop of one that is
-  /// up.
+  /// Every tick_interval: fails a link that is not up within connect_timeout, else lets it look at the peer's silence.
   void tick_on_loop(Clock::time_point now);
 
  protected:
@@ -86,6 +88,9 @@ class LinkBase : public Link {
 
   /// Heartbeat: sends this side's, fails the link when the peer's stayed away for options.heartbeat.
   virtual void on_tick_on_loop(Clock::time_point now) = 0;
+
+  /// The same while the link is kConnecting, for one that waits for its peer after attach_on_loop.
+  virtual void on_connecting_tick_on_loop(Clock::time_point /*now*/) {}
 
   /// Leaves the loop and closes the stream. Received frames stay readable. Called once, in a final state or while
   /// still connecting (then nothing may be attached yet).

@@ -111,6 +111,27 @@ def test_stopped(tmp_path: Path, transport: str) -> None:
         job.failures([1], resumed, DEATH_S)
 
 
+def reduce_when_told(me: Me) -> None:
+    me.join()
+    me.tell("joined")
+    me.listen()
+    me.check_sum()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_stopped_before_any_link_is_up(tmp_path: Path, transport: str) -> None:
+    environment = {"ATOLL_HEARTBEAT": "2", "ATOLL_TRANSPORT": transport}
+    with Job(tmp_path, reduce_when_told, "ABA", (), environment) as job:
+        job.wait_for("joined")
+        at = job.signal(1, signal.SIGSTOP)
+        for rank in range(3):
+            job.send(rank, "go on")
+        for failure in job.failures([0, 2], at, 3.0).values():
+            assert "rank 1" in failure.text
+        resumed = job.signal(1, signal.SIGCONT)
+        job.failures([1], resumed, DEATH_S)
+
+
 def host_the_store(me: Me, count: int) -> None:
     if me.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

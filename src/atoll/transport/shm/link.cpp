@@ -97,6 +97,9 @@ bool ShmLink::send_control(std::span<const std::byte> message) {
   return true;
 }
 
+// An accepted frame is in the peer's memory, or its ring is in the stream, before this.
+bool ShmLink::send_control_behind_frames(std::span<const std::byte> message) { return send_control(message); }
+
 void ShmLink::open(const ChannelId& id) {
   Fd memory = channels_.at(id)->open();
   if (said_bye_) return;
@@ -112,6 +115,8 @@ void ShmLink::flush() {
 void ShmLink::attach_on_loop(Fd stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
   try {
     peer_process_ = process_behind(stream.get());
+    patience_ = answer_patience(options());
+    last_tick_ = Clock::now();
     loop().add_fd_on_loop(stream.get(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
     const std::lock_guard lock(mutex_);
     stream_ = shm::Stream(std::move(stream));
@@ -194,6 +199,7 @@ void ShmLink::handle_hello_on_loop(const shm::Message& message) {
     for (auto& [id, channel] : channels_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
   }
   seen_beats_ = peer_doorbell_.beats();
+  silence_ = Clock::duration::zero();
   last_tick_ = Clock::now();
   mark_up_on_loop();
 }
@@ -216,11 +222,29 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
   doorbell().ring_all();
 }
 
-void ShmLink::on_tick_on_loop(Clock::time_point now) {
-  doorbell().beat();
+void ShmLink::note_silence_on_loop(Clock::time_point now) {
   // Time in which this very process did not run says nothing about the peer.
   silence_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
+}
+
+// The peer owes a hello for the stream that it has taken.
+void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!attached_) return;
+  }
+  note_silence_on_loop(now);
+  if (silence_ >= patience_) {
+    fail_on_loop(lost("took a shared-memory link and has said nothing on it for " +
+                      in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
+                      ": stopped, or its machine hangs"));
+  }
+}
+
+void ShmLink::on_tick_on_loop(Clock::time_point now) {
+  doorbell().beat();
+  note_silence_on_loop(now);
   const std::uint64_t beats = peer_doorbell_.beats();
   if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();
   if (silence_ >= patience_) {

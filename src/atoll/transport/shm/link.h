@@ -28,6 +28,7 @@ class ShmLink final : public LinkBase {
   Channel& channel(const ChannelId& id) override;
   void close_channel(const ChannelId& id) override;
   bool send_control(std::span<const std::byte> message) override;
+  bool send_control_behind_frames(std::span<const std::byte> message) override;
   std::string describe() const override { return "shm"; }
 
   void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
@@ -36,6 +37,7 @@ class ShmLink final : public LinkBase {
 
  private:
   void on_tick_on_loop(Clock::time_point now) override;
+  void on_connecting_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
 
   void on_stream_event_on_loop(std::uint32_t events);
@@ -44,6 +46,7 @@ class ShmLink final : public LinkBase {
   void handle_hello_on_loop(const shm::Message& message);
   void handle_open_on_loop(const shm::Message& message);
   void flush_later_on_loop();
+  void note_silence_on_loop(Clock::time_point now);
 
   ShmChannel& find_or_make(const ChannelId& id);
   void open(const ChannelId& id);

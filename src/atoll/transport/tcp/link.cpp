@@ -21,8 +21,7 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint32_t kNearMicroseconds = 5000;                // round trip
-constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
+constexpr std::uint32_t kNearMicroseconds = 5000;  // round trip
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
@@ -102,15 +101,10 @@ void TcpLink::close_channel(const ChannelId& id) {
   loop().post([channel] { channel->free_on_loop(); });
 }
 
-bool TcpLink::send_control(std::span<const std::byte> message) {
-  if (message.size() > kMaxControlBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
-  }
-  if (state() != LinkState::kUp) return false;
-  const std::lock_guard lock(mutex_);
-  if (!can_send() || queue_.urgent_bytes() + message.size() > kMaxControlQueue) return false;
-  send_small(Lane::kUrgent, Type::kControl, 0, message);
-  return true;
+bool TcpLink::send_control(std::span<const std::byte> message) { return queue_control(Lane::kUrgent, message); }
+
+bool TcpLink::send_control_behind_frames(std::span<const std::byte> message) {
+  return queue_control(Lane::kData, message);
 }
 
 std::string TcpLink::describe() const {

@@ -23,7 +23,8 @@ namespace atl::transport {
 ///
 /// Sending: the calling thread gives the frame to the socket straight from its own memory; what the socket does not take is
 /// copied to a bounded queue that the loop thread empties. Receiving: the loop thread reads into the channels' rings. Credit
-/// and control messages overtake queued data. Heartbeats fill silence; the peer's silence ends the link.
+/// and control messages overtake queued data, except those that are to follow it. Heartbeats fill silence; the peer's
+/// silence ends the link.
 class TcpLink final : public LinkBase, private tcp::MessageSink {
  public:
   TcpLink(const LinkOwner& owner, PeerAddress peer);
@@ -33,6 +34,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   Channel& channel(const ChannelId& id) override;
   void close_channel(const ChannelId& id) override;
   bool send_control(std::span<const std::byte> message) override;
+  bool send_control_behind_frames(std::span<const std::byte> message) override;
   std::string describe() const override;
 
   void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
@@ -70,8 +72,11 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   TcpChannel& incoming(std::uint32_t number) const;
   TcpChannel& find_or_make(const ChannelId& id, bool claim);
 
-  // The sending half (link_send.cpp); callers hold mutex_.
+  // The sending half (link_send.cpp).
   enum class Lane { kData, kUrgent };
+  bool queue_control(Lane lane, std::span<const std::byte> message);
+
+  // Callers hold mutex_.
   bool can_send() const noexcept { return fd_ && !said_bye_ && send_error_ == 0; }
   void send_small(Lane lane, tcp::Type type, std::uint32_t number, std::span<const std::byte> body);
   std::size_t send_pieces(iovec* pieces, std::size_t count);

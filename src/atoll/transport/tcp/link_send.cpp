@@ -16,6 +16,8 @@ namespace {
 using tcp::Prefix;
 using tcp::Type;
 
+constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
+
 iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
 }  // namespace
@@ -78,6 +80,19 @@ bool TcpLink::send_frame(TcpChannel& channel, const FrameHeader& header, std::sp
     sent = sent > open_bytes ? sent - open_bytes : 0;
   }
   queue_.push({tcp::bytes_of(prefix), tcp::bytes_of(header), payload}, sent);
+  return true;
+}
+
+bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
+  if (message.size() > kMaxControlBytes) {
+    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+  }
+  if (state() != LinkState::kUp) return false;
+  const std::lock_guard lock(mutex_);
+  const bool fits = lane == Lane::kUrgent ? queue_.urgent_bytes() + message.size() <= kMaxControlQueue
+                                          : queue_.fits_small(sizeof(Prefix) + message.size());
+  if (!can_send() || !fits) return false;
+  send_small(lane, Type::kControl, 0, message);
   return true;
 }
 

@@ -37,6 +37,9 @@ class SendQueue {
   /// The same for a message that must follow the data, such as the end of a channel; false when even the reserve is full.
   bool push_small(Parts parts, std::size_t sent = 0);
 
+  /// Whether push_small(message of `bytes`) leaves half of the reserve to those that must not fail.
+  bool fits_small(std::size_t bytes) const noexcept { return data_.free() >= bytes + kSmallReserve / 2; }
+
   /// Appends one message to the urgent lane; false when that is full. Likewise with `sent`.
   bool push_urgent(Parts parts, std::size_t sent = 0);
 
