@@ -104,7 +104,7 @@ TEST(EndpointConnect, APeerThatSaysNothingIsLostWithTheHeartbeat) {
     const TcpListener there = listen_tcp(0, 0);
     PeerAddress peer = silent_peer("rank 9");
     peer.unix_name = here.name;
-    peer.tcp = {"127.0.0.1:" + std::to_string(there.port)};
+    peer.tcp.assign(4, "127.0.0.1:" + std::to_string(there.port));
     if (transport == TransportChoice::kShm) peer.host = endpoint.address().host;
     const auto start = Clock::now();
     endpoint.link(peer);

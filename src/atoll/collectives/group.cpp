@@ -39,8 +39,11 @@ Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions&
 
 Group::~Group() {
   if (fork_depth() != impl_->process) {
-    // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it stays.
-    static_cast<void>(new std::shared_ptr<Impl>(std::move(impl_)));
+    // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it is kept.
+    static std::mutex mutex;
+    static auto& kept = *new std::vector<std::shared_ptr<Impl>>;
+    const std::lock_guard lock(mutex);
+    kept.push_back(std::move(impl_));
     return;
   }
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");

@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kNobodyPatience{900};  // with the last try still inside one second
 constexpr milliseconds kMinAttempt{1000};
+constexpr milliseconds kMinSilence{250};
 
 bool is_nobody(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == EPIPE; }
 
@@ -88,6 +89,7 @@ bool Connector::try_one(const Target& target) {
   stream_ = std::make_unique<HandshakeStream>(loop_, static_cast<HandshakeStream::Owner&>(*this), std::move(fd),
                                               target.text, kind_);
   heard_bytes_ = 0;
+  stream_silence_ = Clock::duration::zero();
   try {
     stream_->begin(make_handshake_(peer_.id, kind_), connecting);
   } catch (const Error& error) {
@@ -156,10 +158,11 @@ void Connector::tick(Clock::time_point now) {
   if (!stream_) return;
   const auto patience = answer_patience(options_);
   if (silence_ >= patience && next_target_ == targets_.size()) return give_up_attempt(true);
-  // One that took the connection answers soon or not at all; the way to another may be long.
-  const auto whole = stream_->is_connecting() ? options_.connect_timeout : std::min(options_.connect_timeout, patience);
-  const auto share = whole / static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
-  if (targets_.size() > 1 && now - stream_->since() >= std::max(kMinAttempt, share)) give_up_attempt(false);
+  // The way to an address may be long, while one that took the connection answers soon or not at all.
+  const auto tries = static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
+  const bool slow = now - stream_->since() >= std::max(kMinAttempt, options_.connect_timeout / tries);
+  const bool silent = stream_silence_ >= std::max(kMinSilence, patience / tries);
+  if (tries > 1 && (slow || silent)) give_up_attempt(false);
 }
 
 void Connector::note_silence(Clock::time_point now) {
@@ -167,7 +170,9 @@ void Connector::note_silence(Clock::time_point now) {
   const auto passed = std::min<Clock::duration>(now - std::exchange(last_tick_, now), 2 * tick_interval(options_));
   if (!stream_ || stream_->is_connecting()) return;
   const std::uint64_t heard = stream_->heard_bytes();
-  silence_ = heard == std::exchange(heard_bytes_, heard) ? silence_ + passed : Clock::duration::zero();
+  const bool spoke = heard != std::exchange(heard_bytes_, heard);
+  silence_ = spoke ? Clock::duration::zero() : silence_ + passed;
+  stream_silence_ = spoke ? Clock::duration::zero() : stream_silence_ + passed;
 }
 
 void Connector::give_up_attempt(bool last) {
@@ -178,7 +183,7 @@ void Connector::give_up_attempt(bool last) {
   if (!owner_.on_attempt_failed(peer_.id)) return;
   if (last) return fail(Error(ErrorKind::kPeerLost, describe() + ": " + error.what()));
   // The next address has time to answer, too.
-  silence_ = std::min<Clock::duration>(silence_, answer_patience(options_) - kMinAttempt);
+  silence_ = std::min<Clock::duration>(silence_, answer_patience(options_) - kMinSilence);
   try_targets();
 }
 

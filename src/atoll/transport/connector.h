@@ -83,8 +83,9 @@ class Connector : private HandshakeStream::Owner {
   std::optional<Clock::time_point> first_nobody_;
   std::optional<Loop::TimerId> retry_;
   Clock::time_point last_tick_ = begun_;
-  Clock::duration silence_{0};     // of an end that took a connection; over all addresses, until something is heard
-  std::uint64_t heard_bytes_ = 0;  // of stream_
+  Clock::duration silence_{0};         // of ends that took a connection, over all addresses, until something is heard
+  Clock::duration stream_silence_{0};  // of the end of stream_
+  std::uint64_t heard_bytes_ = 0;      // on stream_
 };
 
 }  // namespace atl::transport
