@@ -53,8 +53,9 @@ class Planner:
         self._library: float | None = None
         if isinstance(model, DistributedDataParallel) and own.profile is not None:
             self._library = library_seconds(exchange.group, model)
-        if weights is not None:
-            weights.when_ready, weights.when_reduced = self._times.ready, self._times.reduced
+        self._weights = weights
+        if weights is not None and any(rank.micro_batch is not None for rank in self.facts):
+            weights.expect_parts()
         self._tails: dict[tuple[int, int], list[int]] = {}
         self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
         self._book = PlanBook(self._follower.first_plan())
@@ -137,6 +138,9 @@ class Planner:
         self._times.asks()
 
     def step_begins(self) -> None:
+        """From here on backward passes are those of this loader, which others of the model may have been before."""
+        if self._weights is not None:
+            self._weights.when_ready, self._weights.when_reduced = self._times.ready, self._times.reduced
         self._times.begin()
 
     def step_ended(self, steps: int, epoch: int, next_step: int) -> None:
