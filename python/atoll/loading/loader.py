@@ -63,6 +63,7 @@ class DataLoader:
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
     Where a rank has no sample in a step it gets one that counts nothing (`weight` is 0), to take part in collectives.
+    Each batch is to be computed before the loop asks for the next one: nothing around the loader may fetch ahead.
 
     Raises ValueError or TypeError on every rank when arguments of any of them are wrong or contradict each other, or
     differ between ranks."""

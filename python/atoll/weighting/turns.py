@@ -18,9 +18,11 @@ class Turn:
         self._around = around if around is not before else None
 
     def begin(self, part: Part) -> None:
-        self._part = part
         if self._weights is not None:
+            if self._around is not None and self._weights.part is not self._part:
+                self._around = self._weights.under_way()  # which goes on while this loop is open
             self._weights.begin(part)
+        self._part = part
 
     def go_on(self) -> None:
         """The loop is done with its batch at hand. Raises RuntimeError where the gradients of a loop inside this one's

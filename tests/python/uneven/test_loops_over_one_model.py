@@ -82,6 +82,23 @@ def test_evaluation_inside_a_step(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
+def test_an_open_loop_ends_inside_a_later_step(rank: int, size: int) -> None:
+    """Before that step's backward pass, which has the step's own weights then."""
+    model = wrapped()
+    loader, rest = loader_of(model, seed=SEED), iter(loader_of(model, shares=[2, 1]))
+    update = sgd(model.parameters())
+    for step, batch in enumerate(loader):
+        if step == 6:  # the last one: its samples are fewer than those of others
+            evaluate(model, rest)
+        loss_of(model, batch).backward()
+        if step < 6:
+            evaluate(model, [next(rest)])
+        update.step()
+        update.zero_grad()
+    check_close(model.module, train_alone(1, SEED), EXACT)
+
+
+@on_layouts("AA")
 def test_losses_of_two_loaders_in_one_backward_pass(rank: int, size: int) -> None:
     """One loader's batch would have the other's weight."""
 
