@@ -19,7 +19,6 @@ import samples
 from atoll.bench.devices import synchronize
 from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
-from atoll.weighting.weights import weights_of
 from uneven import Run
 
 logging.getLogger("atoll.plan").setLevel(logging.ERROR)  # it warns of small batches that these experiments want
@@ -54,14 +53,14 @@ class UnevenTraining:
             self.train, run.batch, model=self.model, policy=run.policy, shares=run.shares, seed=run.seed,
             settings=settings,
         )  # fmt: skip
-        weights = weights_of(self.model)
-        follow = weights.when_ready
+        times = loader.planner._times
+        follow = times.ready
 
         def ready() -> None:
             self.times.ready()
             follow()
 
-        weights.when_ready = ready
+        times.ready = ready  # type: ignore[method-assign]
         return loader
 
     def _forward(self, model: nn.Module, batch: Any) -> torch.Tensor:

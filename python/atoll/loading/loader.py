@@ -27,12 +27,18 @@ from atoll.loading.windows import Slice
 from atoll.loading.workers import EndsWithRank
 from atoll.weighting.elements import Total, counted
 from atoll.weighting.part import Part
+from atoll.weighting.turns import Turn
 from atoll.weighting.weights import Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
 SAME_PLACE = (
     "All ranks must load the same samples in the same order, from the same state on, and leave a loop or freeze plans "
     "after the same step."
+)
+BEGUN_ANEW = "a newer iteration over this atoll.DataLoader has begun: only that can go on"
+SET_ANEW = (
+    "load_state_dict or set_epoch has set the place of this atoll.DataLoader anew, where only a new loop begins: leave "
+    "this one"
 )
 
 
@@ -58,6 +64,7 @@ class DataLoader:
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
     Where a rank has no sample in a step it gets one that counts nothing (`weight` is 0), to take part in collectives.
+    Each batch is to be computed before the loop asks for the next one: nothing around the loader may fetch ahead.
 
     Raises ValueError or TypeError on every rank when arguments of any of them are wrong or contradict each other, or
     differ between ranks."""
@@ -77,6 +84,8 @@ class DataLoader:
             check_options(loader_options, global_batch)
             check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
             weighing = None if model is None else weights_of(model)
+            if weighing is not None:
+                weighing.check_group(self._exchange.group)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
             facts = {"Atoll": VERSION, "dataset": len(source.dataset), "samples": source.samples, "seed": seed,
                      "global_batch": global_batch, "drop_last": drop_last, "policy": policy, "shares": _plain(shares),
@@ -141,15 +150,19 @@ class DataLoader:
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
         Collective. Of a step in several batches it is to be called for each, and known at the last one; before that it
-        is NaN, and nothing is communicated. Raises RuntimeError at the last one when earlier ones are missing."""
+        is NaN, and nothing is communicated. Raises RuntimeError at the last one when earlier ones are missing, and
+        outside the loop, where no batch is at hand."""
+        if self._part is None:
+            raise RuntimeError("loader.mean: no batch is at hand; call it in the loop, for the loop's own batch")
         own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
         weight = self.weight
         return self._means.add(own * weight if weight else torch.zeros_like(own), self._exchange.group)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch's. From its beginning, unless it is the one under way."""
+        """The next iteration is this epoch's. From its beginning, unless it is the one under way; of another one a loop
+        that goes on cannot take the next batch."""
         if epoch != self.epoch:
-            self._position = 0
+            self._position, self._iteration = 0, None
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,12 +175,13 @@ class DataLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another run was, also one with another number of ranks or another global batch: the next step
         begins at the state's position. All ranks must load the same state; the next iteration finds out where they have
-        not. Raises ValueError for a damaged state, and for one of another dataset, seed or version."""
+        not. A loop under way cannot take its next batch. Raises ValueError for a damaged state, and for one of another
+        dataset, seed or version."""
         check_state(state, len(self._source.dataset), self._seed)
         if not self._source.order.is_drawn:
             check_position(state["position"], self._samples)
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
-        self._order_hash = state["order"]
+        self._order_hash, self._iteration = state["order"], None
         self.planner.resume(self._steps)
 
     def __iter__(self) -> Iterator[Any]:
@@ -177,21 +191,26 @@ class DataLoader:
         self._iteration = mine = object()
         self._feed.begin(order, self._position, self._steps, self.epoch if self._source.is_stream else None)
         self.planner.asks()
-        for of, part, batch in self._parts():
-            self._slice, self._part = of, part
-            self._means.begin(part)
-            if self._weights is not None:
-                self._weights.begin(part)
-            if part.is_first:
-                self.planner.step_begins()
-            if part.is_last:
-                self._position, self._steps = of.window.last, self._steps + 1
-            yield batch
-            if self._iteration is not mine:
-                raise RuntimeError("a newer iteration over this atoll.DataLoader has begun: only that can go on")
-            if part.is_last:
-                self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
-            self.planner.asks()
+        turn = Turn(self._weights, self._part)
+        try:
+            for of, part, batch in self._parts():
+                self._slice, self._part = of, part
+                self._means.begin(part)
+                turn.begin(part)
+                if part.is_first:
+                    self.planner.step_begins()
+                if part.is_last:
+                    self._position, self._steps = of.window.last, self._steps + 1
+                yield batch
+                if self._iteration is not mine:
+                    raise RuntimeError(SET_ANEW if self._iteration is None else BEGUN_ANEW)
+                turn.go_on()
+                if part.is_last:
+                    self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
+                self.planner.asks()
+            turn.end()
+        finally:
+            turn.leave()
         self._slice = self._part = None
         self._position, self.epoch = 0, self.epoch + 1
 

@@ -54,8 +54,9 @@ class Planner:
         self._library: float | None = None
         if isinstance(model, DistributedDataParallel) and own.profile is not None:
             self._library = library_seconds(exchange.group, model)
-        if weights is not None:
-            weights.when_ready, weights.when_reduced = self._times.ready, self._times.reduced
+        self._weights = weights
+        if weights is not None and any(rank.micro_batch is not None for rank in self.facts):
+            weights.expect_parts()
         self._tails: dict[tuple[int, int], list[int]] = {}
         difference: Callable[[], float] = (
             partial(replica_difference, model, exchange.group) if model is not None else lambda: 0.0
@@ -168,6 +169,9 @@ class Planner:
         self._times.asks()
 
     def step_begins(self) -> None:
+        """From here on backward passes are those of this loader, which others of the model may have been before."""
+        if self._weights is not None:
+            self._weights.when_ready, self._weights.when_reduced = self._times.ready, self._times.reduced
         self._times.begin()
 
     def step_ended(self, steps: int, epoch: int, next_step: int) -> None:

@@ -37,6 +37,7 @@ class StepTimes:
         self._on_device = device.type != "cpu"
         self._begin: Moment | None = None
         self._ready: Moment | None = None
+        self._reduced: Moment | None = None
         self._computing, self._reducing = _Spans(), _Spans()
         self._input: list[float] = []
         self._asked = time.perf_counter()
@@ -49,29 +50,37 @@ class StepTimes:
     def begin(self) -> None:
         """A step's first batch is there."""
         self._input.append(time.perf_counter() - self._asked)
-        self._begin = self._now()
+        self._begin, self._ready, self._reduced = self._now(), None, None
 
     def end(self) -> None:
         """The loop is done with a step."""
+        self._close()
         self._steps += 1
 
     def ready(self) -> None:
-        """Called where the last gradient is computed, which may be another thread than `begin`'s, but never at once."""
-        begin, self._begin = self._begin, None
-        if begin is not None:
+        """Called where a gradient is computed, which may be another thread than `begin`'s, but never at once: the last
+        call of a step counts, before that of `reduced`."""
+        if self._begin is not None and self._reduced is None:
             self._ready = self._now()
-            self._computing.add(begin, self._ready)
 
     def reduced(self) -> None:
         """Called where the last gradient of all ranks is there, after `ready` and before the step ends; on any
         thread."""
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            self._reducing.add(ready, self._now())
+        if self._ready is not None and self._reduced is None:
+            self._reduced = self._now()
+
+    def _close(self) -> None:
+        begin, ready, reduced = self._begin, self._ready, self._reduced
+        self._begin = self._ready = self._reduced = None
+        if begin is not None and ready is not None:
+            self._computing.add(begin, ready)
+            if reduced is not None:
+                self._reducing.add(ready, reduced)
 
     def take(self) -> "Summary":
         """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the
         next."""
+        self._close()
         steps = max(1, self._steps)
         wall = (time.perf_counter() - self._stepped) / steps if self._steps else 0.0
         inside = (self._inside() - self._inside_before) / steps

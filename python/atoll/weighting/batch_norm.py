@@ -25,6 +25,10 @@ class SyncBatchNorm(_BatchNorm):
     is_alone = False
     """Whether it leaves other ranks out and does the same with its own samples, as when a device is measured."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the weights: a copy, or what is saved, has no part in steps."""
+        return {name: value for name, value in self.__dict__.items() if name != "weights"}
+
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"SyncBatchNorm: expected (samples, channels, ...), got {input.dim()} dimensions")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted gradients for DistributedDataParallel: each bucket is scaled before it is reduced, whatever reduces it."""
+"""Weighted gradients for DistributedDataParallel: each bucket is scaled before it is reduced, whatever reduces it, or
+each gradient before it is accumulated."""
 
 import weakref
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.weighting.part import Part
-from atoll.weighting.weights import Weights, communicates_in_forward
+from atoll.weighting.weights import OUTSIDE, Weights, communicates_in_forward
 
 _ENGINE = torch.autograd.Variable._execution_engine
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -42,50 +43,97 @@ class _DdpWeights(Weights):
         assert model is not None
         return model
 
-    def begin(self, part: Part) -> None:
-        super().begin(part)
-        self.model().require_backward_grad_sync = part.is_last
+    def synchronise(self, whether: bool) -> None:
+        model = self._model()
+        if model is not None:
+            model.require_backward_grad_sync = whether
+
+    def _weigh_each(self) -> None:
+        """Each gradient is scaled as soon as autograd has it, before it is accumulated. So gradients of several parts
+        and steps add up, with those that are reduced already too, and the mean over ranks is to be taken."""
+        for parameter in self.model().parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        if self._model() is None:  # the net is in another wrapper now
+            return gradient
+        scaled = gradient.clone()
+        self.scale(scaled, self.group.size())
+        return scaled
 
 
 class _BucketWeights(_DdpWeights):
     """A communication hook in front of the user's.
 
-    Gradients accumulate as if every part of the step had as many elements as the one under way: on a change they are
-    multiplied with the ratio. So one factor per bucket is enough in the end."""
+    One factor per bucket is enough where each backward pass is reduced: what is in the gradients from earlier steps is
+    the same on all ranks, whose shares add up to 1. Where gradients stay on a rank for longer (several parts in a step,
+    `no_sync`), each is scaled by itself."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model)
+        self._weighs_each = False
+        self._is_unsure = False  # whether passes over the parameters may be another wrapper's
         self._inner: Hook | None = None
         self._inner_state: Any = None
         self._works: list[dist.Work] = []  # of this backward pass
         model.register_comm_hook(None, self._reduce)
         model.register_comm_hook = self._take_hook  # type: ignore[method-assign]
+        model.register_forward_pre_hook(self._before_forward)
+
+    def expect_parts(self) -> None:
+        if not self._weighs_each:
+            self._weighs_each = True
+            self._weigh_each()
 
     def begin(self, part: Part) -> None:
-        before = self.part
-        super().begin(part)
+        if not (part.is_first and part.is_last):
+            self.expect_parts()
         self._works.clear()
-        if not part.is_first and before is not None and before.own != part.own:
-            if part.own == 0:
-                raise RuntimeError("an empty part after others of its step: empty ones come first")
-            self._change_unit(before.own / part.own)
+        self._is_unsure = False
+        super().begin(part)
 
-    def _change_unit(self, ratio: float) -> None:
-        gradients = [parameter.grad for parameter in self.model().parameters() if parameter.grad is not None]
-        if not gradients:
+    def leave(self) -> None:
+        super().leave()
+        self._is_unsure = True
+
+    @torch._disable_dynamo(recursive=False)
+    def _before_forward(self, model: DistributedDataParallel, _inputs: tuple[Any, ...]) -> None:
+        if self.is_copy or self.part is None or not torch.is_grad_enabled():
             return
-        if ratio == 0:
-            torch._foreach_zero_(gradients)
-        else:
-            torch._foreach_mul_(gradients, ratio)
+        self._is_unsure = False
+        if self.part.is_last and not model.require_backward_grad_sync:
+            self.expect_parts()  # no_sync: the step's gradients stay here
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        if self.part is None or self._is_unsure:  # a pass of this wrapper's own is an error in _weigh_bucket
+            return gradient
+        return super()._scaled(gradient)
 
     def _take_hook(self, state: object, hook: Hook) -> None:
         """PyTorch's own check is left out: it refuses bf16 wherever NCCL is missing, Atoll reduces it anywhere."""
+        if self.is_copy:
+            raise RuntimeError(
+                "register_comm_hook on a copy of a model that a loader weighs: wrap the copy's module in a "
+                "DistributedDataParallel of its own"
+            )
         if not callable(hook):
             raise TypeError(f"a communication hook must be callable, got {type(hook).__name__}")
         if self._inner is not None:
             raise RuntimeError("register_comm_hook can only be called once")  # as PyTorch says
         self._inner, self._inner_state = hook, state
+
+    def _weigh_bucket(self, buffer: torch.Tensor, divided_by: int) -> None:
+        """`divided_by`: what the sum over ranks is divided by later."""
+        ranks = self.group.size()
+        if not self._weighs_each:
+            self.scale(buffer, divided_by)
+            return
+        if self._is_unsure:
+            raise RuntimeError(OUTSIDE)
+        self.current()
+        if divided_by != ranks:
+            buffer.mul_(divided_by / ranks)
 
     def _reduce(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         is_last = bucket.is_last()
@@ -93,10 +141,10 @@ class _BucketWeights(_DdpWeights):
             self.when_ready()
         buffer = bucket.buffer()
         if self._inner is not None:
-            self.scale(buffer, self.group.size())  # hooks divide by the number of ranks
+            self._weigh_bucket(buffer, self.group.size())
             result = self._inner(self._inner_state, bucket)
             return result.then(self._last) if is_last else result
-        self.scale(buffer, 1)
+        self._weigh_bucket(buffer, 1)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)
         self._works.append(work)
         if is_last:
@@ -127,26 +175,22 @@ def _only(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
 
 
 class _GradientWeights(_DdpWeights):
-    """Each gradient is scaled as soon as autograd has it, before it is accumulated."""
+    """Every gradient by itself, next to a hook that cannot be replaced and takes the mean."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model)
         self._is_asked = False
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
+        self._weigh_each()
 
     def begin(self, part: Part) -> None:
         super().begin(part)
         self._is_asked = False
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
-        if not self._is_asked and self.current().is_last:
+        if self._model() is not None and not self._is_asked and self.current().is_last:
             self._is_asked = True
             _ENGINE.queue_callback(self._is_computed)
-        scaled = gradient.clone()
-        self.scale(scaled, self.group.size())
-        return scaled
+        return super()._scaled(gradient)
 
     def _is_computed(self) -> None:
         """Before DistributedDataParallel waits for the others, which it has asked the engine for by now."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weighted gradients for FSDP2: each layer's gradients are scaled before they are reduced and scattered."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
+from atoll.weighting.part import Part
 from atoll.weighting.weights import Weights
 
 
@@ -26,6 +28,7 @@ class FsdpWeights(Weights):
             raise TypeError("fully_shard has not wrapped any parameters of the model")
         mesh = groups[0].mesh_info.mesh
         super().__init__(_group_of(mesh))
+        self._groups = [weakref.ref(group) for group in groups]  # they know the model, which owns these weights
         for layer in layers:
             for group in _parameter_groups(layer):
                 shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # replicas alone have none
@@ -34,6 +37,16 @@ class FsdpWeights(Weights):
     @property
     def parts_must_match(self) -> bool:
         return True
+
+    def begin(self, part: Part) -> None:
+        """Raises RuntimeError where gradients wait to be reduced: they would get the share of a later part."""
+        groups = [group for known in self._groups if (group := known()) is not None]
+        if not all(group.reduce_grads for group in groups):
+            raise RuntimeError(
+                "set_requires_gradient_sync(False): gradients that are not reduced in their own step would count as "
+                "those of a later one; raise the loader's global_batch, which micro_batch divides into passes"
+            )
+        super().begin(part)
 
     def scaled(self, gradients: torch.Tensor) -> None:
         self.scale(gradients, self.group.size())  # FSDP divides by the number of ranks

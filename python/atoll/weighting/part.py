@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Part:
     """One batch on this rank: what there is between two synchronisations of gradients is one step of all ranks, and has
     one such part, or several where gradients accumulate. The loss of a part is the mean over its elements: samples, or
@@ -17,10 +17,14 @@ class Part:
     """Elements of the whole step on all ranks. May wait for other ranks, so it is asked as late as possible."""
     is_first: bool = True
     is_last: bool = True
+    is_used: bool = False
+    """Whether gradients were scaled by it."""
 
     def share(self) -> float:
-        """By what the gradient of this part's loss is multiplied before gradients are summed over ranks."""
-        return self.own / self.total_of() if self.own else 0.0
+        """By what the gradient of this part's loss is multiplied before gradients are summed over ranks. Raises what
+        `total_of` does, on all ranks alike: it is asked by those too that count nothing."""
+        total = self.total_of()
+        return self.own / total if self.own else 0.0
 
 
 def part_of(own: float, total: float) -> Part:

@@ -14,27 +14,75 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atoll.weighting.part import Part, part_of
 
+OUTSIDE = (
+    "a backward pass before the first batch of atoll.DataLoader, or after the last one of an epoch: its gradients have "
+    "no weight. Compute each batch before the loader is asked for the next one, so put nothing around it that fetches "
+    "ahead; to train without it wrap the net in a DistributedDataParallel of its own"
+)
+
 
 class Weights(ABC):
-    """Weighs the gradients of one model by the part that is under way. `begin` each part before its forward pass."""
+    """Weighs the gradients of one model by the part that is under way. `begin` each part before its forward pass.
+
+    Copies, as a copied or saved model has them, weigh nothing."""
+
+    is_copy = False
+    part: Part | None = None
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self.part: Part | None = None
+        self._is_left = False
         self.when_ready: Callable[[], None] = lambda: None
-        """Called when this rank's last gradient of a step is computed, before it waits for other ranks."""
+        """Called when this rank's last gradient of a step is computed, before it waits for other ranks; where layers
+        are reduced one by one, for each of them."""
         self.when_reduced: Callable[[], None] = lambda: None
         """Called when the gradients of all ranks are there, on any thread, before the backward pass ends. Never where
         that is not known: fully_shard communicates all the time."""
+
+    def __reduce__(self) -> tuple[Callable[["type[Weights]"], "Weights"], tuple["type[Weights]"]]:
+        return _copy_of, (type(self),)
 
     @property
     @abstractmethod
     def parts_must_match(self) -> bool:
         """Whether all ranks need the same number of parts in a step, because they communicate in forward passes."""
 
+    def check_group(self, group: dist.ProcessGroup) -> None:
+        """Raises ValueError for a group of other ranks than those whose gradients are added up: their shares would add
+        up to something else than 1."""
+        if group is self.group:
+            return
+        given, own = (sorted(dist.get_process_group_ranks(each)) for each in (group, self.group))
+        if given != own:
+            raise ValueError(
+                f"the group has ranks {given}, the model's gradients are added up over ranks {own}: give the model's "
+                "group, or none"
+            )
+
+    def expect_parts(self) -> None:  # noqa: B027 - not all ways of weighing need it
+        """Some rank's steps have several parts. To be said on all ranks."""
+
     def begin(self, part: Part) -> None:
         """The next forward and backward pass belong to `part`."""
+        self._is_left = False
+        self.take(part)
+
+    def take(self, part: Part | None) -> None:
+        """As `begin`, of a part that was begun before, or of none: then a backward pass is an error."""
         self.part = part
+        self.synchronise(part is None or part.is_last)
+
+    def leave(self) -> None:
+        """The loop is left. What comes next may still be the backward pass of its part, or something new."""
+        self._is_left = True
+        self.synchronise(True)
+
+    def under_way(self) -> Part | None:
+        """Of the loop that goes on; None where there is none."""
+        return None if self._is_left else self.part
+
+    def synchronise(self, whether: bool) -> None:  # noqa: B027 - not all can
+        """Whether the next backward pass ends with the gradients of all ranks, where that can be chosen."""
 
     @contextlib.contextmanager
     def unweighted(self) -> Iterator[None]:
@@ -47,8 +95,10 @@ class Weights(ABC):
 
     def scale(self, buffer: torch.Tensor, factor: float) -> None:
         """Multiplies a gradient in place with this rank's share and `factor`. What counts nothing becomes zero, also
-        where it is not finite. Raises RuntimeError before the first batch."""
-        share = self.current().share()
+        where it is not finite. Raises RuntimeError outside steps."""
+        part = self.current()
+        part.is_used = True
+        share = part.share()
         if share == 0:
             buffer.zero_()
         elif share * factor != 1:
@@ -56,11 +106,14 @@ class Weights(ABC):
 
     def current(self) -> Part:
         if self.part is None:
-            raise RuntimeError(
-                "a backward pass before the first batch of atoll.DataLoader: its gradients have no weight yet; iterate "
-                "over the loader, or use the model without DistributedDataParallel or fully_shard"
-            )
+            raise RuntimeError(OUTSIDE)
         return self.part
+
+
+def _copy_of(kind: type[Weights]) -> Weights:
+    copied = kind.__new__(kind)
+    copied.is_copy = True
+    return copied
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, Weights]" = weakref.WeakKeyDictionary()

@@ -4,6 +4,7 @@
 import itertools
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -67,6 +68,27 @@ def test_weights_by_valid_tokens(rank: int, size: int) -> None:
                 update.zero_grad()
         check_close(model.module, alone, EXACT)
         assert limit or torch.allclose(torch.tensor(mine), torch.tensor(losses))
+
+
+@on_layouts("AA", "ab")
+def test_a_step_without_any_element(rank: int, size: int) -> None:
+    """The optimizer would go on with gradients of zero: the error comes before."""
+    data = sentences()
+    data.tensors[1][atoll._C.permutation(SAMPLES, 0, 0)[BATCH : 2 * BATCH]] = IGNORED
+
+    def steps(limit: int | None, done: list[bool]) -> None:
+        model = wrapped()
+        loader = atoll.DataLoader(data, BATCH, model=model, policy="equal", micro_batch=limit, elements=valid_tokens,
+                                  settings=UNMEASURED)  # fmt: skip
+        for inputs, labels in loader:
+            token_loss(model, inputs.to(device()), labels.to(device())).backward()
+            done.append(loader.step_complete)
+
+    for limit in (None, 5):
+        done: list[bool] = []
+        with pytest.raises(ValueError, match="no rank counts any element in this step: leave such samples out"):
+            steps(limit, done)
+        assert sum(done) == 1
 
 
 @on_layouts("AAA", "aCb")

@@ -72,3 +72,17 @@ def test_a_step_without_all_of_its_batches_is_refused(rank: int, size: int) -> N
             with pytest.raises(RuntimeError, match="for 1 of this step's 3 batches: call it for each of them"):
                 loader.mean(1.0)
             break
+
+
+@on_layouts("AA")
+def test_there_is_no_mean_outside_the_loop(rank: int, size: int) -> None:
+    """On any rank, so that nobody waits for others."""
+    for options in ({"model": wrapped(), "settings": UNMEASURED}, {"policy": "equal"}):
+        loader = atoll.DataLoader(sentences(), BATCH, **options)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="no batch is at hand; call it in the loop"):
+                loader.mean(1.0)
+            means = [loader.mean(1.0 + rank).item() for _ in loader]
+            assert means[0] == 1.5
+        next(iter(loader))
+        assert loader.mean(2.0).item() == 2.0

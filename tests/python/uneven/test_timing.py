@@ -16,7 +16,7 @@ from atoll.loading.timing import StepTimes, Summary
 from client_ranks import on_layouts
 from support import device
 from test_loader import BATCH, dataset
-from training import network
+from training import CLASSES, FEATURES, network
 
 
 class Mark:
@@ -61,6 +61,24 @@ def test_what_was_not_begun_or_not_ready_is_not_measured() -> None:
     times.forget()
     taken = times.take()
     assert (taken.compute, taken.exposed, taken.wall) == (0, None, 0)
+
+
+def test_the_last_gradient_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = StepTimes(torch.device("cpu"))
+    at = iter([0.0, 1.0, 3.0, 4.0, 10.0, 12.0])
+    monkeypatch.setattr(times, "_now", lambda: next(at))
+    times.begin()
+    times.ready()
+    times.ready()
+    times.reduced()
+    times.reduced()
+    times.ready()
+    times.end()
+    taken = times.take()
+    assert (taken.compute, taken.exposed) == (3.0, 1.0)
+    times.begin()
+    times.ready()
+    assert times.take().compute == 2.0, "also of a step that has not ended"
 
 
 def summary(model: nn.Module, late: bool) -> Summary:
@@ -114,3 +132,43 @@ def test_what_a_sharded_model_exposes_is_not_known(rank: int, size: int) -> None
     model = network()
     fully_shard(model, mesh=dist.init_device_mesh("cpu", (size,)))
     assert summary(model, late=False).exposed is None
+
+
+class _Slow(torch.autograd.Function):
+    """Takes 1 s of a clock that a test makes, in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, clock: list[float]) -> torch.Tensor:
+        ctx.clock = clock
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.clock[0] += 1
+        return gradients[0], None
+
+
+class _SlowBackward(nn.Module):
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        slowed: torch.Tensor = _Slow.apply(inputs, self._clock)
+        return slowed
+
+
+@on_layouts("AA")
+def test_a_sharded_model_computes_until_its_last_gradient(rank: int, size: int) -> None:
+    """Each layer is reduced by itself, the last one first."""
+    clock = [0.0]
+    model = nn.Sequential(nn.Linear(FEATURES, 9), _SlowBackward(clock), nn.Linear(9, CLASSES)).double()
+    mesh = dist.init_device_mesh("cpu", (size,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    settings = atoll.Settings(measure=False, update_interval=0)
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=settings)
+    loader.planner._times._now = lambda: clock[0]  # type: ignore[method-assign]
+    for inputs, targets, _ in loader:
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+    assert loader.planner._times.take().compute == 1.0

@@ -66,6 +66,9 @@ class NoWeights(Weights):
         super().__init__(None)  # type: ignore[arg-type]
         self._parts_must_match = parts_must_match
 
+    def check_group(self, group: Any) -> None:
+        """Threads have none."""
+
     @property
     def parts_must_match(self) -> bool:
         return self._parts_must_match
