@@ -2,6 +2,7 @@
 """What is read and computed for profiles: memory that holds so many samples, energy counters, files of earlier runs."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,77 @@ def test_asking_whether_a_loss_is_a_mean_leaves_frozen_layers_frozen() -> None:
         assert found is expected
     assert model[0].training
     assert not model[1].training
+
+
+def test_a_folder_that_cannot_be_had_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    def lost() -> bool:
+        saved.save("name", DeviceProfile("cpu", [Measured(4, 0.25)]))
+        return saved.load("name") is None
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "file" / "folder"))
+    assert lost()
+    monkeypatch.delenv("ATOLL_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(saved.Path, "home", no_home)
+    assert lost()
+
+
+def mean_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).mean()
+
+
+def compiled(source: str) -> Callable[..., torch.Tensor]:
+    scope: dict[str, Callable[..., torch.Tensor]] = {}
+    exec(f"def loss(model, batch):\n    return {source}", scope)
+    return scope["loss"]
+
+
+class Summed:
+    def __call__(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).sum()
+
+
+def test_what_else_is_computed_is_another_profile() -> None:
+    def name(forward: Callable[..., torch.Tensor] | None = None, **attributes: bool) -> str:
+        model = torch.nn.Linear(3, 4)
+        model.bias.requires_grad = attributes.pop("trains_bias", True)
+        for attribute, value in attributes.items():
+            setattr(model, attribute, value)
+        return saved.fingerprint(model, CPU, [1, 2], torch.ones(2, 3), 1, forward=forward)
+
+    sums = [f"sum({one} for row in model(batch) if str(row) not in {{'a', 'b'}})" for one in ("1", "2", "row")]
+    forwards = [None, mean_loss, partial(mean_loss), Summed(), compiled("0"), *map(compiled, sums)]
+    names = [name(forward) for forward in forwards] + [name(trains_bias=False), name(gradient_checkpointing=True)]
+    with torch.autocast("cpu", torch.bfloat16):
+        names.append(name())
+    assert len(set(names)) == len(names)
+    assert [name(compiled(source)) for source in sums] == [name(compiled(source)) for source in sums]
+    assert name(gradient_checkpointing=False) == name()
+
+
+class Follows(torch.nn.Module):
+    """Its buffers are other tensors after each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("passes", None)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * rows.mean(0)
+        self.passes = torch.ones(()) if self.passes is None else self.passes + 1
+        return self.layer(rows - self.mean)
+
+
+def test_buffers_that_are_replaced_come_back() -> None:
+    model = Follows()
+    before = model.mean
+    profile_device(model, batch_of, [2, 4], forward=default_forward, device=CPU)
+    assert model.mean is before
+    assert torch.equal(model.mean, torch.zeros(4))
+    assert model.passes is None

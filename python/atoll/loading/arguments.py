@@ -10,7 +10,7 @@ from typing import Any
 
 from atoll.loading.settings import Settings
 
-OF_ONE_RANK = {"watts", "watch"}
+OF_ONE_RANK = {"optimizer_bytes", "watts", "watch"}
 """Settings that may differ."""
 
 
@@ -23,6 +23,17 @@ def check_counts(**counts: Any) -> None:
             raise TypeError(f"{name}={count!r} is a {type(count).__name__}: give a whole number of samples")
         if count < 1:
             raise ValueError(f"{name}={count}: give at least 1 sample")
+
+
+def check_options(options: dict[str, Any], global_batch: int) -> None:
+    """Those of torch.utils.data.DataLoader leave it to the plan how large batches are and in which order they come."""
+    for name in ("batch_size", "batch_sampler"):
+        if name in options:
+            raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
+    if not options.get("in_order", True):
+        raise ValueError(
+            "in_order=False cannot be given: each batch belongs to a step that all ranks are in together; leave it out"
+        )
 
 
 def check_shares(shares: Sequence[float], ranks: int) -> None:

@@ -31,7 +31,7 @@ class Feed(Sampler[list[Key]]):
         self._shares, self._rank, self._drop_last = shares, rank, drop_last
         self.handed: deque[Slice] = deque()
         self.next_step = 0
-        """Counted from the beginning of the training: the first that is not handed out."""
+        """Counted from the beginning of the training: the first that a new plan may hold for."""
 
     def begin(self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None) -> None:
         """What to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys are
@@ -49,6 +49,8 @@ class Feed(Sampler[list[Key]]):
             for of in cut(window, shares, self._rank, parts):
                 self.handed.append(of)
                 yield self._keys(of)
+        if position < len(self._order):
+            self.next_step += 1  # this one is dropped, also where a new plan would make it small enough
 
     def _keys(self, of: Slice) -> list[Key]:
         if self._epoch is not None:

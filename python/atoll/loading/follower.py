@@ -2,6 +2,8 @@
 """Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is
 told."""
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +31,7 @@ RESTLESS = (
     "balancenet-alg1",
 )  # whose rule is to take every new division, a faster one or not
 MANY_STEPS = 1 << 40
+SAME_PLANS = "All ranks must load states and freeze plans after the same step."
 
 
 class Follower:
@@ -57,6 +60,8 @@ class Follower:
             self._membership = Membership(request["ranks"], costs, islands_of(exchange.group), settings)
         self.watchers = self._watchers(settings)
         self._told_difference = 0.0
+        self._is_frozen = False
+        self._newest = self.first_plan()
 
     def _watchers(self, settings: Settings) -> Watchers:
         """Raises on all ranks when rank 0 cannot have those that it wants."""
@@ -71,7 +76,8 @@ class Follower:
         return made
 
     def first_plan(self, first_step: int = 0) -> Plan:
-        return self._plan(first_step, (1.0,) * self._exchange.ranks)
+        self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)
+        return self._newest
 
     def history(self) -> list[dict[str, Any]]:
         """For Settings(replay=...)."""
@@ -79,13 +85,20 @@ class Follower:
 
     def freeze(self, frozen: bool) -> None:
         self._adapter.freeze(frozen)
+        self._is_frozen = frozen
+
+    def alike(self) -> dict[str, Any]:
+        """What all ranks must have alike of their plans, as JSON can say it."""
+        return {"the newest plan": self._newest.told(), "whether plans are frozen": self._is_frozen}
 
     def observe(
         self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, checksum: int | None
     ) -> Plan | None:  # fmt: skip
         """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has
-        handed out yet."""
+        handed out yet. Raises ValueError on all ranks when their plans are not alike."""
         everyone = self._exchanged(own, plan, next_step, memory, checksum)
+        if len({seen.plans for seen in everyone}) > 1:
+            self._exchange.agree("atoll.DataLoader", lambda: (None, self.alike()), SAME_PLANS)
         step = int(max(seen.next_step for seen in everyone))
         ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
@@ -94,7 +107,7 @@ class Follower:
         self._advise(everyone, plan, steps, decision["factors"])
         if not decision["changed"]:
             return None
-        made = self._plan(step, tuple(decision["factors"]))
+        made = self._newest = self._plan(step, tuple(decision["factors"]))
         self.watchers.event(PlanEvent.new_plan(step, made.version, made.batches, decision["reason"]))
         return made
 
@@ -109,8 +122,13 @@ class Follower:
         latency = profile.latency if profile is not None else 0.0
         mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency,
                     -1.0 if checksum is None else float(checksum), own.wall,
-                    NOT_MEASURED if own.exposed is None else own.exposed, own.inside)  # fmt: skip
+                    NOT_MEASURED if own.exposed is None else own.exposed, own.inside, self._hash())  # fmt: skip
         return [Seen(*numbers) for numbers in self._exchange.numbers(mine.numbers())]
+
+    def _hash(self) -> int:
+        """48 bits, which a float holds."""
+        text = json.dumps(self.alike(), sort_keys=True)
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
 
     def _observation(self, rank: int, seen: Seen) -> dict[str, Any]:
         told: dict[str, Any] = {"batch": int(seen.batch) if seen.compute > 0 else 0}

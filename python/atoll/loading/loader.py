@@ -15,7 +15,7 @@ from torch import nn
 
 from atoll import _C
 from atoll._build_info import VERSION
-from atoll.loading.arguments import check_counts, shared
+from atoll.loading.arguments import check_counts, check_options, shared
 from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
 from atoll.loading.means import StepMeans
@@ -31,8 +31,8 @@ from atoll.weighting.weights import Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
 SAME_PLACE = (
-    "All ranks must load the same samples in the same order, from the same state on, and leave a loop after the same "
-    "step."
+    "All ranks must load the same samples in the same order, from the same state on, and leave a loop or freeze plans "
+    "after the same step."
 )
 
 
@@ -44,7 +44,8 @@ class DataLoader:
     come between. With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step is that
     of one process with the whole global batch, for losses that are means over the samples of a batch.
 
-    All ranks of `group` must construct it with equal arguments, but for max_batch and micro_batch, and iterate alike.
+    All ranks of `group` must construct it with equal arguments, but for max_batch, micro_batch and the settings that
+    may differ, and iterate alike.
 
     dataset: map-style, or iterable (`samples` says how many it holds; the protocol: atoll.loading.stream.Stream).
     global_batch: samples per step of all ranks together.
@@ -73,8 +74,7 @@ class DataLoader:
         self._exchange = Exchange(group or _group_of(model), _device_of(model))
 
         def own() -> tuple[tuple[Weights | None, Source], dict[str, Any]]:
-            for name in {"batch_size", "batch_sampler"} & set(loader_options):
-                raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
+            check_options(loader_options, global_batch)
             check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
             weighing = None if model is None else weights_of(model)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
@@ -226,7 +226,7 @@ class DataLoader:
             order = self._source.order.of_epoch(self.epoch)
             check_position(self._position, len(order))
             return order, {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
-                           "order": _C.index_hash(order)}  # fmt: skip
+                           "order": _C.index_hash(order), **self.planner.alike()}  # fmt: skip
 
         order = self._agreed(own, SAME_PLACE)
         self._samples, self._order_hash = len(order), _C.index_hash(order)
@@ -235,10 +235,12 @@ class DataLoader:
 
     def _sample_batch(self, size: int, first: int = 0) -> Any:
         """`size` collated samples for measurements, from one of the dataset's first on, again from the beginning where
-        it is too short."""
-        places = [(first + index) % len(self._source.dataset) for index in range(size)]
+        it is too short. Workers inherit nothing of how they are read."""
+        is_stream = self._source.is_stream
+        dataset = self._source.dataset.anew() if is_stream else self._source.dataset
+        places = [(first + index) % len(dataset) for index in range(size)]
         collate = self._options.get("collate_fn") or torch.utils.data.default_collate
-        return collate([self._source.dataset[(0, place) if self._source.is_stream else place] for place in places])
+        return collate([dataset[(0, place) if is_stream else place] for place in places])
 
 
 def _group_of(model: nn.Module | None) -> dist.ProcessGroup:

@@ -11,7 +11,8 @@ from atoll import _C
 class Order:
     """Which sample is at which position of an epoch. A position belongs to a step, whatever the plan, so the order
     does not depend on ranks. Exactly one of shuffling, `weights` (drawing with replacement, `samples` of them) and
-    `sampler` (any iterable of indices, which must give the same ones on every rank) chooses."""
+    `sampler` (any iterable of indices, which must give the same ones on every rank, and each time for an epoch)
+    chooses."""
 
     def __init__(
         self, size: int, seed: int, *, shuffle: bool = True, sampler: Iterable[int] | None = None,

@@ -3,8 +3,9 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from atoll.loading.policy import Policy
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
-from atoll.profiling.forward import to_device
+from atoll.profiling.forward import Forward, same_random_numbers, to_device, without_trace
 from atoll.profiling.room import memory_used
 from atoll.weighting.limits import depends_on_batch, warnings_for
 from atoll.weighting.replicas import checksum, replica_difference
@@ -56,14 +57,17 @@ class Planner:
         if weights is not None:
             weights.when_ready, weights.when_reduced = self._times.ready, self._times.reduced
         self._tails: dict[tuple[int, int], list[int]] = {}
-        self._follower = Follower(exchange, self._policy, self.facts, settings, self._difference)
+        difference: Callable[[], float] = (
+            partial(replica_difference, model, exchange.group) if model is not None else lambda: 0.0
+        )
+        self._follower = Follower(exchange, self._policy, self.facts, settings, difference)
         self._book = PlanBook(self._follower.first_plan())
         self._windows = 0
         if model is None:
             self._check_even()
         log.info("plan %d: batches %s", self.newest.version, list(self.newest.batches))
-        if model is not None and exchange.rank == 0:
-            self._warn(model, batch_of)
+        if model is not None:
+            self._warn(model, weights, batch_of)
 
     def _check_even(self) -> None:
         """Without weights shares must be equal, as far as the batch allows."""
@@ -78,7 +82,7 @@ class Planner:
         self, model: nn.Module, weights: Weights | None, batch_of: Callable[..., Any], global_batch: int, own: RankFacts
     ) -> dict[str, Any]:
         most = min((limit for limit in (own.max_batch, own.micro_batch) if limit is not None), default=None)
-        with weights.unweighted() if weights is not None else contextlib.nullcontext():
+        with self._aside(weights):
             profile = measure(
                 model, batch_of, self._exchange, self._settings, global_batch, most, own.micro_batch is not None
             )
@@ -87,17 +91,34 @@ class Planner:
                         profile.cap)  # fmt: skip
         return profile.to_json()
 
-    def _warn(self, model: nn.Module, batch_of: Callable[..., Any]) -> None:
-        """Of what no weights can make exact."""
-        for text in warnings_for(model, self.newest.batches):
-            log.warning("%s", text)
+    @contextlib.contextmanager
+    def _aside(self, weights: Weights | None) -> Iterator[None]:
+        """What is read and computed inside belongs to no step and moves no random numbers on."""
+        with same_random_numbers(self._device), weights.unweighted() if weights else contextlib.nullcontext():
+            yield
+
+    def _warn(self, model: nn.Module, weights: Weights | None, batch_of: Callable[..., Any]) -> None:
+        """Of what no weights can make exact. All ranks ask, because the user's forward pass may need the others; rank 0
+        tells."""
+        found = warnings_for(model, self.newest.batches)
         if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
-            whole, half = (to_device(batch_of(size), self._device) for size in (4, 2))
-            rest = to_device(batch_of(2, 2), self._device)
-            if depends_on_batch(self._settings.forward, model.module, whole, [half, rest]):
-                log.warning(
+            try:
+                with self._aside(weights), without_trace(model.module, self._device):
+                    is_mean = not self._depends_on_batch(self._settings.forward, model.module, batch_of)
+            except Exception as error:  # which would be no reason to end the training
+                log.info("whether the loss of a batch is the mean over its samples is not known: %s", error)
+                is_mean = True
+            if not is_mean:
+                found.append(
                     "the loss of a batch is not the mean over its samples: uneven shares cannot be exact with it"
                 )
+        for text in found if self._exchange.rank == 0 else []:
+            log.warning("%s", text)
+
+    def _depends_on_batch(self, forward: Forward, model: nn.Module, batch_of: Callable[..., Any]) -> bool:
+        whole, half = (to_device(batch_of(size), self._device) for size in (4, 2))
+        rest = to_device(batch_of(2, 2), self._device)
+        return depends_on_batch(forward, model, whole, [half, rest])
 
     @property
     def newest(self) -> Plan:
@@ -111,6 +132,10 @@ class Planner:
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the plan in force, or follows the times again. To be called on all ranks after the same step."""
         self._follower.freeze(frozen)
+
+    def alike(self) -> dict[str, Any]:
+        """What all ranks must have alike of their plans, as JSON can say it."""
+        return self._follower.alike()
 
     # For the feed.
 
@@ -128,7 +153,13 @@ class Planner:
         plan alone, because ranks hand it out at different times."""
         key = (plan.version, samples)
         if key not in self._tails:
-            self._tails[key] = self._policy.tail(self.facts, plan.factors, samples)
+            self._tails[key] = shares = self._policy.tail(self.facts, plan.factors, samples)
+            if self._model is None and 0 in shares and self._exchange.rank == 0:
+                log.warning(
+                    "the last step of an epoch has %d samples for %d ranks; without model=... a rank that gets none "
+                    "trains on one as if it counted: give drop_last=True or another global_batch; an evaluation leaves "
+                    "it out by loader.weight or loader.mean", samples, len(shares),
+                )  # fmt: skip
         return self._tails[key]
 
     # For the loader.
@@ -166,10 +197,6 @@ class Planner:
         if not isinstance(self._model, DistributedDataParallel) or not every or self._windows % every:
             return None
         return checksum(self._model)
-
-    def _difference(self) -> float:
-        assert self._model is not None
-        return replica_difference(self._model, self._exchange.group)
 
     def resume(self, step: int) -> None:
         """Goes on at `step` by this run's own first plan: its ranks and devices may be others."""

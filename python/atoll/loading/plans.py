@@ -3,6 +3,7 @@
 
 import bisect
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Plan:
     @property
     def total(self) -> int:
         return sum(self.batches)
+
+    def told(self) -> dict[str, Any]:
+        """What it is known by, as JSON can say it."""
+        return {"version": self.version, "first_step": self.first_step, "id": self.id, "factors": list(self.factors)}
 
 
 class PlanBook:

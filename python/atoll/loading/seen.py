@@ -21,6 +21,7 @@ class Seen:
     wall: float = 0.0
     exposed: float = NOT_MEASURED  # from the rank's last gradient to that of all ranks
     inside: float = 0.0  # in collectives, without waits for other islands
+    plans: float = 0.0  # a hash of what ranks must have alike of them
 
     def numbers(self) -> list[float]:
         return list(vars(self).values())

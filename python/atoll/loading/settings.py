@@ -13,7 +13,7 @@ from atoll.watching.options import Watch
 
 @dataclass(frozen=True)
 class Settings:
-    """Of atoll.DataLoader; equal on all ranks."""
+    """Of atoll.DataLoader; equal on all ranks, but for optimizer_bytes, watts and watch."""
 
     form: str = "normalised"
     """Of BalanceNet's policies: literal keeps the paper's own integers, which do not add up to the global batch."""

@@ -47,7 +47,9 @@ def check_order(of_state: int | None, own: int) -> None:
     if of_state is not None and of_state != own:
         raise ValueError(
             "the state is of a training whose epoch had its samples in another order: give the loader the same "
-            "dataset, shuffle, sampler and weights, or begin another epoch with set_epoch"
+            "dataset, shuffle, sampler and weights, or begin another epoch with set_epoch. A sampler that draws anew "
+            "each time, such as RandomSampler with a generator, cannot go on: give it a set_epoch that seeds it, or "
+            "give shuffle and seed instead"
         )
 
 

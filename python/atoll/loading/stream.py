@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Iterable datasets, read by position."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,21 +14,31 @@ class Stream(Dataset[Any]):
     """An iterable dataset behind the interface of a map-style one: its keys are (epoch, position), and positions grow.
 
     The protocol: every rank, and every worker of its loader, iterates over the same samples in the same order and keeps
-    those of its share. A dataset with `skip(iterator, count)` is asked to pass over others' samples; without it they
-    are read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over."""
+    those of its share. A dataset with `skip_samples(iterator, count)` is asked to pass over others' samples; without it
+    they are read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over.
+
+    Each process has an iterator of its own, also where it is forked while another one reads."""
 
     def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
         self._dataset, self._samples = dataset, samples
-        self._epoch: int | None = None
+        self._reading: tuple[int, int] | None = None  # an epoch, in a process
         self._next = 0
         self._iterator: Iterator[Any] = iter(())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the iterator, which can seldom be copied and belongs to one process."""
+        return {**vars(self), "_reading": None, "_next": 0, "_iterator": iter(())}
+
+    def anew(self) -> "Stream":
+        """The same samples, read by an iterator of its own."""
+        return Stream(self._dataset, self._samples)
 
     def __len__(self) -> int:
         return self._samples
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, position = key
-        if epoch != self._epoch or position < self._next:
+        if self._reading != (epoch, os.getpid()) or position < self._next:
             self._begin(epoch)
         self._pass_over(position - self._next)
         sample = next(self._iterator, End)
@@ -40,10 +51,10 @@ class Stream(Dataset[Any]):
         set_epoch = getattr(self._dataset, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-        self._epoch, self._iterator, self._next = epoch, iter(self._dataset), 0
+        self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self._dataset), 0
 
     def _pass_over(self, count: int) -> None:
-        skip = getattr(self._dataset, "skip", None)
+        skip = getattr(self._dataset, "skip_samples", None)
         if count and skip is not None:
             skip(self._iterator, count)
             return

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles on disk, by hardware and model, so that the next run need not measure again."""
 
+import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import os
 import platform
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
 from atoll.profiling.device import DeviceProfile
+from atoll.profiling.forward import Forward
 from atoll.profiling.room import total_bytes
 
 VERSION = 2
@@ -19,24 +24,36 @@ SIMULATED = ("ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")  # wh
 
 
 def folder() -> Path:
-    """ATOLL_CACHE, else XDG's cache folder."""
+    """ATOLL_CACHE, else XDG's cache folder. Raises OSError where this user has no folder of their own."""
     if named := os.environ.get("ATOLL_CACHE"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "atoll"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "atoll"
+    try:
+        return Path.home() / ".cache" / "atoll"
+    except RuntimeError as error:
+        raise FileNotFoundError(str(error)) from None
 
 
 def fingerprint(
-    model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int, accumulates: bool = False
-) -> str:
+    model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int, accumulates: bool = False,
+    forward: Forward | None = None,
+) -> str:  # fmt: skip
     """Equal where a measurement can be used again: device, versions, threads, ranks beside this one on its host, the
-    model's layers and parameters, whether gradients stay, and the shape of a sample. Hardware counts, not ranks: those
-    change between runs."""
-    shapes = [(name, list(value.shape), str(value.dtype)) for name, value in model.named_parameters()]
-    layers = [type(module).__qualname__ for module in model.modules()]
+    model's layers and parameters and which of them are trained, what is cast or computed twice, the code of the user's
+    forward pass, whether gradients stay, and the shape of a sample. Hardware counts, not ranks: those change between
+    runs."""
+    shapes = [(name, list(value.shape), str(value.dtype), value.requires_grad) for name, value in
+              model.named_parameters()]  # fmt: skip
+    layers = [
+        (type(module).__qualname__, getattr(module, "gradient_checkpointing", None) is True)  # as transformers name it
+        for module in model.modules()
+    ]
     facts = {
         "version": VERSION, "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
         "ranks_here": ranks_here, "layers": layers, "parameters": shapes, "training": model.training, "sizes": sizes,
-        "accumulates": accumulates, "memory": total_bytes(device),
+        "accumulates": accumulates, "memory": total_bytes(device), "autocast": _autocast(device),
+        "forward": None if forward is None else _function(forward),
         "sample": _shape(sample), "simulated": [os.environ.get(name) for name in SIMULATED],
     }  # fmt: skip
     text = json.dumps(facts, sort_keys=True)
@@ -53,14 +70,43 @@ def load(name: str) -> DeviceProfile | None:
 
 def save(name: str, profile: DeviceProfile) -> None:
     """Nothing happens where the folder cannot be written: measuring again is all that is lost."""
-    file = folder() / "profiles" / f"{name}.json"
-    part = file.with_suffix(f".{os.getpid()}.part")
-    try:
+    with contextlib.suppress(OSError):
+        file = folder() / "profiles" / f"{name}.json"
+        part = file.with_suffix(f".{os.getpid()}.part")
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(profile.to_json(), indent=1) + "\n")
-        part.replace(file)
-    except OSError:
-        part.unlink(missing_ok=True)
+        try:
+            part.write_text(json.dumps(profile.to_json(), indent=1) + "\n")
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _autocast(device: torch.device) -> str | None:
+    """To which type, where the loader is made inside torch.autocast."""
+    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
+        return None
+    return str(torch.get_autocast_dtype(device.type))
+
+
+def _function(function: Any) -> list[Any]:
+    """Its name and code; what it calls and holds is not in it."""
+    if isinstance(function, functools.partial):
+        return ["partial", *_function(function.func)]
+    function = inspect.unwrap(function)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(function, "__code__", getattr(type(function).__call__, "__code__", None))
+    return [name, None if code is None else _code(code)]
+
+
+def _code(code: CodeType) -> list[Any]:
+    """As JSON can say it, the same in each run."""
+    return [code.co_code.hex(), list(code.co_names), [_constant(value) for value in code.co_consts]]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def _hardware(device: torch.device) -> str:

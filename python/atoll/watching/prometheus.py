@@ -3,6 +3,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,10 @@ class Prometheus:
         try:
             self._server, self._thread = client.start_http_server(port, registry=registry)
         except OSError as error:
-            raise ValueError(f"{self} cannot listen: {error.strerror}: give a free port, or 0 for any") from None
+            raise ValueError(
+                f"{self} cannot listen: {error.strerror}: give a free port, or 0 for any; another atoll.DataLoader of "
+                "this process may have this one"
+            ) from None
         self.port = self._server.server_port
         os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
         log.info("Prometheus reads port %d", self.port)
@@ -44,6 +48,9 @@ class Prometheus:
         self._gauges.count(event)
 
     def close(self) -> None:
+        if threading.current_thread() is self._thread:  # collects garbage there, and cannot wait for itself
+            threading.Thread(target=self.close, name="atoll-watch").start()
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

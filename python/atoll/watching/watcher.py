@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever shows records and events."""
 
-import atexit
 import contextlib
 import logging
+import os
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -61,31 +62,37 @@ def _makers(watch: Watch) -> list[Callable[[], Watcher]]:
 
 class Watchers:
     """All watchers of one training; none on ranks other than 0. Constructing it raises what `watchers` does. Afterwards
-    nothing here raises: a watcher that fails is closed, with one warning."""
+    nothing here raises: a watcher that fails is closed, with one warning. All are closed when nobody holds this object
+    any more, at the latest when the process ends; of a process that was forked in between they are not."""
 
     def __init__(self, watch: Watch, rank: int) -> None:
         self.list = watchers(watch) if rank == 0 else []
-        if self.list:
-            atexit.register(self.close)
+        self._end = weakref.finalize(self, _end, self.list, os.getpid())
 
     def window(self, record: WindowRecord) -> None:
-        self._each(lambda watcher: watcher.window(record))
+        _each(self.list, lambda watcher: watcher.window(record))
 
     def event(self, event: PlanEvent) -> None:
-        self._each(lambda watcher: watcher.event(event))
+        _each(self.list, lambda watcher: watcher.event(event))
 
     def close(self) -> None:
         """Everything told so far is written. Later calls do nothing."""
-        atexit.unregister(self.close)
-        self._each(lambda watcher: watcher.close())
-        self.list = []
+        self._end()
 
-    def _each(self, tell: Callable[[Watcher], None]) -> None:
-        for watcher in list(self.list):
-            try:
-                tell(watcher)
-            except Exception as error:
-                self.list.remove(watcher)
-                with contextlib.suppress(Exception):
-                    watcher.close()
-                log.warning("%s stops, the training goes on: %s", watcher, error)
+
+def _end(of: list[Watcher], process: int) -> None:
+    if os.getpid() != process:
+        return
+    _each(of, lambda watcher: watcher.close())
+    of.clear()
+
+
+def _each(of: list[Watcher], tell: Callable[[Watcher], None]) -> None:
+    for watcher in list(of):
+        try:
+            tell(watcher)
+        except Exception as error:
+            of.remove(watcher)
+            with contextlib.suppress(Exception):
+                watcher.close()
+            log.warning("%s stops, the training goes on: %s", watcher, error)

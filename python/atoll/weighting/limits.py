@@ -40,18 +40,17 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
     return found
 
 
-@torch.no_grad()
 def depends_on_batch(
     loss: Callable[[nn.Module, Any], torch.Tensor], model: nn.Module, batch: Any, halves: list[Any]
 ) -> bool:
     """Whether the loss of a batch is not the mean of the losses of its halves, in evaluation mode. Then no weights make
-    uneven batches exact."""
+    uneven batches exact. Gradients are not switched off: the loss may need them."""
     modes = [(module, module.training) for module in model.modules()]  # a user may have frozen some
     model.eval()
     try:
-        whole = float(loss(model, batch))
-        mean = sum(float(loss(model, half)) for half in halves) / len(halves)
+        whole, *parts = [float(torch.as_tensor(loss(model, each)).detach()) for each in (batch, *halves)]
     finally:
         for module, training in modes:
             module.training = training
+    mean = sum(parts) / len(parts)
     return abs(whole - mean) > TOLERANCE * max(abs(whole), abs(mean))

@@ -2,6 +2,8 @@
 """Whether ranks still hold the same model. Unlike devices round unlike in their optimizers, and nothing corrects that:
 DistributedDataParallel sends parameters once, at the beginning."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,18 +26,28 @@ def checksum(model: nn.Module) -> int:
 
 @torch.no_grad()
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
-    """The largest difference between ranks in any parameter, relative to the largest parameter; 0 where all hold the
-    same. Collective; costs two reductions of the model's size."""
+    """The largest difference between ranks in any parameter, relative to the largest finite parameter; 0 where all hold
+    the same, infinite where one is not finite on some ranks only. Collective; costs two reductions of the model's
+    size."""
     largest, difference = 0.0, 0.0
     for parameter in model.parameters():
         if parameter.numel() == 0:
             continue
-        high, low = parameter.detach().clone(), parameter.detach().clone()
+        own = parameter.detach()
+        # A reduction may lose what is not a number, and no difference to it can be told.
+        high = own.masked_fill(own.isnan(), math.inf) if own.is_floating_point() else own.clone()
+        low = high.clone()
         dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
         dist.all_reduce(low, dist.ReduceOp.MIN, group=group)
-        difference = max(difference, float((high - low).max()))
-        largest = max(largest, float(high.abs().max()), float(low.abs().max()))
+        difference = max(difference, float((high - low).masked_fill(high == low, 0).max()))
+        largest = max(largest, _largest(high), _largest(low))
+    if math.isinf(difference):
+        return difference
     return difference / largest if largest else 0.0
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.masked_fill(values.isinf(), 0).abs().max())
 
 
 @torch.no_grad()

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What atoll.DataLoader cannot work with is an error on every rank, which says what would do."""
 
+import ast
+import inspect
 import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import IterableDataset, RandomSampler
 
 import atoll
 from atoll.loading import loader as loader_module
 from client_ranks import on_layouts
-from test_loader import BATCH, SAMPLES, UNMEASURED, check_exactly_once, dataset, train, wrapped
+from support import warnings_of_plans
+from test_loader import BATCH, SAMPLES, UNMEASURED, check_exactly_once, dataset, on_all_ranks, train, wrapped
 from training import network
 
 Options = dict[str, Any]
@@ -49,6 +53,7 @@ ALIKE: list[tuple[Options, type[Exception], str]] = [
     ({"max_batch": 0}, ValueError, "max_batch=0: give at least 1"),
     ({"micro_batch": 0}, ValueError, "micro_batch=0: give at least 1"),
     ({"batch_size": 3}, ValueError, "batch_size cannot be given: the plan sizes the batches"),
+    ({"num_workers": 2, "in_order": False}, ValueError, "in_order=False cannot be given: .*leave it out"),
     ({"drop_last": True, "global_batch": 200}, ValueError, "leaves no step: an epoch has 157 samples, a step 200; low"),
     ({"sampler": []}, ValueError, "the sampler gives no sample"),
     ({"sampler": [5, SAMPLES]}, ValueError, "the sampler gave index 157, the dataset has 157 samples: give 0 to 156"),
@@ -116,6 +121,32 @@ def test_what_ranks_do_not_have_alike(rank: int, size: int) -> None:
             make({})
 
 
+# What rank 0 gives, and what rank 1 does.
+MAY_DIFFER: dict[str, tuple[Any, Any]] = {
+    "optimizer_bytes": (1 << 20, None),
+    "watts": ((300.0, 60.0), None),
+    "watch": (atoll.Watch(live=False), atoll.Watch()),
+}
+
+
+def said_to_differ() -> set[str]:
+    """Settings of whose documentation this is part."""
+    (made,) = ast.parse(inspect.getsource(atoll.Settings)).body
+    assert isinstance(made, ast.ClassDef)
+    return {
+        ast.unparse(field.target)
+        for field, text in itertools.pairwise(made.body)
+        if isinstance(field, ast.AnnAssign) and "May differ between ranks" in ast.unparse(text)
+    }
+
+
+@on_layouts("AA")
+def test_settings_that_may_differ(rank: int, size: int) -> None:
+    assert set(MAY_DIFFER) == said_to_differ()
+    for name, values in MAY_DIFFER.items():
+        make({"settings": atoll.Settings(measure=False, **{name: values[rank]})})
+
+
 @on_layouts("AA")
 def test_what_one_rank_cannot_use(rank: int, size: int) -> None:
     for options, said in OF_ONE:
@@ -129,6 +160,20 @@ def test_caps_without_weights(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"max_batch makes the shares \[5, 19\] uneven"):
         make({"model": None, "policy": "equal", "max_batch": 5 if rank == 0 else None})
     assert make({"model": None, "policy": "equal", "max_batch": 12}).batch_sizes() == [12, 12]
+
+
+@on_layouts("AA")
+def test_a_last_step_without_weights(rank: int, size: int) -> None:
+    """A rank that gets none of its samples is said to train on one; means are exact."""
+    with warnings_of_plans() as said:
+        loader = make({"model": None, "policy": "equal", "dataset": dataset(BATCH + 1)})
+        found = [(loader.weight, loader.mean(numbers.double().mean()).item()) for _, _, numbers in loader]
+    assert any("has 1 samples for 2 ranks" in text and "drop_last=True" in text for text in said) == (rank == 0)
+    weights, means = zip(*found, strict=True)
+    assert [sum(of_step) for of_step in zip(*on_all_ranks(weights), strict=True)] == [1.0, 1.0]
+    assert sorted(on_all_ranks(weights[1])) == [0.0, 1.0]
+    order = atoll._C.permutation(BATCH + 1, 0, 0).double()
+    assert means == pytest.approx((order[:BATCH].mean().item(), order[BATCH].item()))
 
 
 @on_layouts("AA")
@@ -199,6 +244,14 @@ def test_states_of_another_order(rank: int, size: int) -> None:
     short.load_state_dict(state)
     with pytest.raises(ValueError, match="position is 48, an epoch has 30 samples"):
         next(iter(short))
+
+
+@on_layouts("AA")
+def test_a_sampler_that_draws_anew_each_time(rank: int, size: int) -> None:
+    drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
+    loader, _ = middle(sampler=drawn)
+    with pytest.raises(ValueError, match=r"in another order: .* such as RandomSampler with a generator, cannot go on"):
+        next(iter(loader))
 
 
 @on_layouts("AA")

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans follow the training's times, change at the same step on all ranks, and lose or repeat nothing."""
 
+import gc
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -86,6 +90,35 @@ def test_frozen_plans_stay(rank: int, size: int) -> None:
     loader.planner.freeze()
     train(model, loader, 1)
     assert len(loader.planner.history()) == 1
+
+
+def train_until_frozen(model: nn.Module, loader: atoll.DataLoader, freezes_at: int | None) -> None:
+    if freezes_at == 0:
+        loader.planner.freeze()
+    for step, (inputs, targets, _) in enumerate(loader, start=1):
+        if step == freezes_at:
+            loader.planner.freeze()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+
+
+@on_layouts("AA")
+def test_plans_that_are_not_alike_are_refused(rank: int, size: int) -> None:
+    """One rank would keep a plan that others change, or has begun anew."""
+    settings = atoll.Settings(measure=False, update_interval=2, patience=1)
+    for freezes_at in (0, 3):
+        model = wrapped()
+        loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
+        Paced(rank, slow_later).put_into(loader)
+        with pytest.raises(ValueError, match="whether plans are frozen differs: true on rank 0; false on rank 1"):
+            train_until_frozen(model, loader, freezes_at if rank == 0 else None)
+        assert loader.state_dict()["steps"] == (4 if freezes_at else 0)
+    model = wrapped()
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    train(model, loader, 1)
+    if rank == 1:
+        loader.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r'the newest plan differs: .*"first_step": 0.*rank 0; .*: 7.*rank 1. All'):
+        next(iter(loader))
 
 
 @on_layouts("ABA")
@@ -186,3 +219,76 @@ def test_what_weights_cannot_make_exact_is_said(rank: int, size: int) -> None:
     with warnings_of_plans() as caught:
         atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(measure=False))
     assert not caught
+
+
+def with_penalty(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Needs gradients, and is no mean over samples."""
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    return loss + sum(gradient.square().sum() for gradient in gradients)
+
+
+def of_all_ranks(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Needs the others."""
+    everyone = torch.tensor(float(len(batch[0])))
+    dist.all_reduce(everyone)
+    return nn.functional.cross_entropy(model(batch[0]), batch[1]) * everyone / everyone
+
+
+def only_in_training(model: nn.Module, batch: Any) -> torch.Tensor:
+    if not model.training:
+        raise KeyError("loss")
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+@on_layouts("AA")
+def test_asking_what_a_loss_is_ends_no_training(rank: int, size: int) -> None:
+    for forward, said in ((with_penalty, "not the mean over its samples"), (of_all_ranks, ""), (only_in_training, "")):
+        model = wrapped()
+        with warnings_of_plans() as caught:
+            loader = atoll.DataLoader(dataset(), BATCH, model=model,
+                                      settings=atoll.Settings(measure=False, forward=forward))  # fmt: skip
+        assert said in " ".join(caught) if said and rank == 0 else not caught
+        check_exactly_once(train(model, loader, 1))
+
+
+class Restless(Numbers):
+    """Draws something for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        draw()
+        return super().__getitem__(index)
+
+
+def draw() -> list[float]:
+    return [random.random(), numpy.random.random(), torch.rand(()).item()]
+
+
+@on_layouts("AA", "ab")
+def test_measuring_moves_no_random_numbers_on(rank: int, size: int) -> None:
+    for settings in (atoll.Settings(reuse=False), atoll.Settings(), atoll.Settings(measure=False, forward=sum_loss)):
+        model, drawn = wrapped(), []
+        for makes_loader in (False, True):
+            random.seed(rank)
+            numpy.random.seed(rank)
+            torch.manual_seed(rank)
+            if makes_loader:
+                atoll.DataLoader(Restless(), BATCH, model=model, settings=settings)
+            drawn.append(draw())
+        assert drawn[0] == drawn[1]
+
+
+@on_layouts("AA")
+def test_a_port_is_free_again_with_its_loader(rank: int, size: int) -> None:
+    """At once: no cycle keeps the loader."""
+    model, port = wrapped(), 0
+    gc.disable()
+    try:
+        for _ in range(2):
+            settings = atoll.Settings(measure=False, update_interval=2, watch=Watch(live=False, prometheus=port))
+            loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
+            train(model, loader, 1)
+            port = loader.planner._follower.watchers.list[0].port if rank == 0 else 0
+            del loader
+    finally:
+        gc.enable()

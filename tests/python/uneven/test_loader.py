@@ -101,7 +101,7 @@ class Flow(IterableDataset[Any]):
     def __init__(self, skips: bool) -> None:
         self._data = dataset()
         if skips:
-            self.skip = lambda iterator, count: next(itertools.islice(iterator, count - 1, count))
+            self.skip_samples = lambda iterator, count: next(itertools.islice(iterator, count - 1, count))
 
     def __iter__(self) -> Any:
         return iter(self._data)

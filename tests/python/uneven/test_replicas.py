@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that no longer hold the same model are seen, and can be aligned."""
 
+import math
+
 import torch
 
 from atoll.weighting.replicas import align_replicas, checksum, replica_difference
@@ -24,3 +26,16 @@ def test_one_bit_is_seen(rank: int, size: int) -> None:
     assert abs(replica_difference(model) - 1e-9 / largest) < 1e-12
     align_replicas(model)
     assert len(set(on_all_ranks(checksum(model)))) == 1
+
+
+@on_layouts("AAA", "aCb")
+def test_what_is_not_finite_is_a_difference_unless_all_have_it(rank: int, size: int) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        model = network(place=device())
+        weight = next(model.parameters())
+        with torch.no_grad():
+            weight[0, 0] = value if rank == 1 else 1.0
+        assert replica_difference(model) == math.inf
+        with torch.no_grad():
+            weight[0, 0] = value
+        assert replica_difference(model) == 0

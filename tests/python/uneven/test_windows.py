@@ -91,3 +91,30 @@ def test_the_last_window() -> None:
 def test_parts_needed() -> None:
     assert parts_needed([10, 0, 7], [4, 2, None], alike=False) == [3, 1, 1]
     assert parts_needed([10, 0, 7], [4, 2, None], alike=True) == [3, 3, 3]
+
+
+class SmallerLater:
+    """Plans whose global batch becomes smaller with a step."""
+
+    def __init__(self) -> None:
+        self.changes_at = 1000
+
+    def samples(self, step: int) -> int:
+        return 10 if step < self.changes_at else 4
+
+    def cut(self, step: int, samples: int) -> tuple[list[int], int]:
+        return [samples], 1
+
+
+def test_what_is_dropped_stays_dropped() -> None:
+    """When plans with smaller steps are made, one rank's workers have reached the end of the epoch, another's have
+    not."""
+    shares = SmallerLater()
+    ahead, behind = (Feed(shares, 0, drop_last=True) for _ in range(2))
+    for feed in (ahead, behind):
+        feed.begin(torch.arange(25), 0, 0, None)
+    assert len(list(ahead)) == 2
+    steps = iter(behind)
+    next(steps)
+    shares.changes_at = max(ahead.next_step, behind.next_step)
+    assert len(list(steps)) == 1
