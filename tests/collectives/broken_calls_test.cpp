@@ -56,8 +56,7 @@ TEST(BrokenCalls, ASubmittedCallWithoutAThreadIsRefusedWhole) {
   auto ranks = make();
   {
     const NoNewThreads none;
-    expect_unavailable(
-        [&] { ranks.group(0).submit(all_reduce(refused), [&](std::exception_ptr) { ++completions; }); });
+    expect_unavailable([&] { ranks.group(0).submit(all_reduce(refused), [&](std::exception_ptr) { ++completions; }); });
   }
   ranks.run_ok([](Group& group) { expect_sum(group, true); });
   EXPECT_EQ(completions, 0);

@@ -75,10 +75,9 @@ class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoi
 
   /// Rank 0 receives `bytes` with `tag`, into memory with a guard behind it.
   void post(std::size_t bytes, std::uint64_t tag = kTag) {
-    ranks_->group(0).receive(1, tag, DataType::kUInt8, std::span(memory_).first(bytes), {},
-                             [this](std::exception_ptr error, int) {
-                               error ? done_.set_exception(error) : done_.set_value();
-                             });
+    ranks_->group(0).receive(
+        1, tag, DataType::kUInt8, std::span(memory_).first(bytes), {},
+        [this](std::exception_ptr error, int) { error ? done_.set_exception(error) : done_.set_value(); });
   }
 
   void expect_protocol_error(const std::string& part) {

@@ -193,8 +193,8 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
     give_up(error);
   } catch (const std::exception& broken) {
     // Of the input's device, or no memory: the peers wait for this rank all the same.
-    give_up(Error(ErrorKind::kUnavailable, describe(signature, elements) + " on rank " + std::to_string(options.rank) +
-                                               ": " + broken.what()));
+    give_up(Error(ErrorKind::kUnavailable,
+                  describe(signature, elements) + " on rank " + std::to_string(options.rank) + ": " + broken.what()));
   }
 }
 
