@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
+#include <vector>
 
+#include "atoll/plan/layer_cuts.h"
 #include "atoll/plan/operators.h"
+#include "atoll/plan/weight_game.h"
 
 namespace atl::plan {
 
-/// Seconds that no plan undercuts, and which resources make it so: shares of 1. A half-duplex link has one weight, in both.
+/// Seconds that no plan undercuts, and the weights of what keeps it from that, which add up to 1. A half-duplex link
+/// has one weight, the same in `up` and `down`.
 struct FluidBound {
   double seconds = 0;
   double robot = 0;
@@ -17,33 +20,42 @@ struct FluidBound {
   int cuts = 0;  ///< minimum cuts that were needed
 };
 
-/// Lower bounds on the time of any plan of a graph over any link: whatever regions it splits, in whatever order, streamed or
-/// not. Robot, server and link are each busy for no longer than the plan takes. For any weights of the three that add up to 1,
-/// the weighted sum of their times is therefore a bound, and its least over all plans, with operators divided at will, is a
-/// minimum cut (CutGraph). The bound is the largest over all weights, found by cutting planes (Kelley, "The cutting-plane
-/// method for solving convex programs", 1960): solve the small problem over the plans known so far, add the cheapest plan at
-/// its weights, until nothing is gained beyond a millionth.
+/// Lower bounds on simulate(...).seconds for any shares and chunks. Robot, server and link are each busy for no
+/// longer than a plan takes; so for any weights of the three that add up to 1, the weighted sum of their times is
+/// a bound, and the least such sum, over all plans that divide operators at will, is a minimum cut (CutGraph). The
+/// bound is the largest over all weights, by cutting planes (Kelley, "The cutting-plane method for solving convex
+/// programs", 1960): solve the small linear program of the plans known so far, add the cheapest plan at its weights,
+/// until that gains less than a millionth.
 ///
-/// It rests on this: a side that computes a share of an operator's rows needs at least that share of its operands' rows. Where
-/// Operand::needed asks for less (a slice, a stride that skips rows, padding), the bound is lowered by what the cut's
-/// dual solution says that may save. Latency counts: on the server's time twice, on the link's once or twice.
+/// This counts on a side that computes a share of an operator's rows to need at least that share of its operands'
+/// rows. Where Operand::needed asks for less (slices, strides that skip rows, padding), the bound is lowered by what
+/// that can save, as the cut's multipliers say. A plan that uses the server waits for two latencies, and its server
+/// too; a half-duplex link waits for one, each direction of another link for two.
 class FluidBounds {
  public:
-  /// Looks at every operand of every row once. The graph must pass check() and outlive this.
+  /// Asks every operand once per row. The graph must pass check() and outlive this.
   explicit FluidBounds(const OperatorGraph& graph);
-  FluidBounds(FluidBounds&&) noexcept;
-  FluidBounds& operator=(FluidBounds&&) noexcept;
-  ~FluidBounds();
 
-  /// Plans found for one link are kept and save cuts for the next. Error(kInvalidArgument) as check(link).
+  /// What was found for one link saves cuts for the next. Error(kInvalidArgument) as check(link).
   FluidBound at(const LinkCost& link);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void look_at_rows();
+  // Amounts are of the robot, the server, the way up (of a half-duplex link: both ways) and the way down.
+  Amounts column(const Totals& totals, const LinkCost& link) const;
+  LayerCut cheapest(const Amounts& weights, const LinkCost& link);
+  double certified(const Amounts& weights, const LinkCost& link);
+
+  const OperatorGraph& graph_;
+  CutGraph cuts_;
+  std::vector<Totals> known_;                // of plans
+  double local_seconds_ = 0;                 // of the rows that are needed, on the robot
+  bool is_proportional_ = true;              // nothing is spared
+  std::vector<double> idle_;                 // by operator: the share of its rows that nobody needs
+  std::vector<std::vector<double>> spared_;  // by operator and operand: by how much the share needed can be smaller
 };
 
-/// FluidBounds(graph).at(link), for one link.
+/// For one link. Error(kInvalidArgument) as check().
 FluidBound fluid_bound(const OperatorGraph& graph, const LinkCost& link);
 
 }  // namespace atl::plan

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "atoll/plan/min_cut.h"
@@ -36,51 +37,59 @@ struct Totals {
 struct LayerCut {
   std::vector<Share> shares;
   Totals totals;
-  double value = 0;  ///< price of the totals
+  double value = 0;  ///< of the minimum cut, which is the price of the totals
 };
 
-/// The plans of a graph with whole operators, as cuts: the input's side is the robot. Two nodes stand for an operator, "the
-/// server computes it" and "the robot does not"; an uncut edge makes sure that somebody does. Computing cuts an edge, and so
-/// does sending a tensor, once per direction however many operators want it. This is the construction of Hu et al.,
-/// "Dynamic adaptive DNN surgery for inference acceleration on the edge" (DADS, 2019), with operators that both sides compute.
-/// The graph must pass check() and outlive this.
+/// The plans of a graph that keep operators whole, as cuts. Two nodes stand for an operator: "the server computes
+/// it" and "the robot does not". An uncut edge sees to it that somebody does; computing cuts an edge, and so does
+/// sending a tensor, once per direction however many operators want it. The construction is that of Hu et al.,
+/// "Dynamic adaptive DNN surgery for inference acceleration on the edge" (2019), with operators that both sides
+/// compute. The graph must pass check() and outlive this.
 class CutGraph {
  public:
   explicit CutGraph(const OperatorGraph& graph);
 
-  /// The plan of the least price; of several, the one with the least on the server.
+  /// The plan of the least price; of several, one with as little as possible on the server.
   LayerCut cheapest(const CutWeights& weights);
-  /// Whether anybody wants the operator's output: it is an output, or one is computed from it.
-  bool is_wanted(int operator_index) const { return wanted_[static_cast<std::size_t>(operator_index)]; }
+  /// Everything that is wanted on one side.
+  LayerCut everything_on(Side side) const;
+  /// Whether the operator is an output, or one is computed from it.
+  bool is_wanted(int index) const { return wanted_[static_cast<std::size_t>(index)]; }
 
-  /// For certificates about plans that are not whole: what the last cheapest() loads on the condition that somebody computes an
-  /// operator, and on the two that its operand number `operand` is at hand, on the server and on the robot.
-  struct Load {
-    std::vector<double> coverage;               // by operator
-    std::vector<std::vector<double>> operands;  // by operator and operand, both sides together
+  /// The multipliers of a cut's conditions: by how much its value falls per unit that a condition is relaxed,
+  /// at most.
+  struct Multipliers {
+    std::vector<double> computed;               ///< by operator: somebody computes it
+    std::vector<std::vector<double>> operands;  ///< by operator and operand: who computes one has the other, both sides
   };
-  Load load();
-  /// Drops the condition that an operand is at hand, or takes it up again. Cuts then need no longer be plans, their values
-  /// are bounds.
-  void set_operand_required(int operator_index, int operand, bool required);
+  /// Of the last cheapest().
+  Multipliers multipliers();
+  /// Drops the condition that whoever computes the operator has this operand, or takes it up again. Without it,
+  /// a value is still a bound, and a plan need not be one.
+  void set_required(int index, int operand, bool is_required);
 
  private:
+  struct Nodes {
+    int robot = 0;   // on the source's side: the robot does not compute it
+    int server = 0;  // on the source's side: the server computes it
+  };
   struct OperandEdges {
     int up = -1;
     int down = -1;
-    bool carries_up = false;  // the edge itself is the sending, not a condition behind it
-    bool carries_down = false;
     bool is_required = true;
   };
-  struct Nodes {
-    int robot = -1;   // on the source's side: the robot does not compute it
-    int server = -1;  // on the source's side: the server computes it
+  struct OperatorEdges {
+    int robot = -1;
+    int server = -1;
+    int computed = -1;
+    int up = -1;
+    int down = -1;
   };
+  using Consumers = std::vector<std::pair<int, int>>;  // operator and number of its operand
 
-  void add_operator(int index);
-  void add_sending(int index, const std::vector<std::pair<int, int>>& consumers);
+  void add_sending(int index, const Consumers& consumers);
   void set_weights(const CutWeights& weights);
-  LayerCut plan_of(const MinCut& cut) const;
+  LayerCut plan_of(std::vector<bool> robot, std::vector<bool> server) const;
 
   const OperatorGraph& graph_;
   FlowNetwork network_;
@@ -89,27 +98,30 @@ class CutGraph {
   std::vector<bool> wanted_;
   std::vector<bool> is_output_;
   std::vector<Nodes> nodes_;
-  std::vector<int> robot_edges_, server_edges_, coverage_edges_, up_edges_, down_edges_;  // -1: none
-  std::vector<std::vector<OperandEdges>> operands_;
+  std::vector<OperatorEdges> edges_;
+  std::vector<std::vector<OperandEdges>> operand_edges_;
 };
 
-/// Every operator whole on one side. Inputs stay with the robot. The graph must pass check().
+/// Every operator whole on one side, wanted or not. Inputs stay with the robot. The graph must pass check().
 std::vector<Share> everything_on(Side side, const OperatorGraph& graph);
 
-/// The seconds of a plan of whole operators that run one after the other, sending included, with the latency once for each
-/// direction that is used.
+/// The seconds of a plan of whole operators that run one after the other, sending included, with the latency once
+/// for each direction that is used.
 double serial_seconds(const Totals& totals, const LinkCost& link) noexcept;
-
-/// The plan of the least serial_seconds with whole operators: everything on the robot, or the minimum cut. Exact without latency;
-/// with it, a cut that saves a direction is compared as everything on the robot only. Error(kInvalidArgument) as check().
-std::vector<Share> best_layer_cut(const OperatorGraph& graph, const LinkCost& link);
-
-/// The plan with whole operators that costs the robot the least energy and takes at most `deadline` serial_seconds: the best of
-/// the lower envelope of energy over time, whose corners are minimum cuts for some price of a second (Lagrange multipliers,
-/// so plans inside the envelope are missed). When no such plan meets the deadline, the one of the least seconds.
-std::vector<Share> energy_cut(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, double deadline);
-
 /// The robot's joules in serial_seconds.
 double serial_joules(const Totals& totals, const LinkCost& link, const RobotPower& power) noexcept;
+
+/// The plan of whole operators of the least serial_seconds. Exact without latency; with it, the best of everything
+/// on the robot and the plan that is best without. Error(kInvalidArgument) as check().
+std::vector<Share> best_layer_cut(const OperatorGraph& graph, const LinkCost& link);
+/// The same for many links of one graph; the link must pass check().
+LayerCut best_layer_cut(CutGraph& cuts, const LinkCost& link);
+
+/// The plan of whole operators with the least serial_joules that takes at most `deadline` serial_seconds, among
+/// those on the lower envelope of energy over time: these are minimum cuts for some price of a second, found
+/// by bisection. Plans inside the envelope, which may be better, are missed. When the deadline cannot be met,
+/// best_layer_cut. Error(kInvalidArgument) as check().
+std::vector<Share> energy_cut(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
+                              double deadline);
 
 }  // namespace atl::plan

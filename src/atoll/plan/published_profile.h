@@ -9,18 +9,21 @@
 
 namespace atl::plan {
 
-/// A model that was profiled operator by operator on a robot and a server.
+/// A model whose operators were timed on a robot and a server.
 struct PublishedProfile {
   std::string model;
   OperatorGraph graph;
-  std::int64_t input_values = 0;  ///< numbers in the input, each a pixel's channel or a voxel
+  std::int64_t input_values = 0;           ///< channels of pixels, or voxels
+  std::int64_t input_bytes_per_value = 0;  ///< as the authors send them
 };
 
-/// Reads the JSON of a file of tests/data/intradp/profiles, whose README describes it. Layers without an output and those that
-/// the authors excluded are left out: their consumers take their operands, and their time goes to the first operand's operator,
-/// or when that is an input, to the next layer that runs. The rows of an operator are those of the dimension that the authors split;
-/// a share of its rows needs the same share of its operands' rows. `input_bytes` replaces what the authors send, for another
-/// encoding. Error(kInvalidArgument) that names the layer and the key; also for a profile without the server's times.
+/// Reads a profile published with Intra-DP; tests/data/intradp/README.md describes the JSON. Layers without an
+/// output and those that the authors exclude are left out: who uses them takes their operands, and their time goes to
+/// the operator of their first operand, or when that is the input, to the next layer. An operator's rows are those
+/// of the dimension that the authors split; a share of them needs the same share of its operands' rows, without a
+/// halo. Nothing is fixed in the costs. A single output has the bytes that the authors send. `input_bytes` replaces
+/// what they send for the input. Error(kInvalidArgument) that names the layer and the key, as for profiles without
+/// the server's times.
 PublishedProfile published_profile(const std::string& json, std::optional<std::int64_t> input_bytes = {});
 
 }  // namespace atl::plan
