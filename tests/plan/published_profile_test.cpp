@@ -65,7 +65,8 @@ PublishedProfile profile_of(const Row& row) {
 }
 
 // They were computed elsewhere from the same files, without latency, on a link of the same decimal Mbit/s for both
-// directions together, and are printed with one decimal.
+// directions together, and are printed with one decimal. Only the bounds of
+// the detector with in-place operators differ by more than that rounding, by 0.1 %: their consumers take the operands here.
 TEST(PublishedProfile, TheDerivedBoundsAreReproduced) {
   const std::vector<Row> rows = derived_bounds();
   ASSERT_EQ(rows.size(), 60U);
@@ -75,7 +76,7 @@ TEST(PublishedProfile, TheDerivedBoundsAreReproduced) {
     const LinkCost link{rate, rate, 0, true};
     CutGraph cuts(profile.graph);
     const auto expect_near = [&](const char* what, double seconds, double ms) {
-      EXPECT_NEAR(seconds * 1e3, ms, 0.01 * ms + 0.15)
+      EXPECT_NEAR(seconds * 1e3, ms, 0.001 * ms + 0.06)
           << what << " of " << row.profile << (row.is_packed ? ", packed" : "") << " at " << row.mbps << " Mbit/s";
     };
     expect_near("local", profile.graph.robot_seconds(), row.local_ms);

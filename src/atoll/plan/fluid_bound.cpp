@@ -88,18 +88,22 @@ void FluidBounds::look_at_rows() {
     idle_[i] = 1 - static_cast<double>(computed) / static_cast<double>(each.rows);
     local_seconds_ += each.robot.seconds(computed);
     is_proportional_ = is_proportional_ && (computed == each.rows || each.operands.empty());
+    std::vector<bool> needs_any(wanted.size(), each.operands.empty());
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
       if (!operand.needed) {
         if (computed > 0) mark_all(operand.producer);
+        needs_any.assign(wanted.size(), true);
         continue;
       }
       const std::int64_t rows = graph_.operators[place(operand.producer)].rows;
       const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);
       mark(needed, wanted, marks[place(operand.producer)]);
+      for (std::size_t row = 0; row < needed.size(); ++row) needs_any[row] = needs_any[row] || !needed[row].is_empty();
       spared_[i][k] = most_spared(needed, rows);
       is_proportional_ = is_proportional_ && spared_[i][k] == 0;
     }
+    if (std::find(needs_any.begin(), needs_any.end(), false) != needs_any.end()) waits_ = 1;
   }
 }
 
@@ -107,9 +111,9 @@ void FluidBounds::look_at_rows() {
 Amounts FluidBounds::column(const Totals& totals, const LinkCost& link) const {
   const double up = totals.up_bytes / link.up_bytes_per_second;
   const double down = totals.down_bytes / link.down_bytes_per_second;
-  const double server = totals.server_seconds + 2 * link.latency;
+  const double server = totals.server_seconds + waits_ * link.latency;
   if (link.is_half_duplex) return {totals.robot_seconds, server, up + down + link.latency, 0};
-  return {totals.robot_seconds, server, up + 2 * link.latency, down + 2 * link.latency};
+  return {totals.robot_seconds, server, up + waits_ * link.latency, down + waits_ * link.latency};
 }
 
 LayerCut FluidBounds::cheapest(const Amounts& weights, const LinkCost& link) {

@@ -29,8 +29,9 @@ struct FluidBound {
 ///
 /// This counts on a side that computes a share of an operator's rows to need at least that share of its operands'
 /// rows. Where Operand::needed asks for less (slices, strides that skip rows, padding), the bound is lowered by what
-/// that can save, as the cut's multipliers say. A plan that uses the server waits for two latencies, and its server
-/// too; a half-duplex link waits for one, each direction of another link for two.
+/// that can save, as the cut's multipliers say. A plan that uses the server waits for two latencies, and so do its
+/// server and each direction of the link; a half-duplex link waits for one. Where rows are computed from nothing, all wait
+/// for one.
 class FluidBounds {
  public:
   /// Asks every operand once per row. The graph must pass check() and outlive this.
@@ -51,6 +52,7 @@ class FluidBounds {
   std::vector<Totals> known_;                // of plans
   double local_seconds_ = 0;                 // of the rows that are needed, on the robot
   bool is_proportional_ = true;              // nothing is spared
+  double waits_ = 2;                         // latencies of a plan that uses the server: to it, and back
   std::vector<double> idle_;                 // by operator: the share of its rows that nobody needs
   std::vector<std::vector<double>> spared_;  // by operator and operand: by how much the share needed can be smaller
 };

@@ -180,7 +180,7 @@ MinCut FlowNetwork::min_cut(int source, int sink) {
     candidates.pop_back();
     if (labels_[at(node)] != highest_ || demands_[at(node)] <= least_) continue;
     discharge(node);
-    if (raised_ >= nodes()) relabel_all();
+    if (2 * raised_ >= nodes()) relabel_all();
   }
   return result();
 }
