@@ -17,6 +17,7 @@ using test::each_layer_plan;
 using test::input_of;
 using test::Needs;
 using test::refusal;
+using test::trimmed;
 using test::whole_totals;
 
 double least_sum(const std::vector<Amounts>& columns, const Amounts& weights) {
@@ -78,7 +79,8 @@ TEST(FluidBound, NoPlanIsFaster) {
       ASSERT_GE(bound, 0);
       double fastest = HUGE_VAL;
       const auto expect_slower = [&](const std::vector<Share>& shares, int chunks) {
-        const double seconds = simulate(graph, link, {}, shares, chunks).seconds;
+        const double seconds = simulate(graph, link, {}, trimmed(graph, shares), chunks).seconds;
+        ASSERT_LE(bound, simulate(graph, link, {}, shares, chunks).seconds * (1 + 1e-9) + 1e-12);
         ASSERT_LE(bound, seconds * (1 + 1e-9) + 1e-12) << i << ", " << chunks << " chunks";
         fastest = std::min(fastest, seconds);
       };
@@ -148,7 +150,8 @@ TEST(FluidBound, WhatOneLinkShowedServesTheNext) {
 // Robot and server halve one operator; each is as busy as the other.
 TEST(FluidBound, OfOneOperator) {
   OperatorGraph graph;
-  graph.operators = {input_of(100, 0), {"conv", 100, 0, {0, 0.03}, {0, 0.01}, {test::operand_of(0, 100, 1, 1, 2)}}};
+  graph.operators = {input_of(100, 0),
+                     {"conv", 100, 0, {0, 0.03}, {0, 0.01}, {test::operand_of(0, 100, 1, 1, 2)}}};
   graph.outputs = {1};
   const FluidBound bound = fluid_bound(graph, {1, 1, 0, true});
   EXPECT_NEAR(bound.seconds, 0.75, 1e-6);  // 3 r = 1 s, r + s = 1
@@ -188,6 +191,34 @@ TEST(FluidBound, RowsThatAreSkippedCostLittle) {
     EXPECT_LE(bound, of_whole * (1 + 1e-9));
     EXPECT_GE(bound, 0.95 * of_whole) << rate;
   }
+}
+
+// The fastest plan in each of these sends, or computes, a small part of what a share of the rows would say.
+TEST(FluidBound, CountsOnlyWhatIsNeeded) {
+  const auto expect = [](const OperatorGraph& graph, const std::vector<Share>& shares, double seconds) {
+    check(graph);
+    const LinkCost link{1000, 1000, 0, true};
+    const double fastest = simulate(graph, link, {}, shares).seconds;
+    ASSERT_NEAR(fastest, seconds, 1e-9);
+    const FluidBound bound = fluid_bound(graph, link);
+    EXPECT_LE(bound.seconds, fastest * (1 + 1e-9));
+    EXPECT_GT(bound.seconds, 0);
+  };
+  OperatorGraph graph;
+  graph.outputs = {2};
+  const Operator head{"head", 10, 0, {0, 10}, {0, 0.001}, {test::operand_of(1, 10, 1, 0, 1)}};
+  // A slice of the input: 100 of 1000 bytes.
+  graph.operators = {input_of(100, 1000), {"slice", 10, 1000, {}, {}, {test::operand_of(0, 100, 1, 0, 1)}}, head};
+  expect(graph, trimmed(graph, everything_on(Side::kServer, graph)), 0.1 + 0.01);
+  // A slice of what costs something: 10 of 100 rows.
+  graph.operators = {input_of(100, 0), {"conv", 100, 1000, {0, 10}, {0, 0.1}, {test::operand_of(0, 100, 1, 0, 1)}},
+                     head};
+  graph.operators[2].operands = {test::operand_of(1, 100, 1, 0, 1)};
+  expect(graph, trimmed(graph, everything_on(Side::kServer, graph)), 1 + 0.01);
+  // Padding: the server computes it from nothing.
+  graph.operators = {input_of(2, 10'000), {"pad", 10, 0, {0, 0.1}, {}, {test::operand_of(0, 2, 1, 4, -3)}}};
+  graph.outputs = {1};
+  expect(graph, {{{0, 2}, {}}, {{4, 10}, {0, 4}}}, 0.6);
 }
 
 TEST(FluidBound, NothingToDo) {

@@ -37,6 +37,11 @@ TEST(LayerCuts, TheCheapestEqualsBruteForce) {
       ASSERT_NEAR(used.server_seconds, cut.totals.server_seconds, 1e-9);
       ASSERT_EQ(used.up_bytes, cut.totals.up_bytes);
       ASSERT_EQ(used.down_bytes, cut.totals.down_bytes);
+      OperatorGraph whole = graph;
+      for (Operator& each : whole.operators) {
+        for (Operand& operand : each.operands) operand.needed = {};
+      }
+      ASSERT_EQ(test::trimmed(whole, cut.shares), cut.shares) << "computes what nobody uses";
     }
   }
 }

@@ -65,12 +65,14 @@ inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, N
   } else if (way == 4) {
     result.rows = (rows + 1) / 2;
     result.operands = {operand_of(producer, rows, 2, 0, 1)};  // skips every second
-  } else if (way == 5) {
-    result.rows = rows + 3;
-    result.operands = {operand_of(producer, rows, 1, 2, -1)};  // padding needs nothing
-  } else if (way == 6) {
-    result.rows = rows - 2;
-    result.operands = {operand_of(producer, rows, 1, -1, 2)};  // a slice
+  } else if (way == 5) {  // padding needs nothing
+    const std::int64_t low = dice.integer(0, rows);
+    result.rows = low + rows + dice.integer(0, rows);
+    result.operands = {operand_of(producer, rows, 1, low, 1 - low)};
+  } else if (way == 6) {  // a slice
+    result.rows = dice.integer(2, rows - 1);
+    const std::int64_t first = dice.integer(0, rows - result.rows);
+    result.operands = {operand_of(producer, rows, 1, -first, 1 + first)};
   } else if (way == 7) {
     result.operands.push_back({producer, [](Region region) { return Region{0, region.end}; }});  // a prefix
   } else {
@@ -136,6 +138,35 @@ inline std::vector<Share> any_shares(Dice& dice, const OperatorGraph& graph) {
       const Region low{0, end};
       const Region high{begin, each.rows};
       shares.push_back(dice.chance(0.5) ? Share{high, low} : Share{low, high});
+    }
+  }
+  return shares;
+}
+
+/// The same plan without rows that nobody uses.
+inline std::vector<Share> trimmed(const OperatorGraph& graph, std::vector<Share> shares) {
+  std::vector<Region> robot_wants(shares.size());
+  std::vector<Region> server_wants(shares.size());
+  const auto all_of = [&](int index) { return Region{0, graph.operators[static_cast<std::size_t>(index)].rows}; };
+  for (const int output : graph.outputs) robot_wants[static_cast<std::size_t>(output)] = all_of(output);
+  for (std::size_t i = shares.size(); i-- > 0;) {
+    const Operator& each = graph.operators[i];
+    if (each.operands.empty()) continue;
+    Share& share = shares[i];
+    const Region either = hull(robot_wants[i], server_wants[i]);
+    const bool sends_up = !share.server.holds(server_wants[i]);
+    const bool sends_down = !share.robot.holds(robot_wants[i]);
+    share.robot = intersection(share.robot, sends_up ? either : robot_wants[i]);
+    share.server = intersection(share.server, sends_down ? either : server_wants[i]);
+    for (const Operand& operand : each.operands) {
+      const auto producer = static_cast<std::size_t>(operand.producer);
+      const auto want = [&](std::vector<Region>& wants, Region region) {
+        if (region.is_empty()) return;
+        const Region all = all_of(operand.producer);
+        wants[producer] = hull(wants[producer], operand.needed ? intersection(operand.needed(region), all) : all);
+      };
+      want(robot_wants, share.robot);
+      want(server_wants, share.server);
     }
   }
   return shares;
