@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "atoll/core/region.h"
+
+namespace atl::plan {
+
+/// What `rows` of an operator's output cost on one device. No rows cost nothing.
+struct RowCost {
+  double fixed = 0;  ///< seconds of a launch: small parts do not shrink beyond it
+  double per_row = 0;
+
+  double seconds(std::int64_t rows) const noexcept {
+    return rows <= 0 ? 0 : fixed + per_row * static_cast<double>(rows);
+  }
+};
+
+/// One operand of an operator.
+struct Operand {
+  int producer = 0;  ///< index of the operator that makes it
+  /// The rows of the operand that given rows of the output are computed from, cut to those that exist. Empty: all of it is needed
+  /// for any row. Must be monotonous: more rows never need fewer.
+  std::function<Region(Region)> needed;
+};
+
+/// One operator of a model, with its output. A model's input is an operator without operands, of no cost, whose output the robot
+/// holds at the beginning.
+struct Operator {
+  std::string name;
+  std::int64_t rows = 1;   ///< of its output along the dimension that is split; 1: computed on one side, or on both
+  std::int64_t bytes = 0;  ///< of its whole output on the link, as it is sent
+  RowCost robot;
+  RowCost server;
+  std::vector<Operand> operands;
+};
+
+/// Operators in an order in which they can run: operands come before whoever uses them. The robot wants the outputs of `outputs`.
+struct OperatorGraph {
+  std::vector<Operator> operators;
+  std::vector<int> outputs;
+
+  double robot_seconds() const noexcept;  ///< of the whole model there
+  double server_seconds() const noexcept;
+};
+
+struct LinkCost {
+  double up_bytes_per_second = 0;
+  double down_bytes_per_second = 0;
+  double latency = 0;           ///< seconds of a message, whatever its size
+  bool is_half_duplex = false;  ///< both directions share one medium, which sends at one of the two rates at a time
+};
+
+/// Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that are
+/// negative or infinite, negative bytes, fewer rows than 1, an input that costs something, an operand with `needed`
+/// where it or its user has 1 row, and for outputs that are missing or do not exist.
+void check(const OperatorGraph& graph);
+/// Error(kInvalidArgument) for rates that are not above 0 and a latency that is negative or infinite.
+void check(const LinkCost& link);
+
+/// What the robot draws. Computing and waiting exclude each other; the radio adds to either.
+struct RobotPower {
+  double compute_watts = 13.35;
+  double idle_watts = 4.04;
+  double radio_watts = 0.21;
+};
+
+/// The rows of one operator's output that each side computes; together all of them. Both may compute the same ones.
+struct Share {
+  Region robot;
+  Region server;
+  bool operator==(const Share&) const = default;
+};
+
+/// Who computes what, and what that is predicted to take.
+struct OperatorPlan {
+  std::string policy;
+  std::vector<Share> shares;  ///< by operator; of inputs, what the robot has: all
+  int chunks = 1;             ///< in which what goes up is sent, the server computing behind them
+  double seconds = 0;         ///< from the input to the last output on the robot
+  double robot_busy = 0;      ///< seconds of computing
+  double server_busy = 0;
+  double up_bytes = 0;
+  double down_bytes = 0;
+  double joules = 0;            ///< of the robot
+  double rows_twice = 0;        ///< seconds of the robot's computing that the server does too
+  bool operator==(const OperatorPlan&) const = default;
+};
+
+}  // namespace atl::plan
