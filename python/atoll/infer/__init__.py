@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inference that is split between machines. Models travel as graphs with weights, never as code."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atoll.infer.bundle import Bundle
+    from atoll.infer.errors import BundleError, ExportError, InputError
+    from atoll.infer.reference import run_graph
+    from atoll.infer.tracing import capture
+
+_WHERE = {
+    "Bundle": "atoll.infer.bundle",
+    "BundleError": "atoll.infer.errors",
+    "ExportError": "atoll.infer.errors",
+    "InputError": "atoll.infer.errors",
+    "capture": "atoll.infer.tracing",
+    "run_graph": "atoll.infer.reference",
+}
+__all__ = ["Bundle", "BundleError", "ExportError", "InputError", "capture", "run_graph"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'atoll.infer' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured model on disk: a folder named by the hash of what is in it."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atoll._build_info import VERSION as ATOLL_VERSION
+from atoll.infer import graph as graphs
+from atoll.infer import weights as weight_files
+from atoll.infer.dtypes import name_of
+from atoll.infer.errors import BundleError
+from atoll.infer.graph import Graph
+from atoll.infer.inputs import Inputs, check_tensors
+from atoll.infer.structure import Structure
+
+GRAPH, WEIGHTS, META = "graph.json", "weights.safetensors", "meta.json"
+MOST_GRAPH_BYTES = 1 << 24
+_CHUNK = 1 << 24
+
+
+class Bundle:
+    """A graph of operators, its weights by name, and the structures of its inputs and its output."""
+
+    def __init__(self, graph: Graph, weights: dict[str, torch.Tensor], inputs: Inputs, output: Structure) -> None:
+        self.graph = graph
+        self.weights = weights
+        self.inputs = inputs
+        self.output = output
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of graph.json followed by weights.safetensors, in hexadecimal: equal for equal models."""
+        digest = hashlib.sha256()
+        for piece in self._pieces():
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """The tensors of an inference's arguments, in the graph's order. InputError where they have another structure,
+        another constant, or tensors of other shapes or dtypes than the example: a graph is made for one of each."""
+        tensors = self.inputs.tensors_of(args, kwargs or {})
+        check_tensors(tensors, graphs.of_inputs(self.graph), self.inputs.names())
+        return tensors
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes the bundle into a folder of its own in `folder`, named by its hash, and returns that. It appears
+        complete or not at all; one that is there already stays as it is. OSError where it cannot be written."""
+        target = Path(folder) / self.hash
+        if target.is_dir():
+            return target
+        part = Path(folder) / f".{self.hash[:16]}.{os.getpid()}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True)
+            (part / GRAPH).write_bytes(graphs.to_text(self.graph))
+            with (part / WEIGHTS).open("wb") as file:
+                for piece in weight_files.pieces(self.weights):
+                    file.write(piece)
+            (part / META).write_text(json.dumps(self.facts(), indent=1) + "\n", encoding="utf-8")
+            part.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        return target
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> "Bundle":
+        """The bundle in the folder `path`, which has its hash as its name; weights are mapped, not read. BundleError
+        where anything in it is not as it was saved. `classes` are those that inputs and output hold, such as a
+        dataclass that the model returns: none is imported by name."""
+        folder, known = Path(path), list(classes)
+        text = _read(folder / GRAPH, MOST_GRAPH_BYTES)
+        mapped = weight_files.map_file(folder / WEIGHTS)
+        digest = hashlib.sha256(text)
+        for begin in range(0, len(mapped), _CHUNK):
+            digest.update(memoryview(mapped)[begin : begin + _CHUNK])
+        if digest.hexdigest() != folder.resolve().name:
+            raise BundleError(
+                f"{folder} holds a model with the hash {digest.hexdigest()}, which must be the folder's name: it was "
+                f"renamed, or its files have changed"
+            )
+        graph = graphs.from_text(text)
+        wanted = graphs.of_weights(graph)
+        weights = weight_files.tensors_in(folder / WEIGHTS, mapped, wanted)
+        _check_weights(folder, weights, wanted)
+        inputs = Inputs.from_json(graph["structure"]["input"], known)
+        output = Structure.from_json(graph["structure"]["output"], known)
+        if len(inputs.names()) != len(graph["inputs"]) or len(output.paths("")) != len(graph["outputs"]):
+            raise BundleError(f"{folder}: the structures of inputs and output do not fit the graph")
+        _check_meta(folder)
+        return Bundle(graph, weights, inputs, output)
+
+    def facts(self) -> dict[str, Any]:
+        """What people want to know of the bundle, as meta.json has it; no program needs it."""
+        inputs = zip(self.inputs.names(), graphs.of_inputs(self.graph), strict=True)
+        outputs = zip(self.output.paths("output"), graphs.of_outputs(self.graph), strict=True)
+        return {
+            "atoll_bundle": graphs.VERSION,
+            "atoll": ATOLL_VERSION,
+            "torch": torch.__version__.partition("+")[0],
+            "inputs": [{"name": name, **like} for name, like in inputs],
+            "outputs": [{"name": name, **like} for name, like in outputs],
+            "operators": dict(graphs.operators(self.graph).most_common()),
+            "weights": len(self.weights),
+            "weight_bytes": weight_files.total_bytes(self.weights),
+        }
+
+    def _pieces(self) -> Iterator[bytes | memoryview]:
+        yield graphs.to_text(self.graph)
+        yield from weight_files.pieces(self.weights)
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise BundleError(f"{path} has {path.stat().st_size} bytes, the most is {most}")
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}: give a folder of atoll export") from None
+
+
+def _check_weights(folder: Path, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, dict[str, Any]]) -> None:
+    if weights.keys() != wanted.keys():
+        odd = sorted(weights.keys() ^ wanted.keys())
+        raise BundleError(f"{folder}: weights {', '.join(odd[:5])} are only in one of {GRAPH} and {WEIGHTS}")
+    for name, tensor in weights.items():
+        has = {"dtype": name_of(tensor.dtype), "shape": list(tensor.shape)}
+        if has != wanted[name]:
+            raise BundleError(f"{folder}: the weight {name} is {has} in {WEIGHTS}, {wanted[name]} in {GRAPH}")
+
+
+def _check_meta(folder: Path) -> None:
+    try:
+        meta = json.loads(_read(folder / META, MOST_GRAPH_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{folder / META} is not JSON: {error}") from None
+    if not isinstance(meta, dict) or meta.get("atoll_bundle") != graphs.VERSION:
+        raise BundleError(f"{folder / META} is not of version {graphs.VERSION}: export the model again")

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured model as data: the JSON that the runner in C++ reads, docs/export.md has its fields."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from atoll.infer.dtypes import BY_NAME
+from atoll.infer.errors import BundleError
+
+Graph = dict[str, Any]
+VERSION = 1
+MOST_NODES = 20_000
+MOST_ARGUMENTS = 1_000  # of a node, with its results and the entries of lists
+MOST_DIMENSIONS = 8
+MOST_ELEMENTS = 2**40  # of a tensor, and the largest whole number anywhere
+_FIELDS = {"atoll_graph", "tensors", "inputs", "weights", "nodes", "outputs", "structure"}
+
+
+def to_text(graph: Graph) -> bytes:
+    """The same bytes for the same graph."""
+    return json.dumps(graph, separators=(",", ":"), allow_nan=False).encode()
+
+
+def from_text(text: bytes) -> Graph:
+    """BundleError unless each tensor is described, made once and before it is used."""
+    try:
+        graph = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"the graph is not JSON: {error}") from None
+    if not isinstance(graph, dict) or set(graph) != _FIELDS or graph["atoll_graph"] != VERSION:
+        raise BundleError(f"the graph is not one of version {VERSION}: export the model again with this Atoll")
+    try:
+        _check(graph)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BundleError(f"the graph lacks a field or has one of another kind: {error!r}") from None
+    return graph
+
+
+def operators(graph: Graph) -> Counter[str]:
+    """How often each operator occurs, without its overload."""
+    return Counter(node["op"] for node in graph["nodes"])
+
+
+def of_weights(graph: Graph) -> dict[str, dict[str, Any]]:
+    """What the graph says of each weight, by its name."""
+    return {weight["name"]: graph["tensors"][weight["tensor"]] for weight in graph["weights"]}
+
+
+def of_inputs(graph: Graph) -> list[dict[str, Any]]:
+    return [graph["tensors"][place] for place in graph["inputs"]]
+
+
+def of_outputs(graph: Graph) -> list[dict[str, Any]]:
+    return [graph["tensors"][output["tensor"]] for output in graph["outputs"]]
+
+
+def used_by(node: dict[str, Any]) -> Iterator[int]:
+    """The tensors among a node's arguments, in their order."""
+    for argument in node["args"]:
+        if isinstance(argument, dict):
+            yield from [argument["tensor"]] if "tensor" in argument else ()
+            yield from (place for place in argument.get("tensors", ()) if place is not None)
+
+
+def _check(graph: Graph) -> None:
+    for place, tensor in enumerate(graph["tensors"]):
+        shape = tensor["shape"]
+        if tensor["dtype"] not in BY_NAME or len(shape) > MOST_DIMENSIONS or not all(_is_size(size) for size in shape):
+            raise BundleError(f"the graph's tensor {place} is {str(tensor)[:200]}: not a dtype and a shape")
+    made = [False] * len(graph["tensors"])
+    _make(made, graph["inputs"], "an input")
+    _make(made, (weight["tensor"] for weight in graph["weights"]), "a weight")
+    if len(of_weights(graph)) != len(graph["weights"]) or not all(isinstance(name, str) for name in of_weights(graph)):
+        raise BundleError("the graph has two weights of one name")
+    if len(graph["nodes"]) > MOST_NODES:
+        raise BundleError(f"the graph has {len(graph['nodes'])} nodes, the most is {MOST_NODES}")
+    for place, node in enumerate(graph["nodes"]):
+        what = f"node {place} ({str(node['op'])[:80]})"
+        if not all(isinstance(node[field], str) for field in ("op", "overload")) or type(node["list"]) is not bool:
+            raise BundleError(f"{what} of the graph has fields of other kinds")
+        _use(made, used_by(node), what)
+        _make(made, node["outputs"], what)
+    _use(made, (output["tensor"] for output in graph["outputs"]), "an output")
+    if not all(made):
+        raise BundleError(f"nothing makes the graph's tensor {made.index(False)}")
+    if set(graph["structure"]) != {"input", "output"}:
+        raise BundleError("the graph's structure has other fields than input and output")
+
+
+def _is_size(size: Any) -> bool:
+    return type(size) is int and 0 <= size < MOST_ELEMENTS
+
+
+def _make(made: list[bool], places: Iterable[Any], what: str) -> None:
+    for place in places:
+        if type(place) is not int or not 0 <= place < len(made) or made[place]:
+            raise BundleError(f"{what} of the graph makes tensor {place}, which is made already or not described")
+        made[place] = True
+
+
+def _use(made: list[bool], places: Iterable[Any], what: str) -> None:
+    for place in places:
+        if type(place) is not int or not 0 <= place < len(made) or not made[place]:
+            raise BundleError(f"{what} of the graph uses tensor {place}, which nothing has made before")

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensors lie in tuples, lists, dicts and classes: taken apart, and put together as they were.
+
+A structure is JSON: "tensor" takes the next tensor; {"constant": value} is a value that is always the same;
+{"tuple": [...]}, {"list": [...]} and {"dict": [[key, ...], ...]} hold structures; so does
+{"class": "module.Name", "fields": [[name, ...], ...]}, a dataclass, a named tuple or another mapping. A class is only
+found among those that the caller gave, in an example or by hand: text that comes from elsewhere imports nothing."""
+
+import collections
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from atoll.infer.errors import BundleError, ExportError, InputError
+
+Spec = Any  # as above
+Classes = dict[str, type]
+TENSOR = "tensor"
+MOST_LEVELS = 64
+_PLAIN = (bool, int, float, str, type(None))
+_SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list}
+
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_ALWAYS: Classes = {class_name(collections.OrderedDict): collections.OrderedDict}
+
+
+class Structure:
+    """One nested value, without its tensors."""
+
+    def __init__(self, spec: Spec, classes: Classes) -> None:
+        self.spec = spec
+        self.classes = classes
+
+    @staticmethod
+    def of(value: Any, name: str) -> tuple["Structure", list[torch.Tensor]]:
+        """The structure of `value` and its tensors in order. ExportError where it holds something else; `name` is
+        what messages call the value."""
+        taking = _Taking()
+        return Structure(taking.spec(value, name, 0), taking.classes), taking.tensors
+
+    def tensors_of(self, value: Any, name: str) -> list[torch.Tensor]:
+        """The tensors of a `value` of this structure; InputError where it has another one or other constants. Dicts
+        may have another order."""
+        tensors: list[torch.Tensor] = []
+        _match(self.spec, value, name, tensors)
+        return tensors
+
+    def build(self, tensors: Iterable[Any]) -> Any:
+        """The nested value with these tensors, one for each place. BundleError where a class is not known."""
+        return _build(self.spec, iter(tensors), self.classes)
+
+    def paths(self, name: str) -> list[str]:
+        """What each tensor is called, such as output.logits or images[0]."""
+        return list(_paths(self.spec, name))
+
+    def to_json(self) -> str:
+        return json.dumps(self.spec, separators=(",", ":"), allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str, classes: Iterable[type] = ()) -> "Structure":
+        """BundleError where the text is no structure. Classes may be missing until something is built."""
+        try:
+            spec = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"the structure of inputs or outputs is not JSON: {error}") from None
+        _check(spec, 0)
+        return Structure(spec, {class_name(kind): kind for kind in classes})
+
+
+class _Taking:
+    """Takes one value apart."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.classes: Classes = {}
+
+    def spec(self, value: Any, path: str, level: int) -> Spec:
+        if level > MOST_LEVELS:
+            raise ExportError(f"{path} is nested deeper than {MOST_LEVELS} levels: return less nested values")
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            return TENSOR
+        if type(value) in _PLAIN:
+            return {"constant": _encoded(value)}
+        if type(value) in (tuple, list):
+            items = [self.spec(item, f"{path}[{place}]", level + 1) for place, item in enumerate(value)]
+            return {type(value).__name__: items}
+        if type(value) is dict:
+            return {"dict": self._fields(value.items(), path, "[{!r}]", level)}
+        return self._class(value, path, level)
+
+    def _class(self, value: Any, path: str, level: int) -> Spec:
+        fields = fields_of(value)
+        if fields is None:
+            raise ExportError(f"{path} is a {class_name(type(value))}, {_advice(value)}")
+        name = class_name(type(value))
+        if self.classes.setdefault(name, type(value)) is not type(value):
+            raise ExportError(f"{path}: two classes are called {name}: give them different names")
+        suffix = ".{}" if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "[{!r}]"
+        return {"class": name, "fields": self._fields(fields, path, suffix, level)}
+
+    def _fields(self, items: Iterable[tuple[Any, Any]], path: str, suffix: str, level: int) -> list[Any]:
+        found = []
+        for key, item in items:
+            if type(key) not in (str, int):
+                raise ExportError(f"{path} has the key {key!r}: use text or whole numbers as keys")
+            found.append([key, self.spec(item, path + suffix.format(key) if path else str(key), level + 1)])
+        return found
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return "a number that is computed from tensors: return the tensor itself"
+    if "Cache" in type(value).__name__:
+        return "which keeps state between calls: switch it off, as transformers' use_cache=False does"
+    return "which is not a tensor, number, text, tuple, list, dict, dataclass or named tuple: convert it to one of them"
+
+
+def fields_of(value: Any) -> list[tuple[Any, Any]] | None:
+    """Names and values of what a class holds; None where it is none of the known kinds."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, tuple):
+        names = getattr(type(value), "_fields", None)
+        return None if names is None else list(zip(names, value, strict=True))
+    return list(value.items()) if isinstance(value, Mapping) else None
+
+
+def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> None:
+    if spec == TENSOR:
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"{path or 'the input'} is {_told(value)}, the example's was a tensor: give a tensor")
+        tensors.append(value)
+        return
+    ((kind, content),) = ((key, item) for key, item in spec.items() if key != "fields")
+    if kind == "constant":
+        _match_constant(_decoded(content), value, path)
+    elif kind in ("tuple", "list"):
+        items = list(value) if isinstance(value, tuple | list) else []
+        if type(value) is not _SEQUENCES[kind] or len(items) != len(content):
+            raise InputError(f"{path} is {_told(value)}, the example's was a {kind} of {len(content)}")
+        for place, inner in enumerate(content):
+            _match(inner, items[place], f"{path}[{place}]", tensors)
+    elif kind == "dict":
+        _match_fields(content, value if type(value) is dict else None, value, "dict", path, tensors)
+    else:
+        fields = dict(fields_of(value) or ()) if class_name(type(value)) == content else None
+        _match_fields(spec["fields"], fields, value, content, path, tensors)
+
+
+def _match_constant(pinned: Any, value: Any, path: str) -> None:
+    if type(value) is not type(pinned) or repr(value) != repr(pinned):  # NaN equals itself, -0.0 is not 0.0
+        raise InputError(
+            f"{path} is {_told(value)}, the example's was {pinned!r}, which the graph holds: "
+            f"give that, or prepare another session"
+        )
+
+
+def _match_fields(
+    content: list[Any], fields: dict[Any, Any] | None, value: Any, kind: str, path: str, tensors: list[torch.Tensor]
+) -> None:
+    if fields is None:
+        raise InputError(f"{path} is {_told(value)}, the example's was a {kind}")
+    wanted = [key for key, _ in content]
+    for missing in (key for key in wanted if key not in fields):
+        raise InputError(f"{_at(path, missing)} is missing: the example had it")
+    for extra in (key for key in fields if key not in wanted):
+        raise InputError(f"{_at(path, extra)} was not in the example: leave it out, or prepare another session with it")
+    for key, inner in content:
+        _match(inner, fields[key], _at(path, key), tensors)
+
+
+def _at(path: str, key: Any) -> str:
+    return f"{path}[{key!r}]" if path else str(key)
+
+
+def _told(value: Any) -> str:
+    if type(value) in _PLAIN:
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "a tensor" if isinstance(value, torch.Tensor) else f"a {class_name(type(value))}"
+
+
+def _build(spec: Spec, tensors: Iterator[Any], classes: Classes) -> Any:
+    if spec == TENSOR:
+        return next(tensors)
+    if "constant" in spec:
+        return _decoded(spec["constant"])
+    if "class" in spec:
+        return _made(spec["class"], [(key, _build(inner, tensors, classes)) for key, inner in spec["fields"]], classes)
+    if "dict" in spec:
+        return {key: _build(inner, tensors, classes) for key, inner in spec["dict"]}
+    items = [_build(inner, tensors, classes) for inner in spec.get("tuple", spec.get("list"))]
+    return tuple(items) if "tuple" in spec else items
+
+
+def _made(name: str, items: list[tuple[Any, Any]], classes: Classes) -> Any:
+    kind: Any = classes.get(name) or _ALWAYS.get(name)
+    if kind is None:
+        raise BundleError(f"the values hold a {name}, which is not known here: give the class, as in classes=[...]")
+    try:
+        has_fields = dataclasses.is_dataclass(kind)
+        if has_fields:
+            late = {field.name for field in dataclasses.fields(kind) if not field.init}
+            made = kind(**{key: item for key, item in items if key not in late})
+            for key, item in items:
+                if key in late:
+                    object.__setattr__(made, key, item)
+            return made
+        if issubclass(kind, tuple):
+            return kind(**dict(items))
+        return kind(dict(items))
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"a {name} cannot be made from its fields: {error}: return a plain dict or tuple") from error
+
+
+def _paths(spec: Spec, path: str) -> Iterator[str]:
+    if spec == TENSOR:
+        yield path
+    elif "class" in spec:
+        for key, inner in spec["fields"]:
+            yield from _paths(inner, f"{path}.{key}" if path else str(key))
+    elif "dict" in spec:
+        for key, inner in spec["dict"]:
+            yield from _paths(inner, _at(path, key))
+    else:
+        for place, inner in enumerate(spec.get("tuple", spec.get("list", ()))):
+            yield from _paths(inner, f"{path}[{place}]")
+
+
+def _encoded(value: Any) -> Any:
+    """JSON has no infinities."""
+    return {"float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decoded(value: Any) -> Any:
+    return float(value["float"]) if isinstance(value, dict) else value
+
+
+def _check(spec: Any, level: int) -> None:
+    """BundleError unless the other functions can read it."""
+    if spec == TENSOR:
+        return
+    if level > MOST_LEVELS or not isinstance(spec, dict) or not spec:
+        raise BundleError(f"the structure of inputs or outputs has {str(spec)[:80]!r} on level {level}")
+    kind = next(iter(spec))
+    if kind == "constant" and len(spec) == 1 and _is_constant(spec[kind]):
+        return
+    if kind in ("tuple", "list") and len(spec) == 1 and isinstance(spec[kind], list):
+        for inner in spec[kind]:
+            _check(inner, level + 1)
+        return
+    fields = spec.get("fields") if kind == "class" and isinstance(spec[kind], str) else spec.get("dict")
+    known = {"class", "fields"} if kind == "class" else {"dict"}
+    if set(spec) != known or not isinstance(fields, list) or not all(_is_field(field) for field in fields):
+        raise BundleError(f"the structure of inputs or outputs has {str(spec)[:80]!r}")
+    for _, inner in fields:
+        _check(inner, level + 1)
+
+
+def _is_field(field: Any) -> bool:
+    return isinstance(field, list) and len(field) == 2 and type(field[0]) in (str, int)
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in _PLAIN or (
+        isinstance(value, dict) and set(value) == {"float"} and value["float"] in ("inf", "-inf", "nan")
+    )
