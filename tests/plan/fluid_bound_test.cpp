@@ -150,8 +150,7 @@ TEST(FluidBound, WhatOneLinkShowedServesTheNext) {
 // Robot and server halve one operator; each is as busy as the other.
 TEST(FluidBound, OfOneOperator) {
   OperatorGraph graph;
-  graph.operators = {input_of(100, 0),
-                     {"conv", 100, 0, {0, 0.03}, {0, 0.01}, {test::operand_of(0, 100, 1, 1, 2)}}};
+  graph.operators = {input_of(100, 0), {"conv", 100, 0, {0, 0.03}, {0, 0.01}, {test::operand_of(0, 100, 1, 1, 2)}}};
   graph.outputs = {1};
   const FluidBound bound = fluid_bound(graph, {1, 1, 0, true});
   EXPECT_NEAR(bound.seconds, 0.75, 1e-6);  // 3 r = 1 s, r + s = 1
@@ -211,8 +210,8 @@ TEST(FluidBound, CountsOnlyWhatIsNeeded) {
   graph.operators = {input_of(100, 1000), {"slice", 10, 1000, {}, {}, {test::operand_of(0, 100, 1, 0, 1)}}, head};
   expect(graph, trimmed(graph, everything_on(Side::kServer, graph)), 0.1 + 0.01);
   // A slice of what costs something: 10 of 100 rows.
-  graph.operators = {input_of(100, 0), {"conv", 100, 1000, {0, 10}, {0, 0.1}, {test::operand_of(0, 100, 1, 0, 1)}},
-                     head};
+  graph.operators = {
+      input_of(100, 0), {"conv", 100, 1000, {0, 10}, {0, 0.1}, {test::operand_of(0, 100, 1, 0, 1)}}, head};
   graph.operators[2].operands = {test::operand_of(1, 100, 1, 0, 1)};
   expect(graph, trimmed(graph, everything_on(Side::kServer, graph)), 1 + 0.01);
   // Padding: the server computes it from nothing.

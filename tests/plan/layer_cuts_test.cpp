@@ -99,9 +99,8 @@ TEST(LayerCuts, BothSidesMayComputeAnOperator) {
 
 TEST(LayerCuts, LeaveOutWhatNobodyWants) {
   OperatorGraph graph;
-  graph.operators = {input_of(4, 100),
-                     {"wanted", 4, 10, {0, 1}, {0, 1}, {{0, {}}}},
-                     {"unwanted", 4, 10, {0, 1}, {0, 1}, {{1, {}}}}};
+  graph.operators = {
+      input_of(4, 100), {"wanted", 4, 10, {0, 1}, {0, 1}, {{0, {}}}}, {"unwanted", 4, 10, {0, 1}, {0, 1}, {{1, {}}}}};
   graph.outputs = {1};
   EXPECT_EQ(best_layer_cut(graph, {1, 1, 0, false})[2], Share{});
   EXPECT_EQ(everything_on(Side::kServer, graph)[2], (Share{{}, {0, 4}}));
@@ -210,9 +209,13 @@ TEST(LayerCuts, NamesWhatIsWrong) {
   graph.operators = {input_of(4, 100)};
   graph.outputs = {0};
   for (const double rate : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
-    EXPECT_NE(refusal([&] { best_layer_cut(graph, {1, rate, 0, false}); }).find("down_bytes_per_second"),
+    EXPECT_NE(refusal([&] {
+                best_layer_cut(graph, {1, rate, 0, false});
+              }).find("down_bytes_per_second"),
               std::string::npos);
-    EXPECT_NE(refusal([&] { best_layer_cut(graph, {rate, 1, 0, false}); }).find("up_bytes_per_second"),
+    EXPECT_NE(refusal([&] {
+                best_layer_cut(graph, {rate, 1, 0, false});
+              }).find("up_bytes_per_second"),
               std::string::npos);
   }
   EXPECT_NE(refusal([&] { best_layer_cut(graph, {1, 1, -1, false}); }).find("latency is -1"), std::string::npos);

@@ -80,8 +80,7 @@ TEST(PublishedProfile, TheDerivedBoundsAreReproduced) {
           << what << " of " << row.profile << (row.is_packed ? ", packed" : "") << " at " << row.mbps << " Mbit/s";
     };
     expect_near("local", profile.graph.robot_seconds(), row.local_ms);
-    expect_near("all offloaded",
-                simulate(profile.graph, link, {}, everything_on(Side::kServer, profile.graph)).seconds,
+    expect_near("all offloaded", simulate(profile.graph, link, {}, everything_on(Side::kServer, profile.graph)).seconds,
                 row.all_offload_ms);
     expect_near("the best layer cut", serial_seconds(best_layer_cut(cuts, link).totals, link), row.best_layer_cut_ms);
     expect_near("the fluid bound", fluid_bound(profile.graph, link).seconds, row.fluid_lower_bound_ms);
@@ -159,13 +158,16 @@ TEST(PublishedProfile, NamesWhatIsWrong) {
   EXPECT_NE(layers("").find("no outputs"), std::string::npos);
   EXPECT_NE(layers(R"({"idx": 0})").find("layer 0 lacks \"op\""), std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [7], "output_shapes": [[4]],
-    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})").find("layer 1 (relu) has \"input_from\": 7"),
+    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
+                .find("layer 1 (relu) has \"input_from\": 7"),
             std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [4],
-    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})").find("output_shapes that are no lists"),
+    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
+                .find("output_shapes that are no lists"),
             std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [[-4]],
-    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})").find("a size that is no count: -4"),
+    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
+                .find("a size that is no count: -4"),
             std::string::npos);
 }
 

@@ -65,7 +65,7 @@ inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, N
   } else if (way == 4) {
     result.rows = (rows + 1) / 2;
     result.operands = {operand_of(producer, rows, 2, 0, 1)};  // skips every second
-  } else if (way == 5) {  // padding needs nothing
+  } else if (way == 5) {                                      // padding needs nothing
     const std::int64_t low = dice.integer(0, rows);
     result.rows = low + rows + dice.integer(0, rows);
     result.operands = {operand_of(producer, rows, 1, low, 1 - low)};
@@ -76,8 +76,9 @@ inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, N
   } else if (way == 7) {
     result.operands.push_back({producer, [](Region region) { return Region{0, region.end}; }});  // a prefix
   } else {
-    result.operands.push_back(
-        {producer, [rows](Region region) { return Region{rows - region.end, rows - region.begin}; }});  // upside down
+    result.operands.push_back({producer, [rows](Region region) {
+                                 return Region{rows - region.end, rows - region.begin};
+                               }});  // upside down
   }
   return result;
 }

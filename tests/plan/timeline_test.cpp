@@ -265,8 +265,7 @@ TEST(Timeline, StreamedMachinesDoOneThingAtATime) {
   for (int i = 0; i < 300; ++i) {
     const OperatorGraph graph = any_graph(dice, 12, Needs::kAny);
     const LinkCost link = any_link(dice, true);
-    const std::vector<Share> shares =
-        dice.chance(0.5) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
+    const std::vector<Share> shares = dice.chance(0.5) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
     const Timeline timeline = simulate(graph, link, {}, shares, static_cast<int>(dice.integer(2, 20)));
     ASSERT_NO_FATAL_FAILURE(expect_one_at_a_time(timeline, link.is_half_duplex)) << i;
     for (std::size_t k = 0; k < shares.size(); ++k) {
@@ -308,10 +307,8 @@ TEST(Timeline, NamesWhatIsWrong) {
          {{all, kNone}, {{0, 4}, kNone}, head});
   expect("the robot needs rows [0, 6) of operator 1 (conv)", {{all, kNone}, {{6, 10}, {0, 5}}, head});
   expect("the robot needs rows [0, 1) of operator 2 (head)", {{all, kNone}, {all, kNone}, {}});
-  expect("operator 1 (conv) has 10 rows, and its share on the server is [5, 11)",
-         {{all, kNone}, {all, {5, 11}}, head});
-  expect("operator 1 (conv) has 10 rows, and its share on the robot is [-1, 5)",
-         {{all, kNone}, {{-1, 5}, all}, head});
+  expect("operator 1 (conv) has 10 rows, and its share on the server is [5, 11)", {{all, kNone}, {all, {5, 11}}, head});
+  expect("operator 1 (conv) has 10 rows, and its share on the robot is [-1, 5)", {{all, kNone}, {{-1, 5}, all}, head});
   expect("operator 0 (input) is an input", {{{0, 9}, kNone}, {all, kNone}, head});
   expect("operator 0 (input) is an input", {{all, all}, {all, kNone}, head});
   expect("2 shares for 3 operators", {{all, kNone}, {all, kNone}});

@@ -33,9 +33,9 @@ double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
     begins[row] = begin;
   }
   constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
-  std::int64_t most = 0;        // in units of 1 / (users * rows)
-  std::int64_t start = kNone;   // the most that a first row gives
-  std::int64_t end = -1;        // of the last row that needs any
+  std::int64_t most = 0;       // in units of 1 / (users * rows)
+  std::int64_t start = kNone;  // the most that a first row gives
+  std::int64_t end = -1;       // of the last row that needs any
   std::int64_t idle_run = 0;
   for (std::int64_t row = 0; row < users; ++row) {
     const auto index = static_cast<std::size_t>(row);

@@ -214,8 +214,7 @@ double serial_seconds(const Totals& totals, const LinkCost& link) noexcept {
 }
 
 double serial_joules(const Totals& totals, const LinkCost& link, const RobotPower& power) noexcept {
-  const double sending =
-      totals.up_bytes / link.up_bytes_per_second + totals.down_bytes / link.down_bytes_per_second;
+  const double sending = totals.up_bytes / link.up_bytes_per_second + totals.down_bytes / link.down_bytes_per_second;
   return power.compute_watts * totals.robot_seconds +
          power.idle_watts * (serial_seconds(totals, link) - totals.robot_seconds) + power.radio_watts * sending;
 }

@@ -86,8 +86,8 @@ struct OperatorPlan {
   double server_busy = 0;
   double up_bytes = 0;
   double down_bytes = 0;
-  double joules = 0;            ///< of the robot
-  double rows_twice = 0;        ///< seconds of the robot's computing that the server does too
+  double joules = 0;      ///< of the robot
+  double rows_twice = 0;  ///< seconds of the robot's computing that the server does too
   bool operator==(const OperatorPlan&) const = default;
 };
 

@@ -106,8 +106,7 @@ class Builder {
 
   void give_time(const Layer& layer, const std::vector<int>& operands) {
     if (!operands.empty() && !is_input(operands.front())) {
-      add_time(graph_.operators[static_cast<std::size_t>(operands.front())], layer.robot_seconds,
-               layer.server_seconds);
+      add_time(graph_.operators[static_cast<std::size_t>(operands.front())], layer.robot_seconds, layer.server_seconds);
     } else {
       robot_seconds_left_ += layer.robot_seconds;
       server_seconds_left_ += layer.server_seconds;

@@ -15,9 +15,7 @@ constexpr double kUnknown = -1;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-std::string text(Region region) {
-  return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")";
-}
+std::string text(Region region) { return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")"; }
 
 // An operator that waits for what `producer` sends.
 struct Await {
@@ -32,10 +30,10 @@ struct Machine {
   std::size_t awaited = 0;  // how many of `awaits` are over
   double free = 0;
   double busy = 0;
-  std::vector<Await> awaits{};                 // by user
-  std::vector<std::vector<Region>> lacks{};    // by producer: rows that come from the other machine, in order
-  std::vector<double> arrivals{};              // by producer: of what lacks
-  std::vector<double> finishes{};              // by operator
+  std::vector<Await> awaits{};               // by user
+  std::vector<std::vector<Region>> lacks{};  // by producer: rows that come from the other machine, in order
+  std::vector<double> arrivals{};            // by producer: of what lacks
+  std::vector<double> finishes{};            // by operator
 };
 
 // One way of the link, towards a machine.
@@ -43,7 +41,7 @@ struct Way {
   Lane lane;
   double rate;
   double bytes = 0;
-  std::size_t sent = 0;                        // how many of `queue` are over
+  std::size_t sent = 0;                         // how many of `queue` are over
   std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
 };
 
