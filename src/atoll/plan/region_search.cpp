@@ -287,14 +287,12 @@ std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& ch
   }
   std::vector<bool> is_chosen(count, count <= static_cast<std::size_t>(std::max(most, 1)));
   is_chosen.back() = true;
+  std::vector<int> smallest(static_cast<std::size_t>(std::max(most - 1, 0)), -1);
   double before = 0;
-  std::vector<int> smallest(static_cast<std::size_t>(std::max(most, 1)), -1);
-  for (std::size_t k = 0; k < count; ++k) {
-    const auto part = static_cast<std::size_t>(before / 2 * std::max(most - 1, 1));
+  for (std::size_t k = 0; k < count && !smallest.empty(); ++k) {
+    const auto part = static_cast<std::size_t>(before / 2 * static_cast<double>(smallest.size()));
     int& chosen = smallest[std::min(part, smallest.size() - 1)];
-    if (chosen < 0 || bytes[k] < bytes[static_cast<std::size_t>(chosen)]) {
-      chosen = static_cast<int>(k);
-    }
+    if (chosen < 0 || bytes[k] < bytes[static_cast<std::size_t>(chosen)]) chosen = static_cast<int>(k);
     before += work[k];
   }
   for (const int k : smallest) {
