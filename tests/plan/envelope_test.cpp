@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "atoll/plan/layer_cuts.h"
 #include "atoll/plan/operator_policies.h"
 #include "atoll/plan/timeline.h"
 #include "stage_cases.h"

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "atoll/plan/fluid_bound.h"
 #include "atoll/plan/layer_cuts.h"
 #include "atoll/plan/timeline.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 
-#include "atoll/plan/layer_cuts.h"
 #include "atoll/plan/timeline.h"
 #include "stage_cases.h"
 

@@ -14,7 +14,6 @@ using test::Dice;
 using test::is_covered;
 using test::Model;
 using test::same;
-using test::scaled;
 using test::whole;
 using test::window;
 

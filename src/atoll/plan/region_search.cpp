@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdlib>
 #include <utility>
@@ -266,8 +265,17 @@ void keep_near(const StageChain& chain, const std::vector<Share>& shares, int wi
   for (Tensor& tensor : tensors) {
     const int exit = chain.stages[static_cast<std::size_t>(tensor.stage)].exits.front();
     const Share& share = shares[static_cast<std::size_t>(exit)];
-    tensor.may_end = near(tensor.cuts, share.server.is_empty() ? 0 : share.server.end, window);
-    tensor.may_begin = near(tensor.cuts, share.robot.is_empty() ? tensor.rows : share.robot.begin, window);
+    const std::vector<std::int64_t> all = std::exchange(tensor.cuts, {});
+    const std::vector<bool> ends = near(all, share.server.is_empty() ? 0 : share.server.end, window);
+    const std::vector<bool> begins = near(all, share.robot.is_empty() ? tensor.rows : share.robot.begin, window);
+    tensor.may_end.clear();
+    tensor.may_begin.clear();
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (!ends[k] && !begins[k]) continue;
+      tensor.cuts.push_back(all[k]);
+      tensor.may_end.push_back(ends[k]);
+      tensor.may_begin.push_back(begins[k]);
+    }
   }
 }
 
