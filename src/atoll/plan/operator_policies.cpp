@@ -80,10 +80,10 @@ Shares at_random(const OperatorGraph& graph, std::uint64_t seed) {
   return shares;
 }
 
-/// The problem that both papers call LOSS, with their constraint on messages: M_i and N_i, what a layer i receives,
-/// are empty for layers whose output is larger than the model's input. It is there because "output data amounts in
-/// some layers are smaller than the raw input"; so in earnest large tensors are not sent, and literally large layers
-/// receive nothing.
+// The problem that both papers call LOSS, with their constraint on messages: M_i and N_i, what a layer i receives, are
+// empty for layers whose output is larger than the model's input. As the reason they give that some layers have much
+// smaller outputs than the input. So in earnest large tensors are not sent; literally, large layers receive
+// nothing.
 class SharesProblem {
  public:
   enum class Unit { kOperator, kStage };
