@@ -55,6 +55,13 @@ struct LinkCost {
   bool is_half_duplex = false;  ///< both directions share one medium, which sends at one of the two rates at a time
 };
 
+/// Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that are
+/// negative or infinite, negative bytes, fewer rows than 1, an input that costs something, an operand with `needed`
+/// where it or its user has 1 row, and for outputs that are missing or do not exist.
+void check(const OperatorGraph& graph);
+/// Error(kInvalidArgument) for rates that are not above 0 and a latency that is negative or infinite.
+void check(const LinkCost& link);
+
 /// What the robot draws. Computing and waiting exclude each other; the radio adds to either.
 struct RobotPower {
   double compute_watts = 13.35;

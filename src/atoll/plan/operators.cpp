@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/operators.h"
+
+#include <cmath>
+
+#include "atoll/plan/text.h"
+
+namespace atl::plan {
+namespace {
+
+std::string name_of(const OperatorGraph& graph, int index) {
+  return "operator " + std::to_string(index) + " (" + graph.operators[static_cast<std::size_t>(index)].name + ")";
+}
+
+void check_cost(const std::string& name, const RowCost& cost) {
+  require_amount(name + ".fixed", cost.fixed);
+  require_amount(name + ".per_row", cost.per_row);
+}
+
+bool is_free(const RowCost& cost) { return cost.fixed == 0 && cost.per_row == 0; }
+
+void check_operand(const OperatorGraph& graph, int index, const Operand& operand) {
+  const std::string name = name_of(graph, index);
+  if (operand.producer < 0 || operand.producer >= index) {
+    refuse(name + " takes operand " + std::to_string(operand.producer) +
+           ", which does not come before it: put operators in an order in which they can run");
+  }
+  if (!operand.needed) return;
+  const int one = graph.operators[static_cast<std::size_t>(operand.producer)].rows == 1 ? operand.producer : index;
+  if (graph.operators[static_cast<std::size_t>(one)].rows == 1) {
+    refuse(name + " says which rows of operand " + std::to_string(operand.producer) + " it needs, and " +
+           name_of(graph, one) + " has 1 row, which is not split: leave `needed` empty");
+  }
+}
+
+}  // namespace
+
+double OperatorGraph::robot_seconds() const noexcept {
+  double seconds = 0;
+  for (const Operator& each : operators) seconds += each.robot.seconds(each.rows);
+  return seconds;
+}
+
+double OperatorGraph::server_seconds() const noexcept {
+  double seconds = 0;
+  for (const Operator& each : operators) seconds += each.server.seconds(each.rows);
+  return seconds;
+}
+
+void check(const OperatorGraph& graph) {
+  const int count = static_cast<int>(graph.operators.size());
+  for (int i = 0; i < count; ++i) {
+    const Operator& each = graph.operators[static_cast<std::size_t>(i)];
+    const std::string name = name_of(graph, i);
+    if (each.rows < 1) refuse(name + " has " + counted(each.rows, "row") + ": give at least 1");
+    if (each.bytes < 0) refuse(name + " has " + counted(each.bytes, "byte") + ": give at least 0");
+    check_cost(name + ".robot", each.robot);
+    check_cost(name + ".server", each.server);
+    if (each.operands.empty() && !(is_free(each.robot) && is_free(each.server))) {
+      refuse(name + " has no operands, so it is an input, and costs something: give its cost to those who use it");
+    }
+    for (const Operand& operand : each.operands) check_operand(graph, i, operand);
+  }
+  if (graph.outputs.empty()) refuse("a graph has no outputs: name the operators whose outputs the robot wants");
+  for (const int output : graph.outputs) {
+    if (output < 0 || output >= count) {
+      refuse("output " + std::to_string(output) + " is none of the " + counted(count, "operator"));
+    }
+  }
+}
+
+void check(const LinkCost& link) {
+  const auto check_rate = [](const char* name, double rate) {
+    if (std::isfinite(rate) && rate > 0) return;
+    refuse(std::string("the link's ") + name + " is " + number(rate) + ": give a finite rate above 0");
+  };
+  check_rate("up_bytes_per_second", link.up_bytes_per_second);
+  check_rate("down_bytes_per_second", link.down_bytes_per_second);
+  require_amount("the link's latency", link.latency);
+}
+
+}  // namespace atl::plan
