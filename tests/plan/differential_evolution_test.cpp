@@ -86,7 +86,8 @@ TEST(DifferentialEvolution, RefusesWhatItCannotUse) {
   EvolutionOptions options;
   options.evaluations = 0;
   EXPECT_NE(refusal([&] { differential_evolution(bowl, 1, options); }).find("0 vectors"), std::string::npos);
-  EXPECT_NE(refusal([] { differential_evolution(bowl, 2, {}, {std::vector<double>{0.5}}); }).find("1 variable"), std::string::npos);
+  const std::vector<std::vector<double>> short_start{{0.5}};
+  EXPECT_NE(refusal([&] { differential_evolution(bowl, 2, {}, short_start); }).find("1 variable"), std::string::npos);
 }
 
 }  // namespace

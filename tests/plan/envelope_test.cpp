@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "atoll/plan/operator_policies.h"
@@ -103,6 +104,21 @@ TEST(Envelope, PlansOfAnySharesAreConvexInTheTimePerByte) {
     const double middle = simulated(graph, scaled_to(link, 2 / (slow + fast)), plan);
     ASSERT_LE(middle, (low + high) / 2 + 1e-9) << i;
     ASSERT_LE(high, low + 1e-9) << i;
+  }
+}
+
+// Operators of 1 s on the robot and none on the server, after 1000, 400, 100 and 30 bytes: each of the five ways to
+// stay on the robot for a while and then to leave is the best one at some rate.
+TEST(Envelope, HasAllCutsThatAreBestSomewhere) {
+  Model model;
+  int at = model.input(1, 1000);
+  for (const std::int64_t bytes : {400, 100, 30, 0}) at = model.add(1, bytes, 1, 0, {test::whole(at)});
+  model.graph.outputs = {at};
+  const PlanTable table = make_table(model.graph, LinkCost{1, 1, 0, false}, kPower, small_rates());
+  EXPECT_EQ(table.plans.size(), 5U);
+  for (const double rate : {15.0, 45.0, 150.0, 450.0, 900.0}) {
+    const double best = std::min({4.0, 3 + 30 / rate, 2 + 100 / rate, 1 + 400 / rate, 1000 / rate});
+    EXPECT_NEAR(table.seconds_at(table.choose(rate), rate), best, 1e-6) << rate;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "atoll/plan/fluid_bound.h"
 #include "atoll/plan/layer_cuts.h"
@@ -186,10 +187,23 @@ TEST(OperatorPolicies, OneShareForAStageIsOneForItsOperators) {
   const int branch = model.add(40, 40, 1, 1, {same(first)});
   const int sum = model.add(40, 40, 1, 1, {same(branch), same(first)});
   model.graph.outputs = {sum};
-  OperatorOptions options = quick(5);
-  options.evaluations = 3;  // of the first population only, which nothing has pulled together yet
-  const OperatorPlan plan = make_plan("hybrid-parallel", model.graph, kFastLink, kPower, options);
-  EXPECT_EQ(plan.shares[static_cast<std::size_t>(branch)], plan.shares[static_cast<std::size_t>(sum)]);
+  const auto shares_of = [&](const char* policy, std::uint64_t seed) {
+    OperatorOptions options = quick(seed);
+    options.evaluations = 3;  // everything on the robot, and two vectors that nothing has pulled together yet
+    const OperatorPlan plan = make_plan(policy, model.graph, kFastLink, kPower, options);
+    return std::pair(plan.shares[static_cast<std::size_t>(branch)], plan.shares[static_cast<std::size_t>(sum)]);
+  };
+  int divided = 0;
+  int different = 0;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const auto [hybrid_branch, hybrid_sum] = shares_of("hybrid-parallel", seed);
+    EXPECT_EQ(hybrid_branch, hybrid_sum);
+    if (!hybrid_branch.robot.is_empty() && !hybrid_branch.server.is_empty()) ++divided;
+    const auto [intra_branch, intra_sum] = shares_of("intra-dp", seed);
+    if (intra_branch != intra_sum) ++different;
+  }
+  EXPECT_GT(divided, 5);
+  EXPECT_GT(different, 5);
 }
 
 TEST(OperatorPolicies, LiteralOnesKnowWholeMegabytesOnly) {

@@ -62,8 +62,9 @@ double fastest_simple(const OperatorGraph& graph, const LinkCost& link, int chun
 TEST(RegionSearch, EqualsBruteForceOnChains) {
   Dice dice(61);
   int improved = 0;
-  for (int i = 0; i < 200; ++i) {
-    const OperatorGraph graph = any_chain(dice, 5, static_cast<int>(dice.integer(1, 3)));
+  for (int i = 0; i < 1500; ++i) {
+    const bool is_wide = i % 3 == 0;
+    const OperatorGraph graph = any_chain(dice, is_wide ? 5 : 3, is_wide ? static_cast<int>(dice.integer(1, 3)) : 4);
     const LinkCost link = any_link(dice, false);
     const double best = brute_force(graph, link);
     const RegionPlan found = search_regions(graph, link, kPower, exact(5));
