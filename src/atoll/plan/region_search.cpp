@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <utility>
 
 #include "atoll/plan/chain_price.h"
 #include "atoll/plan/layer_cuts.h"
+#include "atoll/plan/region_grid.h"
 #include "atoll/plan/stages.h"
 #include "atoll/plan/text.h"
 #include "atoll/plan/timeline.h"
@@ -25,46 +25,35 @@ struct Clocks {
   double down = 0;
 };
 
-// A tensor at which the sides may exchange rows, with the grid it is cut by.
-struct Tensor {
-  int stage = 0;
-  std::int64_t rows = 1;
-  double bytes = 0;
-  std::vector<std::int64_t> cuts;
-  std::vector<bool> may_end;                      // by cut: the server's rows
-  std::vector<bool> may_begin;                    // by cut: the robot's rows
-  std::vector<std::vector<Passage>> passages_to;  // by cut: from the inputs, then from each tensor before
-  std::vector<std::vector<int>> labels;           // by the cut of the server times the cuts, plus that of the robot
-};
-
 struct Label {
   Clocks clocks;
   Meeting meeting;
   int before = -1;
 };
 
-// One grid. Labels of a tensor are final when the tensor before it has been gone through: all ways lead forward.
+// One grid, with inputs that are sent whole or in chunks. Labels of a tensor are final when the tensor before it has
+// been gone through: all ways lead forward.
 class Search {
  public:
   Search(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link, const std::vector<Price>& prices,
-         std::vector<Tensor> tensors, double limit, double slack, Clock::time_point end)
-      : graph_(graph), chain_(chain), link_(link), prices_(prices), tensors_(std::move(tensors)), best_(limit),
-        slack_(slack), end_(end) {}
+         std::vector<GridTensor> tensors, int chunks, double limit, double slack, Clock::time_point end)
+      : graph_(graph), chain_(chain), link_(link), prices_(prices), tensors_(std::move(tensors)), chunks_(chunks),
+        passages_(tensors_.size()), labels_at_(tensors_.size()), best_(limit), slack_(slack), end_(end) {}
 
   void run() {
     labels_.emplace_back();
     std::vector<int> stages;
     for (std::size_t t = 0; t < tensors_.size() && !is_over_; ++t) {
-      Tensor& tensor = tensors_[t];
+      const GridTensor& tensor = tensors_[t];
       for (const std::int64_t cut : tensor.cuts) {
-        tensor.passages_to.push_back(passages(graph_, chain_, tensor.stage, cut, stages));
+        passages_[t].push_back(passages(graph_, chain_, tensor.stage, cut, stages));
       }
-      tensor.labels.resize(tensor.cuts.size() * tensor.cuts.size());
+      labels_at_[t].resize(tensor.cuts.size() * tensor.cuts.size());
       up_.resize(tensor.cuts.size());
       down_.resize(tensor.cuts.size());
       carry_on(0, 0, t);
       for (std::size_t from = 0; from < t && !is_over_; ++from) {
-        for (const std::vector<int>& labels : tensors_[from].labels) {
+        for (const std::vector<int>& labels : labels_at_[from]) {
           for (const int label : labels) carry_on(label, from + 1, t);
         }
       }
@@ -75,27 +64,31 @@ class Search {
   bool is_over() const noexcept { return is_over_; }
   std::int64_t steps() const noexcept { return steps_; }
 
-  // Of the best plan below the limit; empty when there is none.
-  std::vector<Meeting> meetings() const {
-    std::vector<Meeting> result;
-    for (int label = best_label_; label > 0; label = labels_[static_cast<std::size_t>(label)].before) {
-      result.push_back(labels_[static_cast<std::size_t>(label)].meeting);
+  // The best plans below the limit that were met, best first.
+  std::vector<std::vector<Meeting>> plans() const {
+    constexpr std::size_t kMost = 4;
+    std::vector<std::vector<Meeting>> result;
+    for (std::size_t i = ends_.size(); i > 0 && result.size() < kMost; --i) {
+      std::vector<Meeting>& meetings = result.emplace_back();
+      for (int label = ends_[i - 1]; label > 0; label = labels_[static_cast<std::size_t>(label)].before) {
+        meetings.push_back(labels_[static_cast<std::size_t>(label)].meeting);
+      }
+      std::reverse(meetings.begin(), meetings.end());
     }
-    std::reverse(result.begin(), result.end());
     return result;
   }
 
  private:
   // Seconds on the link for what the sides lack at the beginning of each passage, -1 where that is nothing.
-  void set_messages(const Label& label, std::size_t from, const Tensor& to) {
-    for (std::size_t k = 0; k < to.cuts.size(); ++k) {
-      const Passage& passage = to.passages_to[k][from];
+  void set_messages(const Label& label, std::size_t from, std::size_t to) {
+    for (std::size_t k = 0; k < passages_[to].size(); ++k) {
+      const Passage& passage = passages_[to][k][from];
       up_[k] = down_[k] = -1;
       if (from == 0) {
         if (passage.input_messages > 0) up_[k] = passage.input_bytes / link_.up_bytes_per_second;
         continue;
       }
-      const Tensor& tensor = tensors_[from - 1];
+      const GridTensor& tensor = tensors_[from - 1];
       const double row = tensor.bytes / static_cast<double>(tensor.rows);
       const Region& server = passage.server_needs;
       const Region& robot = passage.robot_needs;
@@ -109,26 +102,38 @@ class Search {
   void carry_on(int index, std::size_t from, std::size_t to) {
     const Label label = labels_[static_cast<std::size_t>(index)];
     if (from > 0 && bound(label.clocks, label.meeting.stage) >= best_) return;
-    const Tensor& tensor = tensors_[to];
-    set_messages(label, from, tensor);
+    const GridTensor& tensor = tensors_[to];
+    set_messages(label, from, to);
+    // A streamed passage may have ended here only because nothing behind it can be computed by rows.
+    const bool is_end_of_stream = from > 0 && chunks_ > 1 && label.before == 0 && tensors_[from - 1].is_by_row;
     for (std::size_t end = 0; end < tensor.cuts.size() && !is_over_; ++end) {
       if (!tensor.may_end[end]) continue;
-      const Passage& server = tensor.passages_to[end][from];
+      const Passage& server = passages_[to][end][from];
       for (std::size_t begin = 0; begin <= end; ++begin) {
         if (!tensor.may_begin[begin]) continue;
-        const Passage& robot = tensor.passages_to[begin][from];
+        const Passage& robot = passages_[to][begin][from];
         // Without a message, and with rows that suffice for the ways that do not stop here, one of those is as good.
-        if (from > 0 && up_[end] < 0 && down_[begin] < 0 && server.server_makes <= label.meeting.server_end &&
-            robot.robot_makes >= label.meeting.robot_begin) {
+        if (from > 0 && !is_end_of_stream && up_[end] < 0 && down_[begin] < 0 &&
+            server.server_makes <= label.meeting.server_end && robot.robot_makes >= label.meeting.robot_begin) {
           continue;
         }
         Clocks clocks = sent(label.clocks, up_[end], down_[begin]);
         clocks.server += server.server_seconds;
+        if (from == 0 && chunks_ > 1 && up_[end] >= 0 && tensor.is_by_row) {
+          clocks.server = std::min(clocks.server, streamed(up_[end], server.server_seconds, tensor.server_fixed));
+        }
         clocks.robot += robot.robot_seconds;
         reach({clocks, {tensor.stage, tensor.cuts[end], tensor.cuts[begin]}, index}, to, end, begin);
       }
     }
     if (Clock::now() > end_) is_over_ = true;
+  }
+
+  // As if each chunk made possible the same part of the work: the last one of the link and of the server cannot
+  // overlap.
+  double streamed(double up, double work, double fixed) const {
+    const double chunks = chunks_;
+    return link_.latency + std::max(up + work / chunks, up / chunks + work) + fixed * (chunks - 1);
   }
 
   // A message leaves when its rows are there and the link is free; whoever waits for it computes after that.
@@ -152,7 +157,7 @@ class Search {
 
   void reach(Label label, std::size_t to, std::size_t end, std::size_t begin) {
     ++steps_;
-    const Tensor& tensor = tensors_[to];
+    const GridTensor& tensor = tensors_[to];
     if (to + 1 == tensors_.size()) {
       double seconds = label.clocks.robot;
       if (label.meeting.robot_begin > 0) {  // the rest of the output comes down
@@ -162,13 +167,13 @@ class Search {
       }
       if (seconds >= best_) return;
       best_ = seconds;
-      best_label_ = static_cast<int>(labels_.size());
+      ends_.push_back(static_cast<int>(labels_.size()));
       labels_.push_back(label);
       return;
     }
     settle(label.clocks, label.meeting, tensor.rows);
     if (bound(label.clocks, tensor.stage) >= best_) return;
-    std::vector<int>& others = tensors_[to].labels[end * tensor.cuts.size() + begin];
+    std::vector<int>& others = labels_at_[to][end * tensor.cuts.size() + begin];
     for (const int other : others) {
       if (is_no_later(labels_[static_cast<std::size_t>(other)].clocks, label.clocks, slack_)) return;
     }
@@ -215,111 +220,22 @@ class Search {
   const StageChain& chain_;
   const LinkCost& link_;
   const std::vector<Price>& prices_;
-  std::vector<Tensor> tensors_;
+  std::vector<GridTensor> tensors_;
+  int chunks_;
+  // By tensor and cut: from the inputs, then from each tensor before.
+  std::vector<std::vector<std::vector<Passage>>> passages_;
+  // By tensor: by the cut of the server times the number of cuts, plus that of the robot.
+  std::vector<std::vector<std::vector<int>>> labels_at_;
   double best_;
   double slack_;
   Clock::time_point end_;
   std::vector<Label> labels_;  // the first one is the beginning
-  int best_label_ = -1;
+  std::vector<int> ends_;      // each better than those before
   std::int64_t steps_ = 0;
   bool is_over_ = false;
   std::vector<double> up_;  // by cut of the tensor at hand
   std::vector<double> down_;
 };
-
-std::vector<std::int64_t> grid_of(std::int64_t rows, int parts) {
-  std::vector<std::int64_t> cuts;
-  for (int part = 0; part <= parts; ++part) cuts.push_back((rows * part + parts / 2) / parts);
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  return cuts;
-}
-
-// The cuts within `window` steps of `cut`, and both ends.
-std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, int window) {
-  const auto is_nearer = [&](std::int64_t a, std::int64_t b) { return std::abs(a - cut) < std::abs(b - cut); };
-  const auto middle = std::min_element(cuts.begin(), cuts.end(), is_nearer) - cuts.begin();
-  std::vector<bool> result(cuts.size());
-  for (std::size_t k = 0; k < cuts.size(); ++k) {
-    result[k] = k == 0 || k + 1 == cuts.size() || std::abs(static_cast<std::ptrdiff_t>(k) - middle) <= window;
-  }
-  return result;
-}
-
-std::vector<Tensor> tensors_of(const OperatorGraph& graph, const StageChain& chain, const std::vector<int>& stages,
-                               int parts) {
-  std::vector<Tensor> tensors;
-  for (const int stage : stages) {
-    Tensor tensor;
-    tensor.stage = stage;
-    tensor.rows = chain.stages[static_cast<std::size_t>(stage)].rows;
-    tensor.bytes = exit_bytes(graph, chain.stages[static_cast<std::size_t>(stage)]);
-    tensor.cuts = grid_of(tensor.rows, parts);
-    tensor.may_end.assign(tensor.cuts.size(), true);
-    tensor.may_begin.assign(tensor.cuts.size(), true);
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
-void keep_near(const StageChain& chain, const std::vector<Share>& shares, int window, std::vector<Tensor>& tensors) {
-  for (Tensor& tensor : tensors) {
-    const int exit = chain.stages[static_cast<std::size_t>(tensor.stage)].exits.front();
-    const Share& share = shares[static_cast<std::size_t>(exit)];
-    const std::vector<std::int64_t> all = std::exchange(tensor.cuts, {});
-    const std::vector<bool> ends = near(all, share.server.is_empty() ? 0 : share.server.end, window);
-    const std::vector<bool> begins = near(all, share.robot.is_empty() ? tensor.rows : share.robot.begin, window);
-    tensor.may_end.clear();
-    tensor.may_begin.clear();
-    for (std::size_t k = 0; k < all.size(); ++k) {
-      if (!ends[k] && !begins[k]) continue;
-      tensor.cuts.push_back(all[k]);
-      tensor.may_end.push_back(ends[k]);
-      tensor.may_begin.push_back(begins[k]);
-    }
-  }
-}
-
-// Where the sides may exchange rows: everywhere, or else the smallest tensor of each of some parts of equal work, and
-// wherever the sides of `shares` change.
-std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& chain, const std::vector<Share>& shares,
-                                int most) {
-  const std::size_t count = chain.stages.size();
-  std::vector<double> bytes;
-  for (const Stage& stage : chain.stages) bytes.push_back(exit_bytes(graph, stage));
-  std::vector<double> work(count, 1.0 / static_cast<double>(count));
-  const double seconds = graph.robot_seconds();
-  for (std::size_t k = 0; k < count && seconds > 0; ++k) {
-    for (const int v : chain.stages[k].operators) {
-      work[k] += operator_at(graph, v).robot.seconds(operator_at(graph, v).rows) / seconds;
-    }
-  }
-  std::vector<bool> is_chosen(count, count <= static_cast<std::size_t>(std::max(most, 1)));
-  is_chosen.back() = true;
-  std::vector<int> smallest(static_cast<std::size_t>(std::max(most - 1, 0)), -1);
-  double before = 0;
-  for (std::size_t k = 0; k < count && !smallest.empty(); ++k) {
-    const auto part = static_cast<std::size_t>(before / 2 * static_cast<double>(smallest.size()));
-    int& chosen = smallest[std::min(part, smallest.size() - 1)];
-    if (chosen < 0 || bytes[k] < bytes[static_cast<std::size_t>(chosen)]) chosen = static_cast<int>(k);
-    before += work[k];
-  }
-  for (const int k : smallest) {
-    if (k >= 0) is_chosen[static_cast<std::size_t>(k)] = true;
-  }
-  const auto share_at = [&](std::size_t k) { return shares[static_cast<std::size_t>(chain.stages[k].exits.front())]; };
-  for (std::size_t k = 0; k + 1 < count; ++k) {
-    const Share here = share_at(k);
-    const Share next = share_at(k + 1);
-    if (here.robot.is_empty() != next.robot.is_empty() || here.server.is_empty() != next.server.is_empty()) {
-      is_chosen[k] = true;
-    }
-  }
-  std::vector<int> stages;
-  for (std::size_t k = 0; k < count; ++k) {
-    if (is_chosen[k]) stages.push_back(static_cast<int>(k));
-  }
-  return stages;
-}
 
 OperatorPlan plan_of(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, const char* policy,
                      std::vector<Share> shares, int chunks) {
@@ -358,28 +274,31 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
   if (!result.is_searched) return result;
   const std::vector<Price> prices = prices_of(graph, chain, link, bound);
   const std::vector<int> stages = meeting_stages(graph, chain, plan.shares, options.most_meetings);
+  std::vector<int> chunkings{1};
+  if (options.chunks > 1) chunkings.push_back(options.chunks);
   double limit = plan.seconds * (1 - options.margin);
+  const double slack = options.epsilon * plan.seconds / static_cast<double>(stages.size());
   bool is_first = true;
   for (const int parts : options.grids) {
     if (parts < 1) refuse("a grid of the search has " + counted(parts, "part") + ": give at least 1");
-    std::vector<Tensor> tensors = tensors_of(graph, chain, stages, parts);
+    std::vector<GridTensor> tensors = grid_of(graph, chain, stages, parts);
     std::int64_t most_rows = 0;
-    for (const Tensor& tensor : tensors) most_rows = std::max(most_rows, tensor.rows);
+    for (const GridTensor& tensor : tensors) most_rows = std::max(most_rows, tensor.rows);
     if (!is_first) keep_near(chain, result.plan.shares, options.window, tensors);
-    const double slack = options.epsilon * plan.seconds / static_cast<double>(stages.size());
-    Search search(graph, chain, link, prices, std::move(tensors), limit, slack, end);
-    search.run();
-    result.labels += search.steps();
-    result.is_complete = !search.is_over();
-    const std::vector<Meeting> meetings = search.meetings();
-    for (const int chunks : {1, options.chunks}) {
-      if (meetings.empty()) break;
-      OperatorPlan found = plan_of(graph, link, power, "regions", shares_through(graph, chain, meetings), chunks);
-      if (found.seconds >= limit) continue;
-      limit = found.seconds;
-      result.plan = std::move(found);
+    for (const int chunks : chunkings) {
+      Search search(graph, chain, link, prices, tensors, chunks, limit, slack, end);
+      search.run();
+      result.labels += search.steps();
+      for (const std::vector<Meeting>& meetings : search.plans()) {
+        OperatorPlan found = plan_of(graph, link, power, "regions", shares_through(graph, chain, meetings), chunks);
+        if (found.seconds >= limit) continue;
+        limit = found.seconds;
+        result.plan = std::move(found);
+      }
+      result.is_complete = !search.is_over();
+      if (search.is_over()) return result;
     }
-    if (search.is_over() || parts >= most_rows) break;
+    if (parts >= most_rows) break;
     is_first = false;
   }
   return result;

@@ -52,8 +52,11 @@ const OperatorPlan& fastest(std::span<const OperatorPlan> plans);
 /// m of the whole counts as dominated (Warburton, "Approximation of Pareto optima in multiple-objective, shortest-path
 /// problems", 1987).
 ///
+/// Inputs are sent whole, and then the same is searched with inputs that are streamed, where the clocks count them as
+/// if every chunk made the same part of the work possible; the best few plans by the clocks are predicted.
+///
 /// Exact (epsilon 0, margin 0, in time) among the plans of the first grid, for chains of single operators over a
-/// full-duplex link without streaming. Where stages have branches or the model several inputs, and over a half-duplex
+/// full-duplex link, if chunks are 1. Where stages have branches or the model several inputs, and over a half-duplex
 /// link, the clocks of the search may differ from the prediction; what is returned is compared by its prediction.
 /// Error(kInvalidArgument) for a grid without parts.
 RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, const OperatorPlan& plan,
