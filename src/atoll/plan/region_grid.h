@@ -13,7 +13,7 @@ namespace atl::plan {
 struct GridTensor {
   int stage = 0;
   std::int64_t rows = 1;
-  double bytes = 0;                // of all exits
+  double bytes = 0;                ///< of all exits
   std::vector<std::int64_t> cuts;  ///< ascending, from 0 to rows
   std::vector<bool> may_end;       ///< by cut: the server's rows
   std::vector<bool> may_begin;     ///< by cut: the robot's rows
