@@ -65,8 +65,8 @@ PublishedProfile profile_of(const Row& row) {
 }
 
 // They were computed elsewhere from the same files, without latency, on a link of the same decimal Mbit/s for both
-// directions together, and are printed with one decimal. Only the bounds of
-// the detector with in-place operators differ by more than that rounding, by 0.1 %: their consumers take the operands here.
+// directions together, and are printed with one decimal. Only the bounds of the detector with in-place operators
+// differ by more than that rounding, by 0.1 %: their consumers take the operands here.
 TEST(PublishedProfile, TheDerivedBoundsAreReproduced) {
   const std::vector<Row> rows = derived_bounds();
   ASSERT_EQ(rows.size(), 60U);

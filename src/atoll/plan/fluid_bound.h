@@ -30,8 +30,8 @@ struct FluidBound {
 /// This counts on a side that computes a share of an operator's rows to need at least that share of its operands'
 /// rows. Where Operand::needed asks for less (slices, strides that skip rows, padding), the bound is lowered by what
 /// that can save, as the cut's multipliers say. A plan that uses the server waits for two latencies, and so do its
-/// server and each direction of the link; a half-duplex link waits for one. Where rows are computed from nothing, all wait
-/// for one.
+/// server and each direction of the link; a half-duplex link waits for one. Where rows are computed from nothing,
+/// all wait for one.
 class FluidBounds {
  public:
   /// Asks every operand once per row. The graph must pass check() and outlive this.
