@@ -46,7 +46,6 @@ TEST(ChainPrice, OfThePricesAddUpToOne) {
 // No plan whose sides make the first and the last rows takes less.
 TEST(ChainPrice, IsABoundForEveryPlan) {
   Dice dice(92);
-  int near = 0;
   for (int i = 0; i < 1000; ++i) {
     const OperatorGraph graph = dice.chance(0.5) ? any_graph(dice, 8, 6) : any_chain(dice, 8, 5);
     const LinkCost link = any_link(dice);
@@ -58,10 +57,8 @@ TEST(ChainPrice, IsABoundForEveryPlan) {
     for (const char* policy : {"random", "cut", "auto", "tensor"}) {
       const double seconds = make_plan(policy, graph, link, kPower, options).seconds;
       ASSERT_GE(seconds, bound * (1 - 1e-9)) << policy << " " << i;
-      if (seconds < bound * 1.2) ++near;
     }
   }
-  EXPECT_GT(near, 300);
 }
 
 // A slice needs no more of its operand than one row, however large that is: counting all of it would be no bound.
