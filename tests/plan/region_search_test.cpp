@@ -75,6 +75,19 @@ TEST(RegionSearch, EqualsBruteForceOnChains) {
   EXPECT_GT(improved, 20);
 }
 
+// The fastest partial plan has sent more, which the next message waits for: the slower one leads on.
+TEST(RegionSearch, KeepsPlansWhoseLinkIsFreeEarlier) {
+  Model model;
+  int at = model.input(3, 39);
+  at = model.add(3, 42, 2.083, 6.961, {window(at, 3, 3, 1, 1)}, 0.41);
+  at = model.add(3, 88, 4.399, 8.799, {window(at, 3, 3, 1, 1)});
+  at = model.add(3, 50, 9.762, 0, {same(at)});
+  at = model.add(3, 59, 7.622, 0, {window(at, 3, 5, 1, 2)}, 0.317);
+  model.graph.outputs = {at};
+  const LinkCost link{7.582, 93.39, 0, false};
+  EXPECT_NEAR(search_regions(model.graph, link, kPower, exact(3)).plan.seconds, brute_force(model.graph, link), 1e-9);
+}
+
 // With branches and a shared link the clocks of the search are not the prediction's, but the plan is one of those that
 // brute force tries.
 TEST(RegionSearch, StaysBetweenBruteForceAndSimplePlans) {

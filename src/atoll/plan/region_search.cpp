@@ -112,9 +112,9 @@ class Search {
       for (std::size_t begin = 0; begin <= end; ++begin) {
         if (!tensor.may_begin[begin]) continue;
         const Passage& robot = passages_[to][begin][from];
-        // Without a message, and with rows that suffice for the ways that do not stop here, one of those is as good.
-        if (from > 0 && !is_end_of_stream && up_[end] < 0 && down_[begin] < 0 &&
-            server.server_makes <= label.meeting.server_end && robot.robot_makes >= label.meeting.robot_begin) {
+        // With rows that suffice for the ways that do not stop here, so without a message, one of those is as good.
+        if (from > 0 && !is_end_of_stream && server.server_makes <= label.meeting.server_end &&
+            robot.robot_makes >= label.meeting.robot_begin) {
           continue;
         }
         Clocks clocks = sent(label.clocks, up_[end], down_[begin]);
