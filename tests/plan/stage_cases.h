@@ -47,8 +47,8 @@ struct Model {
     const auto cost = [&](double seconds) {
       return RowCost{seconds * fixed, seconds * (1 - fixed) / static_cast<double>(rows)};
     };
-    graph.operators.push_back({"operator " + std::to_string(last() + 1), rows, bytes, cost(robot), cost(server),
-                               std::move(operands)});
+    graph.operators.push_back(
+        {"operator " + std::to_string(last() + 1), rows, bytes, cost(robot), cost(server), std::move(operands)});
     return last();
   }
   std::int64_t rows(int index) const { return operator_at(graph, index).rows; }

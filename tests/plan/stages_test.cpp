@@ -111,8 +111,8 @@ TEST(Stages, ExitsAreWhatAllPathsMeet) {
     OperatorGraph graph = any_graph(dice, 4, static_cast<int>(dice.integer(1, 9)));
     graph.outputs = {static_cast<int>(graph.operators.size()) - 1};
     const std::size_t size = graph.operators.size();
-    std::vector<double> into(size, 0);   // paths from inputs
-    std::vector<double> onto(size, 0);   // paths to the output
+    std::vector<double> into(size, 0);  // paths from inputs
+    std::vector<double> onto(size, 0);  // paths to the output
     for (std::size_t v = 0; v < size; ++v) {
       if (graph.operators[v].operands.empty()) into[v] = 1;
       for (const Operand& operand : graph.operators[v].operands) {

@@ -28,6 +28,14 @@ Meeting meet_members(Context& context, Store& store, const GroupOptions& options
   return meet(store, options.name + "/", options.rank, mine, options.timeout);
 }
 
+// For ever: not even destroyed with static objects.
+void keep(std::shared_ptr<void> state) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(state));
+}
+
 }  // namespace
 
 Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions& options) {
@@ -38,14 +46,8 @@ Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions&
 }
 
 Group::~Group() {
-  if (fork_depth() != impl_->process) {
-    // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it is kept.
-    static std::mutex mutex;
-    static auto& kept = *new std::vector<std::shared_ptr<Impl>>;
-    const std::lock_guard lock(mutex);
-    kept.push_back(std::move(impl_));
-    return;
-  }
+  // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it is kept.
+  if (fork_depth() != impl_->process) return keep(std::move(impl_));
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
   impl_->stop_worker();
   impl_->context->impl().remove_group(impl_->ports.group_id());

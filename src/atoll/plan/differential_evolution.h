@@ -10,7 +10,7 @@ namespace atl::plan {
 
 /// The defaults are those of SciPy's differential_evolution, without its final polish.
 struct EvolutionOptions {
-  int population = 15;  ///< vectors for each variable, at least 5 in all
+  int population = 15;        ///< vectors for each variable, at least 5 in all
   double least_weight = 0.5;  ///< of the difference of two vectors: drawn anew for each generation
   double most_weight = 1;
   double crossover = 0.7;   ///< share of the variables that a trial takes from the mutant

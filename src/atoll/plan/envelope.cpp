@@ -172,8 +172,8 @@ class TableMaker {
     for (int i = 0; i < options_.searches; ++i) {
       const double left = options_.search_seconds - std::chrono::duration<double>(Clock::now() - begin).count();
       if (left <= 0) return false;
-      const std::size_t rate = (2 * static_cast<std::size_t>(i) + 1) * rates_.size() /
-                               (2 * static_cast<std::size_t>(options_.searches));
+      const std::size_t rate =
+          (2 * static_cast<std::size_t>(i) + 1) * rates_.size() / (2 * static_cast<std::size_t>(options_.searches));
       const auto slower = [&](const Candidate& a, const Candidate& b) { return a.seconds[rate] < b.seconds[rate]; };
       const LinkCost link = link_at(link_, rates_[rate]);
       OperatorPlan best = std::min_element(candidates_.begin(), candidates_.end(), slower)->plan;

@@ -12,13 +12,13 @@
 namespace atl::plan {
 
 struct TableOptions {
-  double least_rate = 62'500;     ///< bytes per second up; down in the same proportion as the link's rates
+  double least_rate = 62'500;  ///< bytes per second up; down in the same proportion as the link's rates
   double most_rate = 125'000'000;
-  int rates = 64;                 ///< in equal ratios from the least to the most
-  int searches = 4;               ///< rates at which regions are searched
-  double search_seconds = 0.06;   ///< for all searches together
-  double margin = 0.005;          ///< a simpler plan is preferred when it takes longer by no more than this share
-  SearchOptions search = {};      ///< but for its margin and its seconds
+  int rates = 64;                ///< in equal ratios from the least to the most
+  int searches = 4;              ///< rates at which regions are searched
+  double search_seconds = 0.06;  ///< for all searches together
+  double margin = 0.005;         ///< a simpler plan is preferred when it takes longer by no more than this share
+  SearchOptions search = {};     ///< but for its margin and its seconds
 };
 
 /// How likely a rate is, up to a factor.
@@ -32,8 +32,8 @@ struct RateWeight {
 /// full-duplex link its time is a convex function of that; below the least rate at most what the line of all its bytes
 /// gives, above the largest no more than there.
 struct PlanTable {
-  LinkCost link;              ///< whose proportion of rates, latency and duplex the table is for
-  std::vector<double> rates;  ///< ascending
+  LinkCost link;                             ///< whose proportion of rates, latency and duplex the table is for
+  std::vector<double> rates;                 ///< ascending
   std::vector<OperatorPlan> plans;           ///< simple ones first, local at their head; predicted for a rate of theirs
   std::vector<std::vector<double>> seconds;  ///< by plan and rate
   double margin = 0;

@@ -89,8 +89,11 @@ class SharesProblem {
   enum class Unit { kOperator, kStage };
 
   SharesProblem(const OperatorGraph& graph, Unit unit, bool is_literal)
-      : graph_(graph), is_literal_(is_literal), is_wanted_(graph.operators.size(), false),
-        is_large_(graph.operators.size(), false), variable_(graph.operators.size(), -1) {
+      : graph_(graph),
+        is_literal_(is_literal),
+        is_wanted_(graph.operators.size(), false),
+        is_large_(graph.operators.size(), false),
+        variable_(graph.operators.size(), -1) {
     double input_bytes = 0;
     for (const Operator& made : graph.operators) input_bytes += is_input(made) ? static_cast<double>(made.bytes) : 0;
     for (const Stage& stage : stages_of(graph).stages) {
@@ -174,8 +177,8 @@ OperatorGraph without_halos(OperatorGraph graph) {
   return graph;
 }
 
-Shares by_evolution(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
-                    SharesProblem::Unit unit, const OperatorOptions& options) {
+Shares by_evolution(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, SharesProblem::Unit unit,
+                    const OperatorOptions& options) {
   constexpr double kMegabyte = 1e6;
   if (std::none_of(graph.operators.begin(), graph.operators.end(), is_divisible)) return best_layer_cut(graph, link);
   LinkCost known = link;
@@ -203,8 +206,7 @@ Shares by_evolution(const OperatorGraph& graph, const LinkCost& link, const Robo
 }  // namespace
 
 std::vector<std::string> operator_policies() {
-  return {"local",  "offload",  "stream",          "cut",    "energy",
-          "tensor", "intra-dp", "hybrid-parallel", "random", "auto"};
+  return {"local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "hybrid-parallel", "random", "auto"};
 }
 
 OperatorPlan make_plan(const std::string& policy, const OperatorGraph& graph, const LinkCost& link,

@@ -37,8 +37,17 @@ class Search {
  public:
   Search(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link, const std::vector<Price>& prices,
          std::vector<GridTensor> tensors, int chunks, double limit, double slack, Clock::time_point end)
-      : graph_(graph), chain_(chain), link_(link), prices_(prices), tensors_(std::move(tensors)), chunks_(chunks),
-        passages_(tensors_.size()), labels_at_(tensors_.size()), best_(limit), slack_(slack), end_(end) {}
+      : graph_(graph),
+        chain_(chain),
+        link_(link),
+        prices_(prices),
+        tensors_(std::move(tensors)),
+        chunks_(chunks),
+        passages_(tensors_.size()),
+        labels_at_(tensors_.size()),
+        best_(limit),
+        slack_(slack),
+        end_(end) {}
 
   void run() {
     labels_.emplace_back();

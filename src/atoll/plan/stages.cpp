@@ -148,8 +148,14 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
     const std::int64_t rows = operator_at(graph, entry).rows;
     const Share& needed = shares[static_cast<std::size_t>(entry)];
     const Share made = closed(needed, rows);
-    result[next--] = {needed.server, needed.robot, made.server.end, made.robot.is_empty() ? rows : made.robot.begin,
-                      server,        robot,        0,               0};
+    result[next--] = {needed.server,
+                      needed.robot,
+                      made.server.end,
+                      made.robot.is_empty() ? rows : made.robot.begin,
+                      server,
+                      robot,
+                      0,
+                      0};
   }
   result[0].server_seconds = server;
   result[0].robot_seconds = robot;
