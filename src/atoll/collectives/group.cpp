@@ -47,7 +47,10 @@ Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions&
 
 Group::~Group() {
   // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it is kept.
-  if (fork_depth() != impl_->process) return keep(std::move(impl_));
+  if (fork_depth() != impl_->process) {
+    keep(std::move(impl_));
+    return;
+  }
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
   impl_->stop_worker();
   impl_->context->impl().remove_group(impl_->ports.group_id());
