@@ -23,27 +23,28 @@ std::string pooled() {
 }
 
 TEST(RegionsJson, Splits) {
-  EXPECT_EQ(Json::parse(split_json(pooled(), 0, 2)), Json::parse(R"({"locality": "block", "state_bytes": 0, "operands":
-    [{"tensor": 0, "dim": 2, "map": "window(kernel 3, stride 2, padding 1, dilation 1)"}]})"));
-  EXPECT_EQ(Json::parse(split_json(pooled(), 1, 2)),
-            Json::parse(R"({"locality": "partial", "state_bytes": 16, "operands":
-    [{"tensor": 1, "dim": -1, "map": "whole"}]})"));
+  const Json block = Json::parse(R"json({"locality": "block", "state_bytes": 0, "operands":
+    [{"tensor": 0, "dim": 2, "map": "window(kernel 3, stride 2, padding 1, dilation 1)"}]})json");
+  EXPECT_EQ(Json::parse(split_json(pooled(), 0, 2)), block);
+  const Json partial = Json::parse(R"({"locality": "partial", "state_bytes": 16, "operands":
+    [{"tensor": 1, "dim": -1, "map": "whole"}]})");
+  EXPECT_EQ(Json::parse(split_json(pooled(), 1, 2)), partial);
 }
 
 TEST(RegionsJson, Slices) {
-  EXPECT_EQ(Json::parse(slice_json(pooled(), 0, 2, 0, 2)),
-            Json::parse(R"({"operands": [{"tensor": 0, "dim": 2, "begin": 0,
-    "end": 4}], "pads": [{"operand": 0, "dim": 2, "low": 1, "high": 0, "value": {"float": "-inf"}}],
-    "changes": [{"argument": 3, "value": {"ints": [0]}}], "keep": [0, 2]})"));
-  EXPECT_EQ(Json::parse(slice_json(pooled(), 0, 2, 3, 3)),
-            Json::parse(R"({"operands": [], "pads": [], "changes": [], "keep": [0, 0]})"));
+  const Json first = Json::parse(R"({"operands": [{"tensor": 0, "dim": 2, "begin": 0, "end": 4}],
+    "pads": [{"operand": 0, "dim": 2, "low": 1, "high": 0, "value": {"float": "-inf"}}],
+    "changes": [{"argument": 3, "value": {"ints": [0]}}], "keep": [0, 2]})");
+  EXPECT_EQ(Json::parse(slice_json(pooled(), 0, 2, 0, 2)), first);
+  const Json none = Json::parse(R"({"operands": [], "pads": [], "changes": [], "keep": [0, 0]})");
+  EXPECT_EQ(Json::parse(slice_json(pooled(), 0, 2, 3, 3)), none);
 }
 
 TEST(RegionsJson, Dims) {
-  EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 2)),
-            Json::parse(R"({"dims": [2, 2, -1], "local": 1, "partial": 1, "global": 0, "constant": 0})"));
-  EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 1)),
-            Json::parse(R"({"dims": [1, 1, 1], "local": 2, "partial": 0, "global": 0, "constant": 0})"));
+  const Json rows = Json::parse(R"({"dims": [2, 2, -1], "local": 1, "partial": 1, "global": 0, "constant": 0})");
+  EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 2)), rows);
+  const Json channels = Json::parse(R"({"dims": [1, 1, 1], "local": 2, "partial": 0, "global": 0, "constant": 0})");
+  EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 1)), channels);
 }
 
 TEST(RegionsJson, RefusesNodesThatAreNotThere) {
