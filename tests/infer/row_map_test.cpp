@@ -140,7 +140,7 @@ RowMap any_map(Dice& dice) {
     case 0: return maps::Identity{};
     case 1: return maps::Nothing{};
     case 2: return maps::Window{positive(), positive(), low(), positive()};
-    case 3: return maps::Grid{positive(), positive(), low(), low()};
+    case 3: return maps::Grid{positive(), positive(), low()};
     case 4: return maps::Transposed{positive(), positive(), low(), positive()};
     case 5: return maps::Blocks{positive(), positive(), low(), low(), dice.integer(0, 1)};
     case 6: return maps::Scale{positive(), positive()};

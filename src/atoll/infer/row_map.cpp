@@ -20,9 +20,11 @@ Region reach_of(const Window& map, Region rows, Rows /*n*/) {
           (rows.end - 1) * map.stride - map.padding + map.dilation * (map.kernel - 1) + 1};
 }
 
-Region reach_of(const Grid& map, Region rows, Rows /*n*/) {
-  return {std::max<Rows>(0, rows.begin - map.before) * map.stride,
-          (rows.end - 1) * map.stride - map.padding + map.kernel};
+Region reach_of(const Grid& map, Region rows, Rows n) {
+  const Rows last = floor_div(n - map.kernel, map.stride);  // of the starts that leave a kernel of rows
+  const Rows first = rows.begin - ceil_div(map.padding, map.stride);
+  const Rows begin = std::max<Rows>(0, std::min(first, last)) * map.stride;
+  return {begin, std::max((rows.end - 1) * map.stride - map.padding, begin) + map.kernel};
 }
 
 // Row i makes the rows i s - p + d j, for j from 0 to k - 1.
@@ -100,8 +102,7 @@ std::string text_of(const Window& map) {
                            {"dilation", map.dilation}});
 }
 std::string text_of(const Grid& map) {
-  return listed("grid",
-                {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"before", map.before}});
+  return listed("grid", {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}});
 }
 std::string text_of(const Transposed& map) {
   return listed("transposed", {{"kernel", map.kernel},

@@ -32,13 +32,13 @@ struct Window {
   std::int64_t dilation = 1;
   bool operator==(const Window&) const = default;
 };
-/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - before) s, (y - 1) s -
-/// p + k). The `before` rows of the output saw padding where there are rows, and are dropped.
+/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - c) s, (y - 1) s - p + k), where
+/// c = p / s, rounded up, rows of the output saw padding where there are rows, and are dropped. No fewer rows than the
+/// kernel has, if there are as many: operators refuse those.
 struct Grid {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
-  std::int64_t before = 0;
   bool operator==(const Grid&) const = default;
 };
 /// A transposed convolution's: the rows that reach [x, y), and so many that what they make begins at x or before and

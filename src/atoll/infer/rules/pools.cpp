@@ -107,14 +107,13 @@ std::optional<NodeSplit> split_mean(const NodeView& view, int spatial, int outpu
   if (!pool) return std::nullopt;
   if (output_dim < pool->first) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const int i = output_dim - pool->first;
-  const std::int64_t before = ceil_div(at(pool->padding, i), at(pool->stride, i));
-  return with_map(view, output_dim, maps::Grid{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i), before});
+  return with_map(view, output_dim, maps::Grid{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i)});
 }
 
 SlicedCall slice_mean(const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   if (const auto* grid = std::get_if<maps::Grid>(&split.operands[0].map)) {
-    const std::int64_t first = std::max<std::int64_t>(0, rows.begin - grid->before);
+    const std::int64_t first = call.operands[0].rows.begin / grid->stride;
     call.keep = {rows.begin - first, rows.end - first};
   }
   return call;
