@@ -133,6 +133,23 @@ TEST(RowMap, OrdersAndPieces) {
   }
 }
 
+TEST(RowMap, MeanPoolsGetRowsFromTheGridOfTheirStridesOn) {
+  Dice dice(6);
+  for (int i = 0; i < 2000; ++i) {
+    const maps::Grid map{dice.integer(1, 5), dice.integer(1, 4), dice.integer(0, 2)};
+    const Rows n = dice.integer(map.kernel, 15);
+    const Rows m = floor_div(n + 2 * map.padding - map.kernel, map.stride) + 1;
+    const Rows x = dice.integer(0, m - 1);
+    const Region rows{x, dice.integer(x + 1, m)};
+    const Region found = needed(map, rows, n);
+    ASSERT_EQ(found.begin % map.stride, 0);
+    ASSERT_GE(found.size(), map.kernel);
+    // The first row that is kept sees none of the operator's own padding, unless that is where the whole has it.
+    ASSERT_TRUE(found.begin == 0 || found.begin <= rows.begin * map.stride - map.padding);
+    ASSERT_GE(found.end, std::min(n, (rows.end - 1) * map.stride - map.padding + map.kernel));
+  }
+}
+
 RowMap any_map(Dice& dice) {
   const auto positive = [&] { return dice.integer(1, 4); };
   const auto low = [&] { return dice.integer(0, 3); };

@@ -92,9 +92,7 @@ def graph_json(call: Call, outputs: list[torch.Tensor]) -> str:
         "outputs": list(range(len(tensors), len(tensors) + len(outputs))),
         "list": len(schema.returns) == 1 and len(outputs) > 1,
     }
-    described = [
-        {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for t in [*tensors, *outputs]
-    ]
+    described = [{"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for t in [*tensors, *outputs]]
     return json.dumps(
         {
             "atoll_graph": 1,

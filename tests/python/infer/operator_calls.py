@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import torch
+
 from one_node import Call
 
 aten = torch.ops.aten

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from one_node import Call, call_with, graph_json, outputs_of, part_of
-from operator_calls import FAMILIES, tensor
 
 from atoll import _C
+from one_node import Call, call_with, graph_json, outputs_of, part_of
+from operator_calls import FAMILIES, tensor
 
 ROUNDS = 30
 # Their second output says where in the whole plane a maximum was; a slice cannot know, and nobody uses it.
