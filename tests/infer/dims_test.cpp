@@ -23,8 +23,8 @@ TEST(Dims, AResidualNetIsSplitUpToItsHead) {
   Builder builder;
   const int image = builder.input({1, 3, 16, 16});
   const int stem = convolve(builder, image, {1, 8, 16, 16});
-  const int pooled = builder.call(
-      "aten::max_pool2d", {TensorId{stem}, Ints{2, 2}, Ints{}, Ints{0}, Ints{1}, false}, {1, 8, 8, 8});
+  const int pooled =
+      builder.call("aten::max_pool2d", {TensorId{stem}, Ints{2, 2}, Ints{}, Ints{0}, Ints{1}, false}, {1, 8, 8, 8});
   const int inner = convolve(builder, pooled, {1, 8, 8, 8});
   const int sum = builder.call("aten::add.Tensor", {TensorId{inner}, TensorId{pooled}, 1}, {1, 8, 8, 8});
   const int mean = builder.call("aten::adaptive_avg_pool2d", {TensorId{sum}, Ints{1, 1}}, {1, 8, 1, 1});
@@ -124,8 +124,8 @@ TEST(Dims, OneRowHasNoParts) {
   Builder builder;
   const int image = builder.input({1, 3, 3, 9});
   const int weight = builder.weight({1, 3, 3, 3});
-  const int row = builder.call(
-      "aten::conv2d", {TensorId{image}, TensorId{weight}, {}, Ints{1}, Ints{0}, Ints{1}, 1}, {1, 1, 1, 7});
+  const int row =
+      builder.call("aten::conv2d", {TensorId{image}, TensorId{weight}, {}, Ints{1}, Ints{0}, Ints{1}, 1}, {1, 1, 1, 7});
   EXPECT_EQ(dim_of(choose_dims(builder.graph(), image, 2), row), -1);
   EXPECT_EQ(dim_of(choose_dims(builder.graph(), image, 3), row), 3);
 }

@@ -25,9 +25,8 @@ void expect_words(const std::string& text, const std::string& words) {
 
 TEST(Graph, KnowsItsElementTypes) {
   const std::vector<std::tuple<const char*, int, bool>> known{
-      {"float16", 2, true}, {"bfloat16", 2, true}, {"float32", 4, true}, {"float64", 8, true},
-      {"int8", 1, false}, {"int16", 2, false}, {"int32", 4, false}, {"int64", 8, false}, {"uint8", 1, false},
-      {"bool", 1, false}};
+      {"float16", 2, true}, {"bfloat16", 2, true}, {"float32", 4, true}, {"float64", 8, true}, {"int8", 1, false},
+      {"int16", 2, false},  {"int32", 4, false},   {"int64", 8, false},  {"uint8", 1, false},  {"bool", 1, false}};
   for (const auto& [name, bytes, floating] : known) {
     const auto dtype = try_dtype(name);
     ASSERT_TRUE(dtype) << name;
@@ -74,12 +73,16 @@ TEST(Graph, EverythingHasABound) {
   expect_words(refused([](Graph& graph) { graph.tensors[0].shape = {1, -1}; }), "a dimension of -1");
   expect_words(refused([](Graph& graph) { graph.tensors[0].shape = {1 << 20, 1 << 20}; }), "more than 2^40 elements");
   // Not even where an empty dimension makes it no elements at all.
-  expect_words(refused([](Graph& graph) { graph.tensors[0].shape = {1 << 20, 0, 1 << 20}; }),
+  expect_words(refused([](Graph& graph) {
+                 graph.tensors[0].shape = {1 << 20, 0, 1 << 20};
+               }),
                "more than 2^40 elements");
   EXPECT_EQ(refused([](Graph& graph) { graph.tensors[0].shape = {(1 << 20) - 1, 0, 1 << 20}; }), "");
   expect_words(refused([](Graph& graph) { graph.nodes[0].args[6] = kIntegerBound; }),
                "node 0 (aten::conv2d)'s argument 6 is 1099511627776");
-  expect_words(refused([](Graph& graph) { graph.nodes[0].args[3] = Ints{1, -kIntegerBound}; }),
+  expect_words(refused([](Graph& graph) {
+                 graph.nodes[0].args[3] = Ints{1, -kIntegerBound};
+               }),
                "argument 3 has -1099511");
   EXPECT_EQ(refused([](Graph& graph) { graph.nodes[0].args[3] = Ints{1, 1 - kIntegerBound}; }), "");
   expect_words(refused([](Graph& graph) { graph.nodes[0].args[3] = Ints(1000, 1); }), "more than 1000 arguments");

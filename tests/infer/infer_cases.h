@@ -91,13 +91,13 @@ inline Graph any_graph() {
                              {1, 4, 8, 8}, Dtype::kFloat32);
   const int b = builder.call("aten::gelu", {TensorId{a}, Text{"tanh"}}, {1, 4, 8, 8}, Dtype::kFloat32);
   const int c = builder.call("aten::add.Tensor", {TensorId{b}, 1.5, 1}, {1, 4, 8, 8}, Dtype::kFloat32);
-  const int d = builder.call("aten::masked_fill.Scalar", {TensorId{c}, TensorId{mask}, -HUGE_VAL}, {1, 4, 8, 8},
-                             Dtype::kFloat32);
+  const int d =
+      builder.call("aten::masked_fill.Scalar", {TensorId{c}, TensorId{mask}, -HUGE_VAL}, {1, 4, 8, 8}, Dtype::kFloat32);
   const int e = builder.call("aten::cat", {TensorIds{{d, b, a}}, 1}, {1, 12, 8, 8}, Dtype::kFloat32);
-  const int f = builder.call("aten::_to_copy",
-                             {TensorId{e}, Dtype::kFloat64, Layout::kStrided, RunnersDevice{}, {}, false,
-                              MemoryFormat::kPreserve},
-                             {1, 12, 8, 8});
+  const int f = builder.call(
+      "aten::_to_copy",
+      {TensorId{e}, Dtype::kFloat64, Layout::kStrided, RunnersDevice{}, {}, false, MemoryFormat::kPreserve},
+      {1, 12, 8, 8});
   const int g =
       builder.call("aten::upsample_bilinear2d.vec", {TensorId{f}, {}, false, Floats{2.0, 2.0}}, {1, 12, 16, 16});
   const int h =

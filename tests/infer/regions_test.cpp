@@ -71,8 +71,7 @@ TEST(Regions, Convolutions) {
             "block 1:window(kernel 3, stride 2, padding 1, dilation 1) whole");
   // By group a channel of the output has channels of its own.
   const std::vector<Argument> grouped{{}, Ints{2, 1}, Ints{1, 0}, Ints{1}, 3};
-  EXPECT_EQ(splits("aten::conv2d", {{2, 3, 9, 8}, {3, 1, 3, 2}}, grouped, {2, 3, 5, 7})[1],
-            "global");
+  EXPECT_EQ(splits("aten::conv2d", {{2, 3, 9, 8}, {3, 1, 3, 2}}, grouped, {2, 3, 5, 7})[1], "global");
   EXPECT_EQ(splits("aten::conv2d", {{2, 3, 9, 8}, {4, 3, 3, 2}}, plain, {2, 4, 6, 7})[2], "global");
   const std::vector<Argument> turned{{}, Ints{2}, Ints{1}, Ints{1}, true, Ints{1}, 1};
   EXPECT_EQ(splits("aten::convolution", {{1, 2, 5}, {2, 4, 3}}, turned, {1, 4, 10}),
@@ -124,9 +123,9 @@ TEST(Regions, DimensionsMove) {
             (Texts{"element 0:identity", "element 2:identity"}));
   EXPECT_EQ(splits("aten::expand", {{3, 1}}, {Ints{2, -1, 4}, false}, {2, 3, 4}),
             (Texts{"element whole", "element 0:identity", "element whole"}));
-  EXPECT_EQ(splits("aten::pixel_shuffle", {{1, 8, 3, 3}}, {2}, {1, 2, 6, 6}),
-            (Texts{"element 0:identity", "global", "block 2:scale(times 1, over 2)",
-                   "block 3:scale(times 1, over 2)"}));
+  EXPECT_EQ(
+      splits("aten::pixel_shuffle", {{1, 8, 3, 3}}, {2}, {1, 2, 6, 6}),
+      (Texts{"element 0:identity", "global", "block 2:scale(times 1, over 2)", "block 3:scale(times 1, over 2)"}));
 }
 
 TEST(Regions, Products) {
@@ -229,8 +228,7 @@ TEST(Regions, WhatCannotBeAskedIsRefused) {
   EXPECT_NE(refused(-1, {0, 2}), "");
   // A node that its operator would refuse.
   builder.call("aten::softmax.int", {TensorId{input}, Text{"x"}, {}}, {4, 3});
-  const std::string broken =
-      failure(ErrorKind::kProtocol, [&] { slice(builder.graph(), builder.last(), 0, {0, 2}); });
+  const std::string broken = failure(ErrorKind::kProtocol, [&] { slice(builder.graph(), builder.last(), 0, {0, 2}); });
   EXPECT_NE(broken.find("argument 1 of another kind: it must be an integer"), std::string::npos) << broken;
 }
 

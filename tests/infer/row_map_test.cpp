@@ -100,8 +100,9 @@ TEST(RowMap, TransposedConvolutions) {
     const maps::Transposed map{dice.integer(1, 5), dice.integer(1, 4), dice.integer(0, 3), dice.integer(1, 3)};
     const Rows n = dice.integer(1, 9);
     const Rows m = (n - 1) * map.stride - 2 * map.padding + map.dilation * (map.kernel - 1) + dice.integer(1, 3);
-    expect_rows(map, n, m, map.dilation == 1 && map.kernel >= map.stride && map.padding == 0 &&
-                               m <= (n - 1) * map.stride + map.kernel);
+    expect_rows(
+        map, n, m,
+        map.dilation == 1 && map.kernel >= map.stride && map.padding == 0 && m <= (n - 1) * map.stride + map.kernel);
   }
 }
 

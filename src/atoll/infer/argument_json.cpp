@@ -42,8 +42,8 @@ template <typename List, typename Read>
 List list_from(const Json& value, const std::string& where, Read read) {
   if (!value.is_array()) broken(where, value, "a list");
   if (value.size() > kMaxArguments) {
-    throw Error(ErrorKind::kProtocol, where + " has " + std::to_string(value.size()) + " entries: at most " +
-                                          std::to_string(kMaxArguments));
+    throw Error(ErrorKind::kProtocol,
+                where + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(kMaxArguments));
   }
   List list;
   for (const Json& entry : value) list.push_back(read(entry, where));

@@ -83,8 +83,8 @@ Localities count(const Graph& graph, const std::vector<int>& dims) {
   Localities counts;
   for (const Node& node : graph.nodes) {
     const std::vector<int> operands = operands_of(node);
-    const bool follows = std::any_of(operands.begin(), operands.end(),
-                                     [&](int id) { return depends[static_cast<std::size_t>(id)]; });
+    const bool follows =
+        std::any_of(operands.begin(), operands.end(), [&](int id) { return depends[static_cast<std::size_t>(id)]; });
     for (const int output : node.outputs) depends[static_cast<std::size_t>(output)] = follows;
     if (!follows) {
       ++counts.constant;

@@ -93,7 +93,7 @@ struct Graph {
 inline constexpr std::size_t kMaxNodes = 20'000;
 inline constexpr std::size_t kMaxTensors = 100'000;
 inline constexpr std::size_t kMaxDims = 8;
-inline constexpr std::size_t kMaxArguments = 1'000;                 ///< of a node, the entries of lists included
+inline constexpr std::size_t kMaxArguments = 1'000;                   ///< of a node, the entries of lists included
 inline constexpr std::int64_t kIntegerBound = std::int64_t{1} << 40;  ///< integers and counts of elements are below
 inline constexpr std::size_t kMaxNameBytes = 1'000;
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;

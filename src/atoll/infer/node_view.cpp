@@ -19,8 +19,7 @@ const Tensor& tensor_at(const Graph& graph, int id, const NodeView& view) {
 
 }  // namespace
 
-NodeView::NodeView(const Graph& graph, const Node& node)
-    : graph_(graph), node_(node), operands_(operands_of(node)) {}
+NodeView::NodeView(const Graph& graph, const Node& node) : graph_(graph), node_(node), operands_(operands_of(node)) {}
 
 int NodeView::tensor_of(std::size_t operand) const {
   if (operand >= operands_.size()) {

@@ -72,8 +72,8 @@ void require_declared(const NodeView& view, const NodeSplit& split, const Sliced
     const OperandSplit& declared = split.operands[i];
     const OperandSlice& read = call.operands[i];
     good = declared.tensor == read.tensor &&
-           (declared.dim < 0 || (declared.dim == read.dim &&
-                                 needed(declared.map, rows, view.rows(i, declared.dim)).holds(read.rows)));
+           (declared.dim < 0 ||
+            (declared.dim == read.dim && needed(declared.map, rows, view.rows(i, declared.dim)).holds(read.rows)));
   }
   if (!good) {
     throw Error(ErrorKind::kInternal,
@@ -125,8 +125,7 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
   const auto local = rule == nullptr ? std::nullopt : local_split(*rule, view, output_dim);
   if (!local) refuse(view.name() + ", cannot be computed in parts along dimension " + std::to_string(output_dim));
   const bool as_it_is = !rule->slice || is_whole_call(view, *local, output_dim, rows);
-  SlicedCall call =
-      as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
+  SlicedCall call = as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
   require_declared(view, *local, call, rows);
   return call;
 }

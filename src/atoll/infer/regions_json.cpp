@@ -14,8 +14,8 @@ namespace {
 
 const Node& node_at(const Graph& graph, std::int64_t index) {
   if (index < 0 || index >= static_cast<std::int64_t>(graph.nodes.size())) {
-    throw Error(ErrorKind::kInvalidArgument, "there is no node " + std::to_string(index) + ": the graph has " +
-                                                 std::to_string(graph.nodes.size()));
+    throw Error(ErrorKind::kInvalidArgument,
+                "there is no node " + std::to_string(index) + ": the graph has " + std::to_string(graph.nodes.size()));
   }
   return graph.nodes[static_cast<std::size_t>(index)];
 }
@@ -44,10 +44,8 @@ std::string slice_json(const std::string& graph, std::int64_t node, int output_d
   const SlicedCall call = slice(parsed, node_at(parsed, node), output_dim, {begin, end});
   Json answer{{"operands", Json::array()}, {"pads", Json::array()}, {"changes", Json::array()}};
   for (const OperandSlice& operand : call.operands) {
-    answer["operands"].push_back({{"tensor", operand.tensor},
-                                  {"dim", operand.dim},
-                                  {"begin", operand.rows.begin},
-                                  {"end", operand.rows.end}});
+    answer["operands"].push_back(
+        {{"tensor", operand.tensor}, {"dim", operand.dim}, {"begin", operand.rows.begin}, {"end", operand.rows.end}});
   }
   for (const Pad& pad : call.pads) {
     answer["pads"].push_back({{"operand", pad.operand},

@@ -96,19 +96,15 @@ std::string listed(const char* name, std::initializer_list<std::pair<const char*
 std::string text_of(const Identity& /*map*/) { return "identity"; }
 std::string text_of(const Nothing& /*map*/) { return "nothing"; }
 std::string text_of(const Window& map) {
-  return listed("window", {{"kernel", map.kernel},
-                           {"stride", map.stride},
-                           {"padding", map.padding},
-                           {"dilation", map.dilation}});
+  return listed("window",
+                {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
 }
 std::string text_of(const Grid& map) {
   return listed("grid", {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}});
 }
 std::string text_of(const Transposed& map) {
-  return listed("transposed", {{"kernel", map.kernel},
-                               {"stride", map.stride},
-                               {"padding", map.padding},
-                               {"dilation", map.dilation}});
+  return listed("transposed",
+                {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
 }
 std::string text_of(const Blocks& map) {
   return listed("blocks", {{"inputs", map.inputs},

@@ -32,9 +32,9 @@ struct Window {
   std::int64_t dilation = 1;
   bool operator==(const Window&) const = default;
 };
-/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - c) s, (y - 1) s - p + k), where
-/// c = p / s, rounded up, rows of the output saw padding where there are rows, and are dropped. No fewer rows than the
-/// kernel has, if there are as many: operators refuse those.
+/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - c) s, (y - 1) s - p + k),
+/// where c = p / s, rounded up, rows of the output saw padding where there are rows, and are dropped. No fewer rows than
+/// the kernel has, if there are as many: operators refuse those.
 struct Grid {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;

@@ -10,24 +10,24 @@ namespace {
 
 // Operands are broadcast against each other. kOverloads has operators of which other overloads do something else.
 constexpr std::array kOperators{
-    "abs",          "acos",        "acosh",        "add",          "addcdiv",       "addcmul",       "alias",
-    "asin",         "asinh",       "atan",         "atan2",        "atanh",         "bitwise_and",   "bitwise_not",
-    "bitwise_or",   "bitwise_xor", "ceil",         "celu",         "clamp",         "clamp_max",     "clamp_min",
-    "clone",        "contiguous",  "copy",         "cos",          "cosh",          "detach",        "div",
-    "elu",          "eq",          "erf",          "erfc",         "exp",           "exp2",          "expm1",
-    "fill",         "floor",       "floor_divide", "fmod",         "frac",          "full_like",     "ge",
-    "gelu",         "gt",          "hardshrink",   "hardsigmoid",  "hardswish",     "hardtanh",      "hypot",
-    "isfinite",     "isinf",       "isnan",        "le",           "leaky_relu",    "lerp",          "lift_fresh_copy",
-    "log",          "log10",       "log1p",        "log2",         "log_sigmoid",   "logical_and",   "logical_not",
-    "logical_or",   "logical_xor", "lt",           "masked_fill",  "maximum",       "minimum",       "mish",
-    "mul",          "nan_to_num",  "ne",           "neg",          "ones_like",     "pow",           "reciprocal",
-    "relu",         "relu6",       "remainder",    "round",        "rsqrt",         "rsub",          "selu",
-    "sigmoid",      "sign",        "silu",         "sin",          "sinh",          "softplus",      "softshrink",
-    "softsign",     "sqrt",        "square",       "sub",          "tan",           "tanh",          "threshold",
-    "trunc",        "xlogy",       "zeros_like",   "_to_copy",
+    "abs",        "acos",        "acosh",        "add",         "addcdiv",     "addcmul",     "alias",
+    "asin",       "asinh",       "atan",         "atan2",       "atanh",       "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "ceil",         "celu",        "clamp",       "clamp_max",   "clamp_min",
+    "clone",      "contiguous",  "copy",         "cos",         "cosh",        "detach",      "div",
+    "elu",        "eq",          "erf",          "erfc",        "exp",         "exp2",        "expm1",
+    "fill",       "floor",       "floor_divide", "fmod",        "frac",        "full_like",   "ge",
+    "gelu",       "gt",          "hardshrink",   "hardsigmoid", "hardswish",   "hardtanh",    "hypot",
+    "isfinite",   "isinf",       "isnan",        "le",          "leaky_relu",  "lerp",        "lift_fresh_copy",
+    "log",        "log10",       "log1p",        "log2",        "log_sigmoid", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "lt",           "masked_fill", "maximum",     "minimum",     "mish",
+    "mul",        "nan_to_num",  "ne",           "neg",         "ones_like",   "pow",         "reciprocal",
+    "relu",       "relu6",       "remainder",    "round",       "rsqrt",       "rsub",        "selu",
+    "sigmoid",    "sign",        "silu",         "sin",         "sinh",        "softplus",    "softshrink",
+    "softsign",   "sqrt",        "square",       "sub",         "tan",         "tanh",        "threshold",
+    "trunc",      "xlogy",       "zeros_like",   "_to_copy",
 };
-constexpr std::array kOverloads{"max.other", "min.other",   "to.dtype",         "to.device",         "where.self",
-                                "where.Scalar", "where.ScalarSelf", "where.ScalarOther"};
+constexpr std::array kOverloads{"max.other",  "min.other",    "to.dtype",         "to.device",
+                                "where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther"};
 
 std::optional<NodeSplit> broadcast(const NodeView& view, int output_dim) {
   NodeSplit split = whole(view, Locality::kElement);

@@ -168,13 +168,12 @@ Rule mean_rule(int spatial) {
 }
 
 Rule adaptive_rule(int spatial) {
-  return {[=](const NodeView& view, int output_dim) { return split_adaptive(view, spatial, output_dim); },
-          [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-            return slice_adaptive(view, spatial, split, output_dim, rows);
-          },
-          [=](const NodeView& view, std::size_t operand, int dim) {
-            return adaptive_bytes(view, spatial, operand, dim);
-          }};
+  return {
+      [=](const NodeView& view, int output_dim) { return split_adaptive(view, spatial, output_dim); },
+      [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+        return slice_adaptive(view, spatial, split, output_dim, rows);
+      },
+      [=](const NodeView& view, std::size_t operand, int dim) { return adaptive_bytes(view, spatial, operand, dim); }};
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ void add_reduction_rules(Rules& rules) {
   for (const char* name : {"mean", "sum", "prod", "max", "min", "any", "all"}) {
     add(name, {.over_all = true});
   }
-  for (const char* name : {"mean.dim", "sum.dim_IntList", "prod.dim_int", "amax", "amin", "any.dim", "any.dims",
-                           "all.dim", "all.dims"}) {
+  for (const char* name :
+       {"mean.dim", "sum.dim_IntList", "prod.dim_int", "amax", "amin", "any.dim", "any.dims", "all.dim", "all.dims"}) {
     add(name, {});
   }
   // A value, with where it is; the maximum, with the sum relative to it.

@@ -121,8 +121,7 @@ std::optional<NodeSplit> split_resize(const NodeView& view, Kind kind, int outpu
   if (kind.mode == Mode::kLinear && !resize->aligned) beside = 1;
   if (kind.mode == Mode::kCubic) beside = ceil_div(2, resize->inputs);
   NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, output_dim,
-         maps::Blocks{resize->inputs, resize->outputs, beside, beside, resize->aligned ? 1 : 0});
+  follow(split, 0, output_dim, maps::Blocks{resize->inputs, resize->outputs, beside, beside, resize->aligned ? 1 : 0});
   return split;
 }
 

@@ -44,8 +44,8 @@ Ints per_dim(const NodeView& view, std::size_t argument, std::size_t dims) {
   Ints values = view.integers(argument);
   if (values.size() == 1) values.resize(dims, values.front());
   const bool good = values.size() == dims && std::all_of(values.begin(), values.end(), [](std::int64_t value) {
-    return value >= 0 && value <= kMost;
-  });
+                      return value >= 0 && value <= kMost;
+                    });
   return good ? values : Ints{};
 }
 
