@@ -127,6 +127,7 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
   const bool as_it_is = !rule->slice || is_whole_call(view, *local, output_dim, rows);
   SlicedCall call = as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
   require_declared(view, *local, call, rows);
+  for (const Change& change : call.changes) static_cast<void>(view.argument(change.argument));  // there is one
   return call;
 }
 

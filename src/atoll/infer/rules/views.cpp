@@ -86,7 +86,8 @@ SlicedCall slice_unflatten(const NodeView& view, const NodeSplit& split, int out
   const std::int64_t made = cut_view(split, rows, call);
   const int first = view.dim(1, view.rank(0));
   const Ints sizes = view.integers(2);
-  if (output_dim >= first && output_dim < first + static_cast<int>(sizes.size())) {
+  const int last = first + static_cast<int>(sizes.size());
+  if (output_dim >= first && output_dim < last && last <= view.output_rank()) {
     const auto begin = view.output_shape().begin() + first;
     const Shape made_sizes(begin, begin + static_cast<std::ptrdiff_t>(sizes.size()));
     call.changes.push_back({2, with_rows(made_sizes, output_dim - first, made)});
@@ -186,7 +187,8 @@ std::optional<NodeSplit> repeat(const NodeView& view, int output_dim) {
   if (dim < 0) return split;
   const std::int64_t times = repeats[static_cast<std::size_t>(output_dim)];
   const std::int64_t rows = view.rows(0, dim);
-  if (times < 1 || rows < 1 || view.output_rows(output_dim) / times != rows) return std::nullopt;
+  const std::int64_t made = view.output_rows(output_dim);
+  if (times < 1 || rows < 1 || made % times != 0 || made / times != rows) return std::nullopt;
   follow(split, 0, dim, maps::Wrap{0});
   return split;
 }
