@@ -16,7 +16,8 @@ BELOW: dict[str, set[str]] = {
     "transport": {"core"},
     "collectives": {"core", "logging", "transport"},
     "plan": {"core"},
-    "pytorch": {"core", "logging", "transport", "collectives", "plan"},
+    "infer": {"core", "transport", "plan"},
+    "pytorch": {"core", "logging", "transport", "collectives", "plan", "infer"},
     "sim": {"core"},
 }
 
@@ -30,7 +31,7 @@ OUTSIDE: dict[str, set[str]] = {
     "spdlog": {"logging"},
     "fmt": {"logging"},
     "openssl": {"transport"},
-    "nlohmann": {"collectives", "plan", "pytorch"},
+    "nlohmann": {"collectives", "infer", "plan", "pytorch"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/dims.h"
+
+#include <algorithm>
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/regions.h"
+
+namespace atl::infer {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); }
+
+int dim_of(const std::vector<int>& dims, int tensor) { return dims[static_cast<std::size_t>(tensor)]; }
+
+// Whether rows along `output_dim` come from the rows of all operands that are split: each is followed along its own
+// dimension or needed whole, and `leader` is followed.
+bool agrees(const NodeSplit& split, const std::vector<int>& dims, std::size_t leader) {
+  if (split.locality == Locality::kPartial || split.operands[leader].dim < 0) return false;
+  return std::all_of(split.operands.begin(), split.operands.end(), [&](const OperandSplit& operand) {
+    const int dim = dim_of(dims, operand.tensor);
+    return dim < 0 || operand.dim < 0 || operand.dim == dim;
+  });
+}
+
+// The dimension of the output that the rows of some split operand lead to; -1: none.
+int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& dims) {
+  const NodeView view(graph, node);
+  if (node.outputs.empty()) return -1;
+  for (std::size_t leader = 0; leader < view.operands(); ++leader) {
+    if (dim_of(dims, view.tensor_of(leader)) < 0) continue;
+    for (int output_dim = 0; output_dim < view.output_rank(); ++output_dim) {
+      if (view.output_rows(output_dim) < 2) continue;  // one row has no parts
+      const auto found = split(graph, node, output_dim);
+      if (found && agrees(*found, dims, leader)) return output_dim;
+    }
+  }
+  return -1;
+}
+
+bool needs_sums(const Graph& graph, const Node& node, const std::vector<int>& dims) {
+  const NodeView view(graph, node);
+  for (std::size_t i = 0; i < view.operands(); ++i) {
+    const int dim = dim_of(dims, view.tensor_of(i));
+    if (dim >= 0 && partial_bytes(graph, node, i, dim)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<int> choose_dims(const Graph& graph, int input_tensor, int dim) {
+  if (std::find(graph.inputs.begin(), graph.inputs.end(), input_tensor) == graph.inputs.end()) {
+    refuse("tensor " + std::to_string(input_tensor) + " is not an input of the graph");
+  }
+  const Shape& shape = graph.tensors.at(static_cast<std::size_t>(input_tensor)).shape;
+  if (dim < 0 || static_cast<std::size_t>(dim) >= shape.size()) {
+    refuse("input tensor " + std::to_string(input_tensor) + " has " + std::to_string(shape.size()) +
+           " dimensions, not dimension " + std::to_string(dim));
+  }
+  std::vector<int> dims(graph.tensors.size(), -1);
+  dims[static_cast<std::size_t>(input_tensor)] = dim;
+  for (const Node& node : graph.nodes) {
+    const int found = follow_rows(graph, node, dims);
+    if (found < 0) continue;
+    const std::int64_t rows = NodeView(graph, node).output_rows(found);
+    const auto place = static_cast<std::size_t>(found);
+    for (const int output : node.outputs) {
+      const Shape& sizes = graph.tensors.at(static_cast<std::size_t>(output)).shape;
+      if (place < sizes.size() && sizes[place] == rows) dims[static_cast<std::size_t>(output)] = found;
+    }
+  }
+  return dims;
+}
+
+Localities count(const Graph& graph, const std::vector<int>& dims) {
+  if (dims.size() != graph.tensors.size()) {
+    refuse(std::to_string(dims.size()) + " dimensions for " + std::to_string(graph.tensors.size()) + " tensors");
+  }
+  std::vector<bool> depends(graph.tensors.size(), false);  // on an input
+  for (const int input : graph.inputs) depends[static_cast<std::size_t>(input)] = true;
+  Localities counts;
+  for (const Node& node : graph.nodes) {
+    const std::vector<int> operands = operands_of(node);
+    const bool follows =
+        std::any_of(operands.begin(), operands.end(), [&](int id) { return depends[static_cast<std::size_t>(id)]; });
+    for (const int output : node.outputs) depends[static_cast<std::size_t>(output)] = follows;
+    if (!follows) {
+      ++counts.constant;
+    } else if (!node.outputs.empty() && dim_of(dims, node.outputs.front()) >= 0) {
+      ++counts.local;
+    } else {
+      ++(needs_sums(graph, node, dims) ? counts.partial : counts.global);
+    }
+  }
+  return counts;
+}
+
+}  // namespace atl::infer

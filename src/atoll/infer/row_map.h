@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "atoll/core/region.h"
+
+namespace atl::infer {
+
+/// Rounded down, for a positive divisor and any dividend; and up.
+constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return -floor_div(-a, b); }
+
+/// How rows [x, y) of an output follow from rows of an operand with n rows, as data.
+namespace maps {
+
+/// [x, y)
+struct Identity {
+  bool operator==(const Identity&) const = default;
+};
+/// No row: the operator looks at the operand's element type alone.
+struct Nothing {
+  bool operator==(const Nothing&) const = default;
+};
+/// A convolution's: [x s - p, (y - 1) s - p + d (k - 1) + 1)
+struct Window {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  bool operator==(const Window&) const = default;
+};
+/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - c) s, (y - 1) s - p + k),
+/// where c = p / s, rounded up, rows of the output saw padding where there are rows, and are dropped. No fewer rows than
+/// the kernel has, if there are as many: operators refuse those.
+struct Grid {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  bool operator==(const Grid&) const = default;
+};
+/// A transposed convolution's: the rows that reach [x, y), and so many that what they make begins at x or before and
+/// ends at y or after.
+struct Transposed {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  bool operator==(const Transposed&) const = default;
+};
+/// Of a resampling: `inputs` rows of the operand lie under `outputs` rows of the output, over and over. Whole such
+/// blocks are taken, so that a part starts with the same fraction of a row as the whole; `low` and `high` more
+/// beside; with `overlap` (1 where corners are aligned) each block ends with the first row of the next.
+struct Blocks {
+  std::int64_t inputs = 1;
+  std::int64_t outputs = 1;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  std::int64_t overlap = 0;
+  bool operator==(const Blocks&) const = default;
+};
+/// Views that merge or split dimensions: [floor(x times / over), ceil(y times / over))
+struct Scale {
+  std::int64_t times = 1;
+  std::int64_t over = 1;
+  bool operator==(const Scale&) const = default;
+};
+/// A slice: [start + x step, start + (y - 1) step + 1)
+struct Stride {
+  std::int64_t start = 0;
+  std::int64_t step = 1;
+  bool operator==(const Stride&) const = default;
+};
+/// [x + offset, y + offset)
+struct Shift {
+  std::int64_t offset = 0;
+  bool operator==(const Shift&) const = default;
+};
+/// Padding by reflection, `low` rows below; rows from a border on where the output reaches over it.
+struct Reflect {
+  std::int64_t low = 0;
+  bool operator==(const Reflect&) const = default;
+};
+/// Padding by repeating the outermost row.
+struct Replicate {
+  std::int64_t low = 0;
+  bool operator==(const Replicate&) const = default;
+};
+/// [n - y, n - x)
+struct Flip {
+  bool operator==(const Flip&) const = default;
+};
+/// [x - shift, y - shift) modulo n; all rows where that wraps around.
+struct Wrap {
+  std::int64_t shift = 0;
+  bool operator==(const Wrap&) const = default;
+};
+/// One of several operands that lie behind each other, this one from `offset` on.
+struct Part {
+  std::int64_t offset = 0;
+  bool operator==(const Part&) const = default;
+};
+/// Causal attention's keys: [0, y)
+struct Prefix {
+  bool operator==(const Prefix&) const = default;
+};
+
+}  // namespace maps
+
+using RowMap = std::variant<maps::Identity, maps::Nothing, maps::Window, maps::Grid, maps::Transposed, maps::Blocks,
+                            maps::Scale, maps::Stride, maps::Shift, maps::Reflect, maps::Replicate, maps::Flip,
+                            maps::Wrap, maps::Part, maps::Prefix>;
+
+/// The rows of an operand with `operand_rows` rows that rows `rows` of the output are computed from. Empty for no
+/// rows. Monotonous: more rows never need fewer.
+Region needed(const RowMap& map, Region rows, std::int64_t operand_rows);
+
+/// The same with the rows of padding before the first and behind the last row of the operand.
+Region reached(const RowMap& map, Region rows, std::int64_t operand_rows);
+
+/// `reach` divided into the rows that exist, and how many lie before and behind them.
+struct Cut {
+  Region rows;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  bool operator==(const Cut&) const = default;
+};
+Cut cut(Region reach, std::int64_t operand_rows);
+
+/// "window(kernel 3, stride 1, padding 1, dilation 1)"
+std::string to_string(const RowMap& map);
+
+}  // namespace atl::infer

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/rules/rules.h"
+
+// Convolutions. Padding is put on explicitly where a true border is, and the call itself pads nothing along the split
+// dimension.
+namespace atl::infer {
+namespace {
+
+// Where the arguments of an operator are: input, weight and bias come first.
+struct Places {
+  std::size_t stride;
+  std::size_t padding;
+  std::size_t dilation;
+  std::size_t groups;
+  std::size_t output_padding;  // 0: it has none
+  bool transposed;
+};
+
+constexpr Places kPlain{3, 4, 5, 6, 0, false};
+constexpr Places kTransposed{3, 4, 7, 6, 5, true};
+constexpr Places kEither{3, 4, 5, 8, 7, false};  // argument 6 says whether
+
+struct Convolution {
+  Places places;
+  int spatial = 0;  // dimensions
+  int first = 0;    // the first of them; the channels' is before
+  Ints low;         // padding by dimension
+  Ints high;
+  Ints stride;
+  Ints dilation;
+  Ints kernel;
+  Ints output_padding;
+  std::int64_t groups = 1;
+  bool same = false;  // the padding is given as a text
+};
+
+std::int64_t at(const Ints& values, int index) { return values[static_cast<std::size_t>(index)]; }
+
+bool read_padding(const NodeView& view, Convolution& convolution) {
+  const auto dims = static_cast<std::size_t>(convolution.spatial);
+  if (view.overload() != "padding") {
+    convolution.low = convolution.high = per_dim(view, convolution.places.padding, dims);
+    return !convolution.low.empty();
+  }
+  convolution.same = view.text(convolution.places.padding) == "same";
+  for (int i = 0; i < convolution.spatial; ++i) {
+    const std::int64_t both = convolution.same ? at(convolution.dilation, i) * (at(convolution.kernel, i) - 1) : 0;
+    convolution.low.push_back(both / 2);
+    convolution.high.push_back(both - both / 2);
+  }
+  return true;
+}
+
+std::int64_t rows_made(const Convolution& c, int i, std::int64_t rows) {
+  const std::int64_t span = at(c.dilation, i) * (at(c.kernel, i) - 1);
+  if (c.places.transposed) {
+    return (rows - 1) * at(c.stride, i) - 2 * at(c.low, i) + span + at(c.output_padding, i) + 1;
+  }
+  return floor_div(rows + at(c.low, i) + at(c.high, i) - span - 1, at(c.stride, i)) + 1;
+}
+
+// None for what does not fit together.
+std::optional<Convolution> read(const NodeView& view, Places places) {
+  constexpr std::int64_t kMostKernel = 1'000'000;
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 36;
+  Convolution c;
+  c.places = places;
+  if (view.operands() < 2 || !view.operand_at(0) || !view.operand_at(1)) return std::nullopt;
+  c.spatial = view.rank(1) - 2;
+  c.first = view.rank(0) - c.spatial;
+  if (c.spatial < 1 || c.first < 1 || c.first > 2 || view.output_rank() != view.rank(0)) return std::nullopt;
+  const auto dims = static_cast<std::size_t>(c.spatial);
+  c.kernel.assign(view.shape(1).begin() + 2, view.shape(1).end());
+  c.stride = per_dim(view, places.stride, dims);
+  c.dilation = per_dim(view, places.dilation, dims);
+  c.output_padding = places.transposed ? per_dim(view, places.output_padding, dims) : Ints(dims, 0);
+  c.groups = view.integer(places.groups);
+  if (c.stride.empty() || c.dilation.empty() || c.output_padding.empty()) return std::nullopt;
+  for (int i = 0; i < c.spatial; ++i) {
+    if (at(c.kernel, i) < 1 || at(c.kernel, i) > kMostKernel || at(c.stride, i) < 1 || at(c.dilation, i) < 1) {
+      return std::nullopt;
+    }
+  }
+  if (!read_padding(view, c)) return std::nullopt;
+  for (int i = 0; i < c.spatial; ++i) {
+    const std::int64_t rows = view.rows(0, c.first + i);
+    if (rows < 1 || rows > kMostRows || view.output_rows(c.first + i) != rows_made(c, i, rows)) return std::nullopt;
+  }
+  return c;
+}
+
+RowMap map_of(const Convolution& c, int i) {
+  if (c.places.transposed) return maps::Transposed{at(c.kernel, i), at(c.stride, i), at(c.low, i), at(c.dilation, i)};
+  return maps::Window{at(c.kernel, i), at(c.stride, i), at(c.low, i), at(c.dilation, i)};
+}
+
+// Each channel of the output has its own weights: input whole.
+std::optional<NodeSplit> split_channels(const NodeView& view, const Convolution& c, int output_dim) {
+  NodeSplit split = whole(view, Locality::kRow);
+  if (c.groups != 1 || !follow_same(split, view, 1, c.places.transposed ? 1 : 0, output_dim)) return std::nullopt;
+  if (view.operands() > 2 && !follow_same(split, view, 2, 0, output_dim)) return std::nullopt;
+  return split;
+}
+
+std::optional<NodeSplit> split_convolution(const NodeView& view, Places places, int output_dim) {
+  const auto convolution = read(view, places);
+  if (!convolution) return std::nullopt;
+  if (output_dim == convolution->first - 1) return split_channels(view, *convolution, output_dim);
+  if (output_dim < convolution->first) return same_rows(view, Locality::kRow, output_dim, output_dim);
+  NodeSplit split = whole(view, Locality::kBlock);
+  follow(split, 0, output_dim, map_of(*convolution, output_dim - convolution->first));
+  return split;
+}
+
+// The rows of the input begin at `origin`, padding included; what the call makes begins at the output's row origin *
+// stride - padding.
+void cut_transposed(const Convolution& c, int i, std::int64_t origin, Region rows, SlicedCall& call) {
+  const std::int64_t begin = origin * at(c.stride, i) - at(c.low, i);
+  call.keep = {rows.begin - begin, rows.end - begin};
+  Ints output_padding = c.output_padding;
+  output_padding[static_cast<std::size_t>(i)] = 0;
+  call.changes.push_back({c.places.output_padding, output_padding});
+}
+
+SlicedCall slice_convolution(const NodeView& view, Places places, const NodeSplit& split, int output_dim, Region rows) {
+  SlicedCall call = call_by_rows(view, split, rows);
+  const auto c = read(view, places);
+  if (!c || output_dim < c->first) return call;
+  const int i = output_dim - c->first;
+  const std::int64_t count = view.rows(0, output_dim);
+  const Region reach = reached(split.operands[0].map, rows, count);
+  const Cut parts = cut(reach, count);
+  if (parts.low + parts.high > 0) call.pads.push_back({0, output_dim, parts.low, parts.high, 0});
+  if (c->same) {  // a text holds for all dimensions, so the others are padded here, too
+    for (int k = 0; k < c->spatial; ++k) {
+      if (k != i && at(c->low, k) + at(c->high, k) > 0) {
+        call.pads.push_back({0, c->first + k, at(c->low, k), at(c->high, k), 0});
+      }
+    }
+    call.changes.push_back({places.padding, Text{"valid"}});
+  } else if (view.overload() != "padding") {
+    Ints padding = c->low;
+    padding[static_cast<std::size_t>(i)] = 0;
+    call.changes.push_back({places.padding, padding});
+  }
+  if (places.transposed) cut_transposed(*c, i, reach.begin, rows, call);
+  return call;
+}
+
+// Sums over the channels of the input.
+std::optional<std::int64_t> convolution_bytes(const NodeView& view, Places places, std::size_t operand, int dim) {
+  const auto c = read(view, places);
+  if (!c || operand != 0 || dim != c->first - 1 || c->groups != 1) return std::nullopt;
+  return view.output().elements() * sum_bytes(view.output().dtype);
+}
+
+template <typename PlacesOf>
+Rule rule_of(PlacesOf places_of) {
+  return {[=](const NodeView& view, int output_dim) { return split_convolution(view, places_of(view), output_dim); },
+          [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+            return slice_convolution(view, places_of(view), split, output_dim, rows);
+          },
+          [=](const NodeView& view, std::size_t operand, int dim) {
+            return convolution_bytes(view, places_of(view), operand, dim);
+          }};
+}
+
+}  // namespace
+
+void add_convolution_rules(Rules& rules) {
+  const Rule plain = rule_of([](const NodeView&) { return kPlain; });
+  const Rule transposed = rule_of([](const NodeView&) { return kTransposed; });
+  for (const char* name : {"aten::conv1d", "aten::conv2d", "aten::conv3d"}) rules[name] = plain;
+  for (const char* name : {"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"}) {
+    rules[name] = transposed;
+  }
+  rules["aten::convolution"] = rule_of([](const NodeView& view) {
+    Places places = kEither;
+    places.transposed = view.boolean(6);
+    return places;
+  });
+}
+
+}  // namespace atl::infer

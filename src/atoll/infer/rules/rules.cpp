@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/rules/rules.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace atl::infer {
+
+NodeSplit whole(const NodeView& view, Locality locality) {
+  NodeSplit split;
+  split.locality = locality;
+  for (std::size_t i = 0; i < view.operands(); ++i) split.operands.push_back({view.tensor_of(i), -1, {}});
+  return split;
+}
+
+void follow(NodeSplit& split, std::size_t operand, int dim, RowMap map) {
+  split.operands.at(operand).dim = dim;
+  split.operands.at(operand).map = std::move(map);
+}
+
+bool follow_same(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim) {
+  if (dim < 0 || dim >= view.rank(operand) || view.rows(operand, dim) != view.output_rows(output_dim)) return false;
+  follow(split, operand, dim, maps::Identity{});
+  return true;
+}
+
+bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operand, int output_dim) {
+  const int dim = output_dim - (view.output_rank() - view.rank(operand));
+  if (dim < 0) return true;
+  if (view.rows(operand, dim) == 1 && view.output_rows(output_dim) != 1) return true;
+  return follow_same(split, view, operand, dim, output_dim);
+}
+
+std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim) {
+  NodeSplit split = whole(view, locality);
+  if (view.operands() == 0 || !follow_same(split, view, 0, dim, output_dim)) return std::nullopt;
+  return split;
+}
+
+std::int64_t sum_bytes(Dtype dtype) noexcept { return std::max<std::int64_t>(4, bytes_of(dtype)); }
+
+Ints per_dim(const NodeView& view, std::size_t argument, std::size_t dims) {
+  constexpr std::int64_t kMost = 1'000'000;
+  Ints values = view.integers(argument);
+  if (values.size() == 1) values.resize(dims, values.front());
+  const bool good = values.size() == dims && std::all_of(values.begin(), values.end(), [](std::int64_t value) {
+                      return value >= 0 && value <= kMost;
+                    });
+  return good ? values : Ints{};
+}
+
+Ints with_rows(const Shape& shape, int dim, std::int64_t rows) {
+  Ints sizes = shape;
+  sizes.at(static_cast<std::size_t>(dim)) = rows;
+  return sizes;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/infer_module.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "atoll/infer/regions_json.h"
+#include "atoll/pytorch/python/errors.h"
+
+namespace atl::pytorch {
+
+void bind_infer(py::module_& module) {
+  module.def(
+      "infer_split",
+      [](const std::string& graph, std::int64_t node, int output_dim) {
+        return translated([&] { return infer::split_json(graph, node, output_dim); });
+      },
+      py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "infer_slice",
+      [](const std::string& graph, std::int64_t node, int output_dim, std::int64_t begin, std::int64_t end) {
+        return translated([&] { return infer::slice_json(graph, node, output_dim, begin, end); });
+      },
+      py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::arg("begin"), py::arg("end"),
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "infer_dims",
+      [](const std::string& graph, int input_tensor, int dim) {
+        return translated([&] { return infer::dims_json(graph, input_tensor, dim); });
+      },
+      py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace atl::pytorch
