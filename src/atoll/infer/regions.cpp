@@ -37,9 +37,9 @@ class Table {
     if (found == rules_.end()) found = rules_.find(node.op);
     return found == rules_.end() ? nullptr : &found->second;
   }
-  void add(const std::string& op, Rule rule) {
+  void add(const std::string& op, const Rule& rule) {
     const std::unique_lock lock(mutex_);
-    if (!rules_.try_emplace(op, std::move(rule)).second) refuse("the operator " + op + " has a rule already");
+    if (!rules_.try_emplace(op, rule).second) refuse("the operator " + op + " has a rule already");
   }
 
  private:
@@ -141,7 +141,7 @@ std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, 
   return rule->partial_bytes(view, operand, dim);
 }
 
-void register_rule(const std::string& op, Rule rule) { table().add(op, std::move(rule)); }
+void register_rule(const std::string& op, const Rule& rule) { table().add(op, rule); }
 
 SlicedCall call_by_rows(const NodeView& view, const NodeSplit& split, Region rows) {
   SlicedCall call;

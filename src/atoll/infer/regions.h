@@ -104,7 +104,7 @@ struct Rule {
 
 /// Gives the operator `op` ("my::blur", or "my::blur.out" for one overload) a rule; before a graph that has it is
 /// split. Throws Error(kInvalidArgument) if it has one.
-void register_rule(const std::string& op, Rule rule);
+void register_rule(const std::string& op, const Rule& rule);
 
 /// Each operand of `split` by the rows that `rows` needs of it, all of the result kept: what a rule's `slice` starts
 /// from.

@@ -10,7 +10,7 @@ namespace {
 
 std::optional<NodeSplit> with_map(const NodeView& view, int dim, RowMap map) {
   NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, dim, std::move(map));
+  follow(split, 0, dim, map);
   return split;
 }
 

@@ -60,7 +60,7 @@ std::optional<Pool> read(const NodeView& view, int spatial, bool has_dilation) {
 
 std::optional<NodeSplit> with_map(const NodeView& view, int output_dim, RowMap map) {
   NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, output_dim, std::move(map));
+  follow(split, 0, output_dim, map);
   return split;
 }
 

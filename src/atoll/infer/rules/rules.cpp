@@ -15,7 +15,7 @@ NodeSplit whole(const NodeView& view, Locality locality) {
 
 void follow(NodeSplit& split, std::size_t operand, int dim, RowMap map) {
   split.operands.at(operand).dim = dim;
-  split.operands.at(operand).map = std::move(map);
+  split.operands.at(operand).map = map;
 }
 
 bool follow_same(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim) {
