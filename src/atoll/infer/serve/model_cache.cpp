@@ -99,9 +99,9 @@ std::string to_string(const ModelHash& hash) {
 ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
     : folder_(std::move(folder)), most_bytes_(most_bytes) {
   std::error_code error;
-  fs::create_directories(folder_, error);
+  const bool is_new = fs::create_directories(folder_, error);
   if (error) fail(ErrorKind::kUnavailable, "the cache folder " + folder_ + " cannot be made: " + error.message());
-  fs::permissions(folder_, fs::perms::owner_all, error);
+  if (is_new) fs::permissions(folder_, fs::perms::owner_all, error);
   if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
     fail(ErrorKind::kUnavailable, with_errno("the cache folder " + folder_ + " cannot be written", errno));
   }
