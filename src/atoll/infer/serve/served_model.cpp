@@ -47,6 +47,14 @@ void ServedModel::begin() {
   start_worker();
 }
 
+void ServedModel::retry() {
+  try {
+    begin();
+  } catch (const Error& error) {
+    die(error);
+  }
+}
+
 void ServedModel::wait_for(std::string why) {
   state_ = State::kWaiting;
   auto place = std::find(context_.waiting.begin(), context_.waiting.end(), this);
@@ -96,12 +104,7 @@ void ServedModel::on_hashed(const std::optional<Error>& error) {
   context_.loop.post([&context = context_] { context.retry_waiting(); });
   if (error) return die(*error);
   ++context_.counts.uploads;
-  state_ = State::kWaiting;
-  try {
-    begin();
-  } catch (const Error& failed) {
-    die(failed);
-  }
+  retry();
 }
 
 void ServedModel::start_worker() {
@@ -265,6 +268,8 @@ void ServedModel::die(const Error& error) {
   end_inference();
   upload_.reset();
   context_.with_worker.erase(this);
+  if (!worker_) return;
+  worker_->stop();
   // Perhaps inside a call of its own.
   context_.loop.post([worker = std::shared_ptr<WorkerProcess>(std::move(worker_)), &context = context_]() mutable {
     worker.reset();

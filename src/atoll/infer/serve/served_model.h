@@ -33,6 +33,8 @@ class ServedModel : private WorkerProcess::Owner {
 
   /// Asks for what is missing, or starts the worker, or waits.
   void begin();
+  /// Something has become free.
+  void retry();
   // From the client. Error(kProtocol) for what does not belong to this state.
   void take(const wire::GraphText& text);
   void take_weights(std::uint64_t offset, std::span<const std::byte> bytes);

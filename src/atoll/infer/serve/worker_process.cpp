@@ -79,15 +79,19 @@ WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& comm
   pid_ = spawn(command, theirs.get(), weights.get());
   loop_.add_fd_on_loop(socket_.get(), EPOLLIN, [this](std::uint32_t events) {
     if ((events & EPOLLOUT) != 0) flush();
-    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();
+    if (!is_stopped_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();
   });
 }
 
 WorkerProcess::~WorkerProcess() {
-  loop_.remove_fd_on_loop(socket_.get());
+  stop();
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+void WorkerProcess::stop() {
+  if (!std::exchange(is_stopped_, true)) loop_.remove_fd_on_loop(socket_.get());
 }
 
 void WorkerProcess::send(const wire::Message& message) {
@@ -99,6 +103,7 @@ void WorkerProcess::send(const wire::Message& message) {
 }
 
 void WorkerProcess::send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (is_stopped_) return;
   std::array<std::byte, wire::kHeaderBytes> head;
   wire::encode(header, payload, head);
   std::size_t sent = 0;
@@ -149,14 +154,14 @@ void WorkerProcess::watch(bool writable) {
 
 void WorkerProcess::read() {
   try {
-    for (int i = 0; i < kReadsAtOnce; ++i) {
+    for (int i = 0; i < kReadsAtOnce && !is_stopped_; ++i) {
       const ssize_t count = ::recv(socket_.get(), buffer_.data(), buffer_.size(), 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) return on_exit();
       parser_.push({buffer_.data(), static_cast<std::size_t>(count)},
                    [&](const wire::FrameHeader& header, std::span<const std::byte> payload) {
-                     owner_.on_frame(*this, header, payload);
+                     if (!is_stopped_) owner_.on_frame(*this, header, payload);
                    });
     }
   } catch (const Error& error) {

@@ -47,6 +47,8 @@ class WorkerProcess {
   /// The payload is copied where the process does not take it at once.
   void send(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void send(const wire::Message& message);
+  /// Calls nobody any more.
+  void stop();
   /// Bytes that it has not taken.
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }
   pid_t pid() const noexcept { return pid_; }
@@ -67,6 +69,7 @@ class WorkerProcess {
   std::size_t front_sent_ = 0;
   std::size_t queued_bytes_ = 0;
   bool is_watching_writable_ = false;
+  bool is_stopped_ = false;
 };
 
 }  // namespace atl::infer

@@ -124,8 +124,6 @@ class Worker {
   // Each returns whether to go on.
   bool take(const wire::Open& open) {
     model_ = open.model;
-    input_tensor_ = open.input_tensor;
-    dim_ = open.dim;
     return true;
   }
 
@@ -136,13 +134,14 @@ class Worker {
     safety::admit(graph, limits);
     limits_ = limits;
     loaded_.emplace(std::move(graph), WeightFile(weights_.get()).tensors(), runner_);
-    const Operators& operators = operators_for(input_tensor_, dim_);
+    const SplitDim split = usual_split(loaded_->graph());
+    const Operators& operators = operators_for(split.input_tensor, split.dim);
     const Profile profile = measure_profile(*loaded_, operators, options_.profile_seconds);
     wire::Ready ready;
     ready.model = model_;
     ready.device = runner_->device();
-    ready.input_tensor = input_tensor_;
-    ready.dim = dim_;
+    ready.input_tensor = split.input_tensor;
+    ready.dim = split.dim;
     ready.fixed = profile.fixed;
     ready.per_row = profile.per_row;
     ready.whole = profile.whole;
@@ -247,8 +246,6 @@ class Worker {
   SocketSender sender_;
   Inbox inbox_;
   std::uint64_t model_ = 0;
-  int input_tensor_ = -1;
-  int dim_ = -1;
   safety::Limits limits_;
   std::optional<LoadedModel> loaded_;
   std::map<std::pair<int, int>, Operators> operators_;
