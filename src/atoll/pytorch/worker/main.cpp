@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// atoll_infer_worker DEVICE THREADS BYTES: serves the model of one client over descriptor 3; descriptor 4 is its file of
+// weights. Started by infer/serve.
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "atoll/core/fd.h"
+#include "atoll/infer/safety/sandbox.h"
+#include "atoll/infer/worker/worker.h"
+#include "atoll/pytorch/aten/operator_runner.h"
+
+namespace {
+
+constexpr int kSocket = 3;
+constexpr int kWeights = 4;
+
+int serve(const std::string& device, int threads, std::uint64_t memory_bytes) {
+  ::close_range(kWeights + 1, ~0U, 0);
+  at::set_num_threads(threads);
+  at::set_num_interop_threads(1);
+  auto runner = atl::pytorch::make_operator_runner(device);
+  atl::infer::WorkerOptions options;
+  options.enter_sandbox = [&] {
+    atl::infer::safety::SandboxOptions sandbox;
+    sandbox.memory_bytes = memory_bytes;
+    atl::infer::safety::enter_sandbox(sandbox);
+  };
+  return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 4) {
+    std::fputs("atoll_infer_worker is started by `atoll serve`, not by hand\n", stderr);
+    return 2;
+  }
+  try {
+    return serve(words[1], std::stoi(words[2]), std::stoull(words[3]));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());
+    return 1;
+  }
+}
