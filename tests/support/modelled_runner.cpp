@@ -67,6 +67,24 @@ Region scaled(std::int64_t row, std::int64_t from, std::int64_t to) {
   return {row * from / to, ((row + 1) * from + to - 1) / to};
 }
 
+// Adds the signatures of the rows of one operand, which has `from` rows and is here as far as it is needed, to those of rows
+// `rows` of `to`.
+void add_operand(const Signatures& given, std::int64_t from, bool is_by_rows, Region rows, std::int64_t to,
+                 Signatures& signatures) {
+  const auto fold = [&](std::uint64_t signature, Region needed, std::int64_t first) {
+    for (std::int64_t each = needed.begin; each < needed.end; ++each) {
+      signature = mixed(signature * 3 + given.at(static_cast<std::size_t>(each - first)));
+    }
+    return signature;
+  };
+  const std::uint64_t all = is_by_rows ? 0 : fold(0, {0, from}, 0);
+  const std::int64_t first = scaled(rows.begin, from, to).begin;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    std::uint64_t& signature = signatures[static_cast<std::size_t>(row - rows.begin)];
+    signature = is_by_rows ? fold(signature, scaled(row, from, to), first) : mixed(signature * 3 + all);
+  }
+}
+
 }  // namespace
 
 ModelledRunner::ModelledRunner(Machine machine, double speed) : machine_(machine), speed_(speed) {
@@ -102,22 +120,8 @@ std::vector<Value> ModelledRunner::run(const Call& call, std::span<const Value> 
   type.shape.front() = rows.size();
   Signatures signatures(static_cast<std::size_t>(rows.size()));
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    const Signatures& given = of(operands[i]).signatures;
-    const std::int64_t from = layer.operand_rows.at(i);
-    const bool is_by_rows = layer.by_rows.at(i) != 0;
-    const std::int64_t first = is_by_rows ? scaled(rows.begin, from, layer.output.shape.front()).begin : 0;
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      const Region needed = is_by_rows ? scaled(row, from, layer.output.shape.front()) : Region{0, from};
-      std::uint64_t& signature = signatures[static_cast<std::size_t>(row - rows.begin)];
-      for (std::int64_t each = needed.begin; each < needed.end; ++each) {
-        signature = mixed(signature * 3 + given.at(static_cast<std::size_t>(each - first)));
-      }
-      if (!is_by_rows && row == rows.begin && rows.size() > 1) {
-        // The same for all rows that need all of it.
-        std::fill(signatures.begin(), signatures.end(), signature);
-        if (operands.size() == 1) break;
-      }
-    }
+    add_operand(of(operands[i]).signatures, layer.operand_rows.at(i), layer.by_rows.at(i) != 0, rows,
+                layer.output.shape.front(), signatures);
   }
   for (std::size_t i = 0; i < signatures.size(); ++i) {
     const auto row = static_cast<std::uint64_t>(rows.begin) + i;
