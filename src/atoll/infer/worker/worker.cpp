@@ -131,7 +131,7 @@ class Worker {
     Graph graph = graph_from_json(text.text);
     safety::Limits limits;
     if (options_.most_activation_bytes > 0) limits.node_bytes = options_.most_activation_bytes;
-    safety::admit(graph, limits);
+    if (!options_.admits_everything) safety::admit(graph, limits);
     limits_ = limits;
     loaded_.emplace(std::move(graph), WeightFile(weights_.get()).tensors(), runner_);
     const SplitDim split = usual_split(loaded_->graph());
@@ -146,6 +146,7 @@ class Worker {
     ready.per_row = profile.per_row;
     ready.whole = profile.whole;
     sender_.send(ready);
+    if (options_.on_ready) options_.on_ready();
     return true;
   }
 
@@ -161,7 +162,7 @@ class Worker {
     division.shares = divide.shares;
     const Operators& operators = operators_for(divide.input_tensor, divide.dim);
     auto prepared = std::make_unique<Prepared>(*loaded_, operators, std::move(division));
-    admit_calls(prepared->program, operators);
+    if (!options_.admits_everything) admit_calls(prepared->program, operators);
     prepared->arrivals = std::make_shared<Arrivals>(loaded_->graph(), operators, prepared->program);
     prepared->exchange = std::make_unique<LinkExchange>(
         loaded_->graph(), operators, sender_, *prepared->arrivals, [] { return kUnknownRate; }, divide.answer_codec);
