@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `atoll serve` sub-command: runs parts of models for robots."""
 
-import os
 import re
 import signal
 import threading
@@ -22,9 +21,13 @@ def size(text: str) -> int:
     return int(float(match[1]) * (1 << _POWERS[match[2].upper()]))
 
 
-def cache_folder() -> Path:
-    """Where models are kept unless somebody says otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "atoll" / "models"
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from None
 
 
 def options_of(listen: str, key_file: Path, **others: Any) -> dict[str, Any]:
@@ -59,15 +62,15 @@ def serve(
     """Run parts of models for robots, until Ctrl+C.
 
     Robots hold a copy of the key file. Each robot's model runs in a process of its own, without files or network."""
-    import torch  # noqa: F401 - loads what _C needs
-
     from atoll import _C
+    from atoll.profiling.saved import cache_folder
 
+    _check_device(device)
     if not key_file.exists():
         _C.make_key_file(str(key_file))
         typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
     options = options_of(
-        listen, key_file, device=device, threads=threads, turns=turns, cache_folder=str(cache or cache_folder()),
+        listen, key_file, device=device, threads=threads, turns=turns, cache_folder=str(cache or cache_folder() / "models"),
         cache_bytes=size(cache_size), worker_memory_bytes=size(memory), most_workers=models,
         most_connections=clients, compute_limit=time_limit,
     )  # fmt: skip
