@@ -63,7 +63,7 @@ def serve(
 
     Robots hold a copy of the key file. Each robot's model runs in a process of its own, without files or network."""
     from atoll import _C
-    from atoll.profiling.saved import cache_folder
+    from atoll.profiling.saved import folder as cache_folder
 
     _check_device(device)
     if not key_file.exists():
