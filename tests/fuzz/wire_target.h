@@ -14,6 +14,9 @@
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 // Bytes from the other end of a split inference, for libFuzzer and for tests with mutated bytes: a target aborts when a promise
 // is broken.
 namespace atl::fuzz {
@@ -30,12 +33,37 @@ bool is_good(const Action& action) {
   }
 }
 
-/// The first byte chooses how the rest is cut. What comes out is the same however it is cut, and encodes to the same bytes.
+inline std::uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+/// The stream with checksums that fit its frames, as far as it has any: what is wrong otherwise is looked at only then.
+inline std::vector<std::byte> with_checksums(std::span<const std::byte> bytes) {
+  std::vector<std::byte> stream(bytes.begin(), bytes.end());
+  const auto set = [&](std::size_t at, std::uint64_t value, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) stream[at + i] = static_cast<std::byte>(value >> (8 * i));
+  };
+  std::size_t at = 0;
+  while (stream.size() - at >= infer::wire::kHeaderBytes) {
+    std::size_t payload_bytes = 0;
+    for (std::size_t i = 4; i-- > 0;) payload_bytes = payload_bytes << 8 | std::to_integer<std::size_t>(stream[at + 48 + i]);
+    const std::size_t left = stream.size() - at - infer::wire::kHeaderBytes;
+    const std::size_t next = at + infer::wire::kHeaderBytes + std::min(payload_bytes, left);
+    set(at + 40, checksum(std::span(stream).subspan(at + infer::wire::kHeaderBytes, std::min(payload_bytes, left))), 8);
+    set(at + 52, checksum(std::span(stream).subspan(at, 52)), 4);
+    at = next;
+  }
+  return stream;
+}
+
+/// The first byte chooses how the rest is cut, and whether checksums are made to fit. What comes out is the same however it is
+/// cut, and encodes to the same bytes.
 inline void wire_frames(std::span<const std::byte> bytes) {
   using namespace infer::wire;
   if (bytes.empty()) return;
-  const std::size_t piece = 1 + std::to_integer<std::size_t>(bytes.front());
+  const auto choice = std::to_integer<std::size_t>(bytes.front());
+  const std::size_t piece = 1 + (choice >> 1);
   bytes = bytes.subspan(1);
+  const std::vector<std::byte> fitting = with_checksums(bytes);
+  if ((choice & 1U) != 0) bytes = fitting;
   std::vector<std::byte> again;
   const auto on_frame = [&](const FrameHeader& header, std::span<const std::byte> payload) {
     if (payload.size() != header.payload_bytes) std::abort();
