@@ -21,3 +21,25 @@ if(spdlog_definitions MATCHES SPDLOG_FMT_EXTERNAL)
   target_compile_definitions(atoll_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
   target_link_libraries(atoll_spdlog INTERFACE fmt::fmt-header-only)
 endif()
+
+# Control messages: FlatBuffers as headers, and its compiler of the same version.
+find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
+find_program(FLATBUFFERS_COMPILER flatc)
+# Checksums: xxHash as a header.
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+# Packed tensors: zstd inside libatoll, so that the wheel does not need a library more.
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
+foreach(need FLATBUFFERS_INCLUDE_DIR:libflatbuffers-dev FLATBUFFERS_COMPILER:flatbuffers-compiler
+        XXHASH_INCLUDE_DIR:libxxhash-dev ZSTD_INCLUDE_DIR:libzstd-dev ZSTD_LIBRARY:libzstd-dev)
+  string(REPLACE ":" ";" need ${need})
+  list(GET need 0 found)
+  list(GET need 1 package)
+  if(NOT ${found})
+    message(FATAL_ERROR "${found} is not found: install Debian's ${package}, or set ATOLL_DEPS_DIR to a prefix that holds it")
+  endif()
+endforeach()
+add_library(atoll_wire_libraries INTERFACE)
+add_library(atoll::wire_libraries ALIAS atoll_wire_libraries)
+target_include_directories(atoll_wire_libraries SYSTEM INTERFACE ${FLATBUFFERS_INCLUDE_DIR} ${XXHASH_INCLUDE_DIR} ${ZSTD_INCLUDE_DIR})
+target_link_libraries(atoll_wire_libraries INTERFACE ${ZSTD_LIBRARY})

@@ -32,6 +32,9 @@ OUTSIDE: dict[str, set[str]] = {
     "fmt": {"logging"},
     "openssl": {"transport"},
     "nlohmann": {"collectives", "infer", "plan", "pytorch"},
+    "flatbuffers": {"infer"},
+    "xxhash.h": {"infer"},
+    "zstd.h": {"infer"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

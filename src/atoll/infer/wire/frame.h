@@ -14,14 +14,16 @@
 namespace atl::infer::wire {
 
 inline constexpr std::uint16_t kVersion = 1;
-inline constexpr std::size_t kHeaderBytes = 48;
+inline constexpr std::size_t kHeaderBytes = 56;
 inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;  ///< a graph, mostly
 inline constexpr std::size_t kMaxDataBytes = std::size_t{1} << 18;      ///< of one frame; messages have many
+inline constexpr std::uint64_t kMaxWeightBytes = std::uint64_t{1} << 40;  ///< of a model's weight file
 
 enum class FrameKind : std::uint8_t {
   kControl = 1,  ///< a message of messages.h
   kWeights = 2,  ///< bytes of a model's weight file: `id` the model, `offset` where they belong
   kTensor = 3,   ///< bytes of rows of a tensor: `id` the inference
+  kProbe = 4,    ///< bytes that mean nothing, to measure the link: `id` a token
 };
 
 /// How the bytes of one message of rows are packed (codecs.h). Every frame of a message says the same.
@@ -41,7 +43,8 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-/// The header's bytes, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload.
+/// The header's bytes, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload, which must
+/// have `payload_bytes`. Error(kInvalidArgument) for a header that a FrameParser would refuse.
 void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out);
 
 /// Cuts a stream of bytes into frames. Never holds more than one frame; gives nothing out before its checksum fits.
@@ -49,15 +52,22 @@ class FrameParser {
  public:
   /// `most_control_bytes`: what a peer may make this side hold before it has been admitted is less than afterwards.
   explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes);
+  /// From the next frame on; may be called in `on_frame`.
   void set_most_control_bytes(std::size_t bytes) noexcept { most_control_bytes_ = bytes; }
 
   using OnFrame = std::function<void(const FrameHeader& header, std::span<const std::byte> payload)>;
-  /// Calls `on_frame` for every frame that `bytes` completes, in order; payloads are valid during the call. Throws
-  /// Error(kProtocol) for anything wrong (magic, version, kind, codec, sizes, checksums, non-zero fields that the kind does
-  /// not use), and ever after.
+  /// Calls `on_frame` for every frame that `bytes` completes, in order; payloads are valid during the call, in which the parser
+  /// must stay. A payload that comes whole is not copied. Throws Error(kProtocol) for anything wrong (magic, version, kind,
+  /// codec, sizes, checksums, non-zero fields that the kind does not use), what `on_frame` throws, and Error(kProtocol) ever
+  /// after.
   void push(std::span<const std::byte> bytes, const OnFrame& on_frame);
 
+  /// Whether a frame has begun and is not complete: a stream that ends here was cut.
+  bool is_inside_frame() const noexcept { return !held_.empty(); }
+
  private:
+  std::size_t hold(std::span<const std::byte> bytes, std::size_t up_to);
+
   std::size_t most_control_bytes_;
   std::vector<std::byte> held_;  // of a frame that is not complete
   bool is_broken_ = false;
