@@ -2,10 +2,12 @@
 #include "atoll/plan/timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
-#include <string>
 #include <utility>
 
+#include "atoll/plan/exchange.h"
+#include "atoll/plan/stages.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -15,25 +17,16 @@ constexpr double kUnknown = -1;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-std::string text(Region region) { return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")"; }
-
-// An operator that waits for what `producer` sends.
-struct Await {
-  int user;
-  int producer;
-};
-
 struct Machine {
-  std::string name;
+  Side side;
   Lane lane;
   int next = 0;             // operator
-  std::size_t awaited = 0;  // how many of `awaits` are over
+  std::size_t awaited = 0;  // how many of the needs' awaits are over
   double free = 0;
   double busy = 0;
-  std::vector<Await> awaits{};               // by user
-  std::vector<std::vector<Region>> lacks{};  // by producer: rows that come from the other machine, in order
-  std::vector<double> arrivals{};            // by producer: of what lacks
-  std::vector<double> finishes{};            // by operator
+  Needs needs{};
+  std::vector<double> arrivals{};  // by producer: of what lacks
+  std::vector<double> finishes{};  // by operator
 };
 
 // One way of the link, towards a machine.
@@ -45,69 +38,27 @@ struct Way {
   std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
 };
 
-// What is left of `pieces` without `own`: separate regions in order.
-std::vector<Region> without(const std::vector<Region>& pieces, Region own) {
-  std::vector<Region> parts;
-  for (const Region piece : pieces) {
-    if (own.is_empty()) {
-      parts.push_back(piece);
-      continue;
-    }
-    parts.push_back({piece.begin, std::min(piece.end, own.begin)});
-    parts.push_back({std::max(piece.begin, own.end), piece.end});
-  }
-  std::erase_if(parts, [](Region part) { return part.is_empty(); });
-  std::sort(parts.begin(), parts.end(), [](Region a, Region b) { return a.begin < b.begin; });
-  std::vector<Region> merged;
-  for (const Region part : parts) {
-    if (merged.empty() || part.begin > merged.back().end) {
-      merged.push_back(part);
-    } else {
-      merged.back().end = std::max(merged.back().end, part.end);
-    }
-  }
-  return merged;
-}
-
-std::int64_t rows_of(const std::vector<Region>& regions) {
-  std::int64_t rows = 0;
-  for (const Region region : regions) rows += region.size();
-  return rows;
-}
-
-// The row behind the first `count` rows of the regions.
-std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
-  for (const Region region : regions) {
-    if (count <= region.size()) return region.begin + count;
-    count -= region.size();
-  }
-  return regions.back().end;
-}
-
 class Inference {
  public:
   Inference(const OperatorGraph& graph, const LinkCost& link, std::span<const Share> shares)
       : graph_(graph), link_(link), shares_(shares) {
     check(link);
-    check_shares();
-    for (Machine& machine : machines_) {
-      machine.lacks.resize(shares.size());
-      machine.arrivals.assign(shares.size(), kUnknown);
-      machine.finishes.assign(shares.size(), 0);
+    std::array<Needs, 2> needs = needs_of(graph, shares);
+    for (const std::size_t machine : {kRobot, kServer}) {
+      machines_[machine].needs = std::move(needs[machine]);
+      machines_[machine].arrivals.assign(shares.size(), kUnknown);
+      machines_[machine].finishes.assign(shares.size(), 0);
     }
-    for (std::size_t i = 0; i < shares.size(); ++i) find_needs(static_cast<int>(i));
-    for (const int output : graph.outputs) want(kRobot, output, all_of(output));
-    for (const std::size_t machine : {kRobot, kServer}) find_lacks(machine);
   }
 
   Timeline run(const RobotPower& power, int chunks) {
     for (std::size_t i = 0; i < shares_.size(); ++i) {
-      if (is_input(static_cast<int>(i)) && !machines_[kServer].lacks[i].empty()) {
+      if (is_input(static_cast<int>(i)) && !lacks(kServer, static_cast<int>(i)).empty()) {
         ways_[kServer].queue.emplace_back(static_cast<int>(i), 0);
         send(kServer);
       }
     }
-    if (chunks > 1 && !ways_[kServer].queue.empty()) stream(chunks);
+    if (chunks > 1) stream(chunks);
     do {
       advance(kRobot);
       advance(kServer);
@@ -119,73 +70,17 @@ class Inference {
   static constexpr std::size_t kRobot = 0;
   static constexpr std::size_t kServer = 1;
 
-  const Operator& op(int index) const { return graph_.operators[at(index)]; }
+  const Operator& op(int index) const { return operator_at(graph_, index); }
   bool is_input(int index) const { return op(index).operands.empty(); }
-  Region all_of(int index) const { return {0, op(index).rows}; }
-  Region own(std::size_t machine, int index) const {
-    return machine == kRobot ? shares_[at(index)].robot : shares_[at(index)].server;
-  }
+  Region own(std::size_t machine, int index) const { return made_by(shares_[at(index)], machines_[machine].side); }
   double seconds(std::size_t machine, int index, std::int64_t rows) const {
     return (machine == kRobot ? op(index).robot : op(index).server).seconds(rows);
   }
-  std::string name_of(int index) const { return "operator " + std::to_string(index) + " (" + op(index).name + ")"; }
-  Region needed(const Operand& operand, Region region) const {
-    const Region all = all_of(operand.producer);
-    return operand.needed ? intersection(operand.needed(region), all) : all;
+  const std::vector<Region>& lacks(std::size_t machine, int producer) const {
+    return machines_[machine].needs.lacks[at(producer)];
   }
-
-  void check_shares() const {
-    if (shares_.size() != graph_.operators.size()) {
-      refuse(counted(static_cast<std::int64_t>(shares_.size()), "share") + " for " +
-             counted(static_cast<std::int64_t>(graph_.operators.size()), "operator") + ": give one for each");
-    }
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
-      for (const std::size_t machine : {kRobot, kServer}) {
-        if (all_of(i).holds(own(machine, i))) continue;
-        refuse(name_of(i) + " has " + counted(op(i).rows, "row") + ", and its share on the " + machines_[machine].name +
-               " is " + text(own(machine, i)));
-      }
-      if (is_input(i) && (own(kRobot, i) != all_of(i) || !own(kServer, i).is_empty())) {
-        refuse(name_of(i) + " is an input: give the robot all its rows and the server none");
-      }
-    }
-  }
-
-  // Until find_lacks, `lacks` holds what is needed of operators that are not wholly at hand.
-  bool want(std::size_t machine, int producer, Region region) {
-    if (own(machine, producer).holds(region)) return false;
-    machines_[machine].lacks[at(producer)].push_back(region);
-    return true;
-  }
-
-  void find_needs(int user) {
-    for (const std::size_t machine : {kRobot, kServer}) {
-      const Region region = own(machine, user);
-      if (region.is_empty()) continue;
-      for (const Operand& operand : op(user).operands) {
-        if (want(machine, operand.producer, needed(operand, region))) {
-          machines_[machine].awaits.push_back({user, operand.producer});
-        }
-      }
-    }
-  }
-
-  void find_lacks(std::size_t machine) {
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
-      std::vector<Region>& lacks = machines_[machine].lacks[at(i)];
-      if (lacks.empty()) continue;
-      lacks = without(lacks, own(machine, i));
-      for (const Region part : lacks) {
-        if (own(1 - machine, i).holds(part)) continue;
-        refuse("the " + machines_[machine].name + " needs rows " + text(part) + " of " + name_of(i) + " and computes " +
-               text(own(machine, i)) + ", the " + machines_[1 - machine].name + " computes " +
-               text(own(1 - machine, i)) + ": give every row that is needed to one of them");
-      }
-    }
-  }
-
   double bytes_of(std::size_t machine, int producer) const {
-    const auto rows = static_cast<double>(rows_of(machines_[machine].lacks[at(producer)]));
+    const auto rows = static_cast<double>(rows_of(lacks(machine, producer)));
     return rows / static_cast<double>(op(producer).rows) * static_cast<double>(op(producer).bytes);
   }
 
@@ -216,19 +111,20 @@ class Inference {
 
   void finish(std::size_t machine, int index, double time) {
     machines_[machine].finishes[at(index)] = time;
-    if (!machines_[1 - machine].lacks[at(index)].empty()) ways_[1 - machine].queue.emplace_back(index, time);
+    if (!lacks(1 - machine, index).empty()) ways_[1 - machine].queue.emplace_back(index, time);
   }
 
   // Runs operators until one waits for a message that is not on the link yet.
   void advance(std::size_t index) {
     Machine& machine = machines_[index];
+    const std::vector<Await>& awaits = machine.needs.awaits;
     for (; machine.next < static_cast<int>(shares_.size()); ++machine.next) {
       const Region region = own(index, machine.next);
       if (region.is_empty() || is_input(machine.next)) continue;
       double begin = machine.free;
       std::size_t awaited = machine.awaited;
-      for (; awaited < machine.awaits.size() && machine.awaits[awaited].user == machine.next; ++awaited) {
-        const double arrival = machine.arrivals[at(machine.awaits[awaited].producer)];
+      for (; awaited < awaits.size() && awaits[awaited].user == machine.next; ++awaited) {
+        const double arrival = machine.arrivals[at(awaits[awaited].producer)];
         if (arrival == kUnknown) return;
         begin = std::max(begin, arrival);
       }
@@ -241,84 +137,30 @@ class Inference {
     }
   }
 
-  // The server's first operators that are computed row by row from inputs and one another. Moves its `next` behind
-  // them.
-  std::vector<int> streamed_operators() {
-    Machine& server = machines_[kServer];
-    std::vector<int> streamed;
-    for (; server.next < static_cast<int>(shares_.size()); ++server.next) {
-      if (own(kServer, server.next).is_empty() || is_input(server.next)) continue;
-      const auto& operands = op(server.next).operands;
-      if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
-      std::size_t awaited = server.awaited;
-      bool from_inputs = true;
-      for (; awaited < server.awaits.size() && server.awaits[awaited].user == server.next; ++awaited) {
-        from_inputs = from_inputs && is_input(server.awaits[awaited].producer);
-      }
-      if (!from_inputs) break;
-      server.awaited = awaited;
-      streamed.push_back(server.next);
-    }
-    return streamed;
-  }
-
-  // The row up to which the operator can be computed when its operands are there up to `reach`.
-  std::int64_t possible_end(int index, const std::vector<std::int64_t>& reach) const {
-    const Region region = own(kServer, index);
-    const auto is_possible = [&](std::int64_t end) {
-      return std::all_of(op(index).operands.begin(), op(index).operands.end(), [&](const Operand& operand) {
-        const Region rows = needed(operand, {region.begin, end});
-        return rows.is_empty() || rows.end <= reach[at(operand.producer)];
-      });
-    };
-    std::int64_t low = std::max(region.begin, reach[at(index)]);
-    std::int64_t high = region.end;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (is_possible(middle)) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
-  }
-
   // After each chunk the server computes what has become possible.
   void stream(int chunks) {
-    std::vector<int> streamed = streamed_operators();
-    if (streamed.empty()) return;
+    Stream stream = stream_of(graph_, shares_, machines_[kServer].needs, chunks);
+    if (stream.operators.empty()) return;
     Machine& server = machines_[kServer];
-    std::vector<std::int64_t> reach(shares_.size(), 0);
-    for (const auto& [input, ready] : ways_[kServer].queue) {
-      const std::vector<Region>& parts = server.lacks[at(input)];
-      const std::int64_t rows = rows_of(parts);
-      const std::int64_t count = std::min<std::int64_t>(chunks, rows);
-      for (std::int64_t chunk = 1; chunk <= count; ++chunk) {
-        const std::int64_t there = rows * chunk / count;
-        const double rest = static_cast<double>(rows - there) / static_cast<double>(rows) * bytes_of(kServer, input);
-        reach[at(input)] = end_of_first(there, parts);
-        server.free = std::max(server.free, server.arrivals[at(input)] - rest / ways_[kServer].rate);
-        for (const int index : streamed) compute_possible(index, reach);
+    server.next = stream.next;
+    const std::vector<Await>& awaits = server.needs.awaits;
+    while (server.awaited < awaits.size() && awaits[server.awaited].user < server.next) ++server.awaited;
+    for (const Chunk& chunk : stream.chunks) {
+      const auto rows = static_cast<double>(rows_of(lacks(kServer, chunk.input)));
+      const double behind = static_cast<double>(chunk.behind) / rows * bytes_of(kServer, chunk.input);
+      server.free = std::max(server.free, server.arrivals[at(chunk.input)] - behind / ways_[kServer].rate);
+      for (const OperatorRows& possible : chunk.possible) {
+        const double begin = server.free;
+        const double length = seconds(kServer, possible.index, possible.rows.size());
+        server.free += length;
+        server.busy += length;
+        server.finishes[at(possible.index)] = server.free;
+        timeline_.events.push_back({Lane::kServer, possible.index, begin, server.free});
       }
     }
-    std::stable_sort(streamed.begin(), streamed.end(),
+    std::stable_sort(stream.operators.begin(), stream.operators.end(),
                      [&](int a, int b) { return server.finishes[at(a)] < server.finishes[at(b)]; });
-    for (const int index : streamed) finish(kServer, index, server.finishes[at(index)]);
-  }
-
-  void compute_possible(int index, std::vector<std::int64_t>& reach) {
-    Machine& server = machines_[kServer];
-    const std::int64_t from = std::max(own(kServer, index).begin, reach[at(index)]);
-    const std::int64_t end = possible_end(index, reach);
-    if (end == from) return;
-    const double begin = server.free;
-    const double length = seconds(kServer, index, end - from);
-    server.free += length;
-    server.busy += length;
-    server.finishes[at(index)] = server.free;
-    reach[at(index)] = end;
-    timeline_.events.push_back({Lane::kServer, index, begin, server.free});
+    for (const int index : stream.operators) finish(kServer, index, server.finishes[at(index)]);
   }
 
   Timeline summed_up(const RobotPower& power) {
@@ -342,7 +184,7 @@ class Inference {
   const OperatorGraph& graph_;
   const LinkCost& link_;
   std::span<const Share> shares_;
-  Machine machines_[2] = {{"robot", Lane::kRobot}, {"server", Lane::kServer}};
+  Machine machines_[2] = {{Side::kRobot, Lane::kRobot}, {Side::kServer, Lane::kServer}};
   Way ways_[2] = {{Lane::kDown, link_.down_bytes_per_second}, {Lane::kUp, link_.up_bytes_per_second}};
   double link_free_[2] = {0, 0};
   Timeline timeline_;

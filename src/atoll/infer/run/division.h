@@ -28,6 +28,15 @@ struct Operators {
 /// choose_dims.
 Operators operators_of(const Graph& graph, int input_tensor, int dim);
 
+/// The tensors that operator `index` takes of operators, in order; a tensor may come twice.
+std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index);
+
+/// All rows of a tensor as programs count them.
+Region rows_of(const Graph& graph, const Operators& operators, int tensor);
+
+/// The tensors among the graph's outputs, each once.
+std::vector<int> outputs_of(const Graph& graph);
+
 /// Who computes what in one inference: a plan, as both sides must know it. Nobody changes it once it is made.
 struct Division {
   int input_tensor = -1;  ///< what operators_of was called with

@@ -28,6 +28,8 @@ class LoadedModel {
   const Value& constant(int tensor) const { return constants_.at(static_cast<std::size_t>(tensor)); }
 
  private:
+  void compute_constant(int node);
+
   Graph graph_;
   std::shared_ptr<OperatorRunner> runner_;
   std::vector<std::unique_ptr<Call>> calls_;
@@ -74,7 +76,11 @@ class Inference {
   };
   void compute(int node, Region rows);
   void keep(int tensor, Region rows, Value value);
-  Value rows_of(int tensor, Region rows);
+  Value piece(int tensor, Region rows);
+  std::vector<Value> operands_of(const SlicedCall& call);
+  bool receive(int tensor, Region rows, Exchange& exchange, const GoOn& go_on);
+  bool is_whole(int tensor) const;
+  std::string name_of(int node) const;
 
   const LoadedModel& model_;
   const Operators& operators_;
