@@ -21,3 +21,11 @@ if(spdlog_definitions MATCHES SPDLOG_FMT_EXTERNAL)
   target_compile_definitions(atoll_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
   target_link_libraries(atoll_spdlog INTERFACE fmt::fmt-header-only)
 endif()
+
+# The archive where there is one: programs that use Atoll then need no libseccomp.so.
+find_path(ATOLL_SECCOMP_INCLUDE seccomp.h REQUIRED)
+find_library(ATOLL_SECCOMP_LIBRARY NAMES libseccomp.a seccomp REQUIRED)
+add_library(atoll_seccomp INTERFACE)
+add_library(atoll::seccomp ALIAS atoll_seccomp)
+target_include_directories(atoll_seccomp SYSTEM INTERFACE ${ATOLL_SECCOMP_INCLUDE})
+target_link_libraries(atoll_seccomp INTERFACE ${ATOLL_SECCOMP_LIBRARY})

@@ -5,6 +5,7 @@
 
 #include "atoll/infer/regions_json.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/infer_safety_module.h"
 
 namespace atl::pytorch {
 
@@ -28,6 +29,7 @@ void bind_infer(py::module_& module) {
         return translated([&] { return infer::dims_json(graph, input_tensor, dim); });
       },
       py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<py::gil_scoped_release>());
+  bind_infer_safety(module);
 }
 
 }  // namespace atl::pytorch
