@@ -31,6 +31,7 @@ OUTSIDE: dict[str, set[str]] = {
     "spdlog": {"logging"},
     "fmt": {"logging"},
     "openssl": {"transport"},
+    "seccomp.h": {"infer"},
     "nlohmann": {"collectives", "infer", "plan", "pytorch"},
     "flatbuffers": {"infer"},
     "xxhash.h": {"infer"},

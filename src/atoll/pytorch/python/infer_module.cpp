@@ -6,6 +6,7 @@
 #include "atoll/infer/regions_json.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_run_module.h"
+#include "atoll/pytorch/python/infer_safety_module.h"
 
 namespace atl::pytorch {
 
@@ -30,6 +31,7 @@ void bind_infer(py::module_& module) {
       },
       py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<py::gil_scoped_release>());
   bind_infer_run(module);
+  bind_infer_safety(module);
 }
 
 }  // namespace atl::pytorch
