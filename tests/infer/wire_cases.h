@@ -60,7 +60,8 @@ inline std::vector<wire::Message> every_message() {
           Failed{model, 5, ErrorKind::kMismatch, "division 9 is not known"},
           Draining{"the server goes down"},
           Close{model},
-          Bye{}};
+          Bye{},
+          Turn{Turn::What::kOver}};
 }
 
 }  // namespace atl::infer::test

@@ -103,6 +103,9 @@ class Writer {
     finish(fbs::Body::Draining, fbs::CreateDraining(to_, text));
   }
   void operator()(const Close& m) { finish(fbs::Body::Close, fbs::CreateClose(to_, m.model)); }
+  void operator()(const Turn& m) {
+    finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what)));
+  }
   void operator()(const Bye&) { finish(fbs::Body::Bye, fbs::CreateBye(to_)); }
 
  private:
@@ -163,6 +166,8 @@ Failed read(const fbs::Failed& m) {
 Draining read(const fbs::Draining& m) { return {m.text()->str()}; }
 Close read(const fbs::Close& m) { return {m.model()}; }
 
+Turn read(const fbs::Turn& m) { return {static_cast<Turn::What>(m.what())}; }
+
 Message body_of(const fbs::Envelope& envelope) {
   if (envelope.body() == nullptr) bad("a message without a body");
   switch (envelope.body_type()) {
@@ -186,6 +191,7 @@ Message body_of(const fbs::Envelope& envelope) {
     case fbs::Body::Draining: return read(*envelope.body_as_Draining());
     case fbs::Body::Close: return read(*envelope.body_as_Close());
     case fbs::Body::Bye: return Bye{};
+    case fbs::Body::Turn: return read(*envelope.body_as_Turn());
   }
   bad("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
 }
@@ -206,7 +212,7 @@ Message read_message(std::span<const std::byte> payload) {
 const char* name_of(const Message& message) noexcept {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
       "Hello", "Welcome", "Open",   "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
-      "Done",  "Cancel",  "Ack",    "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye"};
+      "Done",  "Cancel",  "Ack",    "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",    "Turn"};
   return kNames[message.index()];
 }
 

@@ -177,8 +177,19 @@ struct Bye {
   bool operator==(const Bye&) const = default;
 };
 
+/// Between a server's front process and a worker process alone: who computes.
+struct Turn {
+  enum class What : std::uint8_t {
+    kWanted,  ///< worker: rows are here, it could compute
+    kGiven,   ///< front process: it may
+    kOver,    ///< worker: it waits for rows, or has finished
+  };
+  What what = What::kWanted;
+  bool operator==(const Turn&) const = default;
+};
+
 using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel, Ack,
-                             Ping, Pong, Failed, Draining, Close, Bye>;
+                             Ping, Pong, Failed, Draining, Close, Bye, Turn>;
 
 /// "Hello"
 const char* name_of(const Message& message) noexcept;

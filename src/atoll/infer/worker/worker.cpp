@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -193,7 +194,7 @@ class Worker {
       done.inference = run.inference;
       done.waited_us = microseconds(exchange.waited());
       done.received_us = microseconds(exchange.receiving());
-      done.compute_us = microseconds(whole - exchange.waited() - exchange.receiving());
+      done.compute_us = microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
       sender_.send(done);
     } catch (const Error& error) {
       sender_.send(failed(model_, run.inference, error));
