@@ -44,7 +44,8 @@ inline std::vector<std::byte> with_checksums(std::span<const std::byte> bytes) {
   std::size_t at = 0;
   while (stream.size() - at >= infer::wire::kHeaderBytes) {
     std::size_t payload_bytes = 0;
-    for (std::size_t i = 4; i-- > 0;) payload_bytes = payload_bytes << 8 | std::to_integer<std::size_t>(stream[at + 48 + i]);
+    for (std::size_t i = 4; i-- > 0;)
+      payload_bytes = payload_bytes << 8 | std::to_integer<std::size_t>(stream[at + 48 + i]);
     const std::size_t left = stream.size() - at - infer::wire::kHeaderBytes;
     const std::size_t next = at + infer::wire::kHeaderBytes + std::min(payload_bytes, left);
     set(at + 40, checksum(std::span(stream).subspan(at + infer::wire::kHeaderBytes, std::min(payload_bytes, left))), 8);

@@ -52,7 +52,8 @@ TEST(Choose, SmallGainsAndUnknownRatesAreRaw) {
   EXPECT_EQ(choose(1000, 1e6, speeds).codec, Codec::kRaw);
   speeds[2].packed_share = 0.94;
   EXPECT_EQ(choose(1000, 1e6, speeds).codec, Codec::kZstd);
-  for (const double rate : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double rate :
+       {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(choose(1000, rate, speeds).codec, Codec::kRaw);
   }
 }

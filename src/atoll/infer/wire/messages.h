@@ -79,9 +79,9 @@ struct Queued {
 struct Ready {
   std::uint64_t model = 0;
   std::string device;
-  std::vector<double> fixed;    ///< seconds of a launch
-  std::vector<double> per_row;  ///< seconds for each row
-  std::vector<double> whole;    ///< seconds for all rows
+  std::vector<double> fixed;       ///< seconds of a launch
+  std::vector<double> per_row;     ///< seconds for each row
+  std::vector<double> whole;       ///< seconds for all rows
   std::int32_t input_tensor = -1;  ///< rows are those of a division of this input along `dim` (operators_of), or -1, -1
   std::int32_t dim = -1;
   bool operator==(const Ready&) const = default;
@@ -95,7 +95,8 @@ struct Divide {
   std::int32_t dim = -1;
   std::vector<plan::Share> shares;
   std::uint32_t chunks = 1;
-  Codec answer_codec = Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
+  Codec answer_codec =
+      Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
   bool operator==(const Divide&) const = default;
 };
 
