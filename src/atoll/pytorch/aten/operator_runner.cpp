@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/pytorch/aten/arena.h"
 #include "atoll/pytorch/aten/ivalues.h"
 
 namespace atl::pytorch {
@@ -161,6 +162,7 @@ class AtenRunner final : public infer::OperatorRunner {
     return named(call.name, [&] {
       const c10::InferenceMode inference;
       const c10::DeviceGuard guard(device_);
+      const ArenaScope arena;
       std::vector<c10::IValue> stack = stack_of(call, operands);
       const auto& arguments = call.handle.schema().arguments();
       for (const Change& change : changes) {

@@ -67,11 +67,13 @@ class InferModel {
     Inference inference(robot_, operators);
     set_inputs(inference, inputs);
     infer::Loopback link;
+    std::exception_ptr server_failure;
     std::thread server([&] {
       try {
         Inference(server_, operators).run(infer::program_of(graph(), operators, shares, Side::kServer), link.server());
       } catch (...) {
-        link.close(std::current_exception());
+        server_failure = std::current_exception();
+        link.close(server_failure);
       }
     });
     std::exception_ptr failure;
@@ -83,6 +85,7 @@ class InferModel {
     }
     link.close(std::make_exception_ptr(Error(ErrorKind::kAborted, "the robot does not send any more")));
     server.join();
+    if (!failure && !stop_after) failure = server_failure;
     if (failure) std::rethrow_exception(failure);
     if (stop_after) inference.run(infer::rest_of(graph(), operators, inference.held()), infer::no_exchange());
     return outputs(inference);
