@@ -16,6 +16,8 @@
 #include "atoll/core/loop.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
+#include "atoll/transport/connect_tcp.h"
+#include "atoll/transport/connect_tcp.h"
 #include "atoll/transport/secure_stream.h"
 
 namespace atl::infer::test {

@@ -20,7 +20,8 @@ namespace {
 constexpr int kSocket = 3;
 constexpr int kWeights = 4;
 
-int serve(const std::string& device, int threads, std::uint64_t memory_bytes) {
+int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
+  const pid_t server = ::getppid();
   ::close_range(kWeights + 1, ~0U, 0);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
@@ -28,7 +29,9 @@ int serve(const std::string& device, int threads, std::uint64_t memory_bytes) {
   atl::infer::WorkerOptions options;
   options.enter_sandbox = [&] {
     atl::infer::safety::SandboxOptions sandbox;
-    sandbox.memory_bytes = memory_bytes;
+    sandbox.parent = server;
+    sandbox.device = device != "cpu";
+    sandbox.memory_bytes = sandbox.device ? 0 : memory_bytes;
     atl::infer::safety::enter_sandbox(sandbox);
   };
   return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);
@@ -42,7 +45,7 @@ int main(int count, char** words) {
     return 2;
   }
   try {
-    return serve(words[1], std::stoi(words[2]), std::stoull(words[3]));
+    return serve(words[1], std::stoi(words[2]), std::stoll(words[3]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());
     return 1;
