@@ -284,7 +284,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   EXPECT_EQ(taken_by(builder.graph(), operators, 2), (std::vector<int>{copy}));
   EXPECT_EQ(outputs_of(builder.graph()), (std::vector<int>{halves[1], constant}));
 
-  const Profile robot(builder.graph().nodes.size(), {0.5, 3});
+  const NodeCosts robot(builder.graph().nodes.size(), {0.5, 3});
   const plan::OperatorGraph lowered = operator_graph(builder.graph(), operators, robot, {});
   plan::check(lowered);
   EXPECT_EQ(lowered.operators[0].bytes, 24);
@@ -294,7 +294,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   EXPECT_EQ(lowered.operators[0].robot.seconds(6), 0);
   EXPECT_EQ(lowered.outputs, (std::vector<int>{3}));
   EXPECT_NE(failure(ErrorKind::kInvalidArgument,
-                    [&] { operator_graph(builder.graph(), operators, Profile(2), {}); }),
+                    [&] { operator_graph(builder.graph(), operators, NodeCosts(2), {}); }),
             "");
 
   for (const auto& each : operators_of(builder.graph(), -1, -1).operators) EXPECT_EQ(each.rows, 1);

@@ -14,14 +14,14 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-void check_profile(const Graph& graph, const Profile& profile, const char* whose) {
+void check_profile(const Graph& graph, const NodeCosts& profile, const char* whose) {
   if (profile.empty() || profile.size() == graph.nodes.size()) return;
   throw Error(ErrorKind::kInvalidArgument, std::string("the ") + whose + "'s profile has " +
                                                std::to_string(profile.size()) + " nodes, the graph " +
                                                std::to_string(graph.nodes.size()) + ": measure this graph");
 }
 
-plan::RowCost cost_of(const Profile& profile, int node, std::int64_t rows) {
+plan::RowCost cost_of(const NodeCosts& profile, int node, std::int64_t rows) {
   if (profile.empty()) return {};
   const NodeCost& cost = profile[at(node)];
   return {cost.fixed, cost.all_rows / static_cast<double>(rows)};
@@ -51,8 +51,8 @@ std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& oper
 
 }  // namespace
 
-plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operators, const Profile& robot,
-                                   const Profile& server) {
+plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operators, const NodeCosts& robot,
+                                   const NodeCosts& server) {
   check_profile(graph, robot, "robot");
   check_profile(graph, server, "server");
   plan::OperatorGraph lowered;

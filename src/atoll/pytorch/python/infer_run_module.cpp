@@ -131,8 +131,8 @@ class InferModel {
   LoadedModel server_;
 };
 
-infer::Profile profile_from(const infer::Json& options, const char* whose, const infer::Graph& graph, double factor) {
-  infer::Profile profile;
+infer::NodeCosts profile_from(const infer::Json& options, const char* whose, const infer::Graph& graph, double factor) {
+  infer::NodeCosts profile;
   if (const auto found = options.find(whose); found != options.end()) {
     for (const infer::Json& cost : *found) profile.push_back({cost.at(0).get<double>(), cost.at(1).get<double>()});
     return profile;
