@@ -13,6 +13,7 @@
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
+#include "atoll/transport/stream_listener.h"
 
 namespace atl::infer {
 namespace {
@@ -45,7 +46,7 @@ void ServerContext::retry_waiting() {
   for (ServedModel* model : now) model->retry();
 }
 
-struct Server::Impl : private transport::StreamListener::Owner {
+struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
       : options(checked(std::move(given))), hashing("atoll-hash"), loop("atoll-serve"), context(options, loop, hashing) {
     loop.run_and_wait([this] {
