@@ -2,6 +2,7 @@
 #include "atoll/plan/timeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct Machine {
   double busy = 0;
   std::vector<Await> awaits{};               // by user
   std::vector<std::vector<Region>> lacks{};  // by producer: rows that come from the other machine, in order
+  std::vector<double> begins{};              // by producer: when what lacks goes onto the link
   std::vector<double> arrivals{};            // by producer: of what lacks
   std::vector<double> finishes{};            // by operator
 };
@@ -39,8 +41,8 @@ struct Machine {
 // One way of the link, towards a machine.
 struct Way {
   Lane lane;
-  double rate;
   double bytes = 0;
+  double busy = 0;
   std::size_t sent = 0;                         // how many of `queue` are over
   std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
 };
@@ -86,12 +88,12 @@ std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions
 
 class Inference {
  public:
-  Inference(const OperatorGraph& graph, const LinkCost& link, std::span<const Share> shares)
+  Inference(const OperatorGraph& graph, const Channel& link, std::span<const Share> shares)
       : graph_(graph), link_(link), shares_(shares) {
-    check(link);
     check_shares();
     for (Machine& machine : machines_) {
       machine.lacks.resize(shares.size());
+      machine.begins.assign(shares.size(), 0);
       machine.arrivals.assign(shares.size(), kUnknown);
       machine.finishes.assign(shares.size(), 0);
     }
@@ -196,8 +198,10 @@ class Inference {
     const auto [producer, ready] = way.queue[way.sent++];
     const double bytes = bytes_of(machine, producer);
     const double begin = std::max(ready, free);
-    free = begin + bytes / way.rate;
+    free = std::isfinite(begin) ? link_.end(way.lane, begin, bytes) : begin;
+    if (std::isfinite(begin)) way.busy += free - begin;
     way.bytes += bytes;
+    machines_[machine].begins[at(producer)] = begin;
     machines_[machine].arrivals[at(producer)] = free + link_.latency;
     timeline_.events.push_back({way.lane, producer, begin, free});
   }
@@ -296,9 +300,11 @@ class Inference {
       const std::int64_t count = std::min<std::int64_t>(chunks, rows);
       for (std::int64_t chunk = 1; chunk <= count; ++chunk) {
         const std::int64_t there = rows * chunk / count;
-        const double rest = static_cast<double>(rows - there) / static_cast<double>(rows) * bytes_of(kServer, input);
+        const double bytes = static_cast<double>(there) / static_cast<double>(rows) * bytes_of(kServer, input);
+        const double begin = server.begins[at(input)];
+        const double end = std::isfinite(begin) ? link_.end(Lane::kUp, begin, bytes) : begin;
         reach[at(input)] = end_of_first(there, parts);
-        server.free = std::max(server.free, server.arrivals[at(input)] - rest / ways_[kServer].rate);
+        server.free = std::max(server.free, end + link_.latency);
         for (const int index : streamed) compute_possible(index, reach);
       }
     }
@@ -322,7 +328,7 @@ class Inference {
   }
 
   Timeline summed_up(const RobotPower& power) {
-    const Machine& robot = machines_[kRobot];
+    Machine& robot = machines_[kRobot];
     for (const int output : graph_.outputs) {
       timeline_.seconds = std::max({timeline_.seconds, robot.finishes[at(output)], robot.arrivals[at(output)]});
     }
@@ -333,24 +339,42 @@ class Inference {
     for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
       timeline_.rows_twice += seconds(kRobot, i, intersection(own(kRobot, i), own(kServer, i)).size());
     }
-    const double sending = timeline_.up_bytes / ways_[kServer].rate + timeline_.down_bytes / ways_[kRobot].rate;
-    timeline_.joules = power.compute_watts * robot.busy +
-                       power.idle_watts * std::max(0.0, timeline_.seconds - robot.busy) + power.radio_watts * sending;
+    timeline_.link_busy = ways_[kServer].busy + ways_[kRobot].busy;
+    timeline_.joules = joules(power, timeline_.seconds, robot.busy, timeline_.link_busy);
+    timeline_.received = std::move(robot.lacks);
     return std::move(timeline_);
   }
 
   const OperatorGraph& graph_;
-  const LinkCost& link_;
+  const Channel& link_;
   std::span<const Share> shares_;
   Machine machines_[2] = {{"robot", Lane::kRobot}, {"server", Lane::kServer}};
-  Way ways_[2] = {{Lane::kDown, link_.down_bytes_per_second}, {Lane::kUp, link_.up_bytes_per_second}};
+  Way ways_[2] = {{Lane::kDown}, {Lane::kUp}};
   double link_free_[2] = {0, 0};
   Timeline timeline_;
 };
 
 }  // namespace
 
+Channel steady(const LinkCost& link) {
+  check(link);
+  return {[up = link.up_bytes_per_second, down = link.down_bytes_per_second](Lane way, double begin, double bytes) {
+            return begin + bytes / (way == Lane::kUp ? up : down);
+          },
+          link.latency, link.is_half_duplex};
+}
+
+double joules(const RobotPower& power, double seconds, double robot_busy, double link_busy) noexcept {
+  return power.compute_watts * robot_busy + power.idle_watts * std::max(0.0, seconds - robot_busy) +
+         power.radio_watts * link_busy;
+}
+
 Timeline simulate(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
+                  std::span<const Share> shares, int chunks) {
+  return simulate(graph, steady(link), power, shares, chunks);
+}
+
+Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPower& power,
                   std::span<const Share> shares, int chunks) {
   if (chunks < 1) refuse("an input is sent in " + std::to_string(chunks) + " chunks: give at least 1");
   return Inference(graph, link, shares).run(power, chunks);
