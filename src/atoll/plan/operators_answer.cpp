@@ -13,6 +13,7 @@
 #include "atoll/plan/envelope.h"
 #include "atoll/plan/fluid_bound.h"
 #include "atoll/plan/guard.h"
+#include "atoll/plan/layer_cuts.h"
 #include "atoll/plan/operator_policies.h"
 #include "atoll/plan/operators_json.h"
 #include "atoll/plan/published_profile.h"
@@ -132,6 +133,20 @@ Json sensitivity_of(const Request& request, const std::vector<double>& rates, co
   return answer;
 }
 
+// Everything up to an operator on the robot, the rest on the server: [operator, seconds, up bytes, robot, link, server].
+Json cuts_of(const Request& request, const LinkCost& link) {
+  const OperatorGraph& graph = request.model.graph;
+  std::vector<Share> shares = everything_on(Side::kServer, graph);
+  const std::vector<Share> local = everything_on(Side::kRobot, graph);
+  Json answer = Json::array();
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    shares[i] = local[i];
+    const Timeline found = simulate(graph, link, request.power, shares);
+    answer.push_back({i, found.seconds, found.up_bytes, found.robot_busy, found.link_busy, found.server_busy});
+  }
+  return answer;
+}
+
 Json written(const Spread& spread) {
   return {{"mean", spread.mean}, {"std", spread.deviation}, {"p50", spread.median}, {"p95", spread.p95},
           {"p99", spread.p99}, {"most", spread.most}};
@@ -208,6 +223,7 @@ class Replays {
       options.deadline = fields.number("deadline", default_deadline(request_.model.graph));
     }
     Json answer{{"policy", policy}};
+    if (fields.has("forecast")) answer["forecast"] = fields.text("forecast");
     std::vector<OperatorPlan> own;
     std::span<const OperatorPlan> plans;
     Chooser choose;
@@ -318,6 +334,7 @@ std::string plan_operators(const std::string& text) {
     for (const Operator& each : graph.operators) answer["names"].push_back(each.name);
   }
   if (!rates.empty()) answer["sensitivity"] = sensitivity_of(request, rates, policies);
+  if (fields.boolean("cuts", false)) answer["cuts"] = cuts_of(request, request.link);
   const bool has_trace = fields.has("trace");
   const Json none = Json::array();
   const Json& wanted = fields.has("replay") ? fields.list("replay") : none;
