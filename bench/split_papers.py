@@ -141,7 +141,7 @@ def study_of(name: str, encoding: str) -> list[dict[str, Any]]:
                     for guard in (False, True):
                         how = {"policy": "auto", "forecast": forecast, "sees_every_bin": sees, "guard": guard}
                         wanted.append(how | ({} if quantile is None else {"quantile": quantile}))
-                        names.append({"forecast": forecast, "quantile": quantile, "sees_every_bin": sees, "guard": guard})
+                        names.append({**how, "quantile": quantile})
         request, _ = request_of(model, link.median())
         one = {**now.request(), "period": PERIOD, "apart": True, "past": list(past.up)}
         answer = plan({**request, "policies": [], "trace": one, "replay": wanted})

@@ -12,27 +12,61 @@ SYSTEMS = {"local": "Local", "offload": "ALL", "cut": "DSCCS", "energy": "SPSO-G
            "intra-dp": "Intra-DP"}  # fmt: skip
 NAMES = {"offload": "offload (ALL)", "cut": "cut (DSCCS)", "energy": "energy (SPSO-GA)", "tensor": "tensor (DINA)"}
 ENVIRONMENTS = ("indoors", "outdoors")
+DRAWN = ("nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav", "nsdi25_DenseNet121")
+VGG, KAPAO, AGRNAV = DRAWN[:3]
+HEDGE = "offload, guarded"
 # Milliseconds that simulations outside of this library gave on the same data.
 REFERENCE = [
-    ("nsdi25_VGG19_BN", "as sent", "outdoors", "offload", 749), ("nsdi25_VGG19_BN", "as sent", "outdoors",
-     "offload, guarded", 107), ("nsdi25_VGG19_BN", "compact", "outdoors", "offload, guarded", 82),
-    ("nsdi25_VGG19_BN", "compact", "indoors", "offload, guarded", 33), ("nsdi25_kapao", "as sent", "outdoors", "offload",
-     2767), ("nsdi25_kapao", "as sent", "outdoors", "offload, guarded", 620), ("nsdi25_agrnav", "as sent", "outdoors",
-     "offload", 4549), ("nsdi25_agrnav", "as sent", "outdoors", "offload, guarded", 533), ("nsdi25_agrnav", "compact",
-     "outdoors", "offload, guarded", 322), ("nsdi25_agrnav", "compact", "indoors", "offload, guarded", 203),
+    (VGG, "as sent", "outdoors", "offload", 749), (VGG, "as sent", "outdoors", HEDGE, 107),
+    (VGG, "compact", "outdoors", HEDGE, 82), (VGG, "compact", "indoors", HEDGE, 33),
+    (KAPAO, "as sent", "outdoors", "offload", 2767), (KAPAO, "as sent", "outdoors", HEDGE, 620),
+    (AGRNAV, "as sent", "outdoors", "offload", 4549), (AGRNAV, "as sent", "outdoors", HEDGE, 533),
+    (AGRNAV, "compact", "outdoors", HEDGE, 322), (AGRNAV, "compact", "indoors", HEDGE, 203),
 ]  # fmt: skip
+OPENING = """**Simulated on published profiles**: times of operators on a robot (Jetson Xavier NX) and a server, as published
+with the papers, over recorded links. No inference was run, halos are not in these profiles, messages have no latency, and
+both directions share the link. An input comes every {period:g} s and has the link for itself. `compact` sends the same
+input losslessly: a byte per pixel and channel, a bit per voxel. `guarded` begins local execution in time; it and `auto` are
+Atoll's, `oracle` is `auto` that knows the trace.
+"""
+LATENCY = """
+Milliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for a link that always has the
+mean rate; no plan undercuts it there.
+
+"""
+ENERGY = """
+Joules of the robot for an inference {environment}, mean ± std, and its mean watts. Computing draws what was recorded for the
+model's local inference, waiting 4.04 W, the radio 0.21 W more.
+
+"""
+RATES = """## At constant rates
+
+Milliseconds. `most gain` is what the bound leaves over the best of local, offload and cut: no overlap of any kind saves more.
+
+"""
+HEADLINE = """## The papers' headline, recomputed from their tables
+
+What Intra-DP saves to the best of ALL, DSCCS and SPSO-GA in the same row; `to any` compares with the worst of them.
+
+"""
+STUDY = """## Which forecast serves best
+
+Outdoors, each half of the record with what the other half taught; milliseconds, means of both halves, quantiles of the worse.
+
+"""
+TWICE = """## The same data, simulated twice
+
+Milliseconds; `elsewhere` is the mean of a simulation that shares no code with this one.
+
+"""
 
 
 def page(document: Document) -> str:
     """All of it."""
     parts = [
-        "**Simulated on published profiles**: times of operators on a robot (Jetson Xavier NX) and a server, as published "
-        "with the papers, over recorded links. No inference was run, halos are not in these profiles, messages have no "
-        f"latency, and both directions share the link. An input comes every {document['period']:g} s and has the link for "
-        "itself. `compact` sends the same input losslessly: a byte per pixel and channel, a bit per voxel.\n",
-        _reference(document), *(_latencies(document, encoding) for encoding in ("as sent", "compact")), _energy(document),
-        _breakdown(document), _bounds(document), _figures(document), _headline(document), _contradictions(document),
-        _study(document), _left_out(document),
+        OPENING.format(period=document["period"]), _reference(document), _latencies(document, "as sent"),
+        _latencies(document, "compact"), _energy(document), _breakdown(document), _bounds(document), _figures(document),
+        _headline(document), _contradictions(document), _study(document), _left_out(document),
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -73,11 +107,10 @@ def _reference(document: Document) -> str:
     for profile, encoding, environment, replay, expected in REFERENCE:
         if row := row_of(document, profile, encoding, environment, replay):
             seconds = row["seconds"]
-            rows.append([profile, encoding, environment, replay, f"{expected}", _ms(seconds["mean"]), _ms(seconds["p50"]),
-                         _ms(seconds["p95"]), _ms(seconds["p99"])])  # fmt: skip
+            times = (_ms(seconds[name]) for name in ("mean", "p50", "p95", "p99"))
+            rows.append([profile, encoding, environment, replay, f"{expected}", *times])
     titles = ["profile", "input", "link", "policy", "elsewhere", "mean", "p50", "p95", "p99"]
-    return "## The same data, simulated twice\n\nMilliseconds; `elsewhere` is the mean of a simulation that shares no code " \
-        "with this one.\n\n" + table(titles, rows)  # fmt: skip
+    return TWICE + table(titles, rows)
 
 
 def _latencies(document: Document, encoding: str) -> str:
@@ -94,8 +127,7 @@ def _latencies(document: Document, encoding: str) -> str:
                 line.append(_with_std(row["seconds"]) + paper)
             rows.append([*line, _ms(of["bound"])])
         names = [NAMES.get(name, name) for name in _replays(document)]
-        text += f"\nMilliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for " \
-            "a link that always has the mean rate; no plan undercuts it there.\n\n"  # fmt: skip
+        text += LATENCY.format(environment=environment)
         text += table(["profile", *names, "bound"], rows)
     return text
 
@@ -117,8 +149,7 @@ def _energy(document: Document) -> str:
                 line.append(f"{row['joules']['mean']:.3g} ± {row['joules']['std']:.2g}, {row['watts']:.3g} W{paper}")
             rows.append(line)
         names = [NAMES.get(name, name) for name in _replays(document)]
-        text += f"\nJoules of the robot for an inference {environment}, mean ± std, and its mean watts; computing draws what " \
-            "was recorded for the model, waiting 4.04 W, the radio 0.21 W more.\n\n"  # fmt: skip
+        text += ENERGY.format(environment=environment)
         text += table(["profile", "input", "W computing", *names], rows)
     return text
 
@@ -146,19 +177,17 @@ def _bounds(document: Document) -> str:
         for point in case["sensitivity"]:
             plans = {each["policy"]: each["seconds"] for each in point["plans"]}
             simple = min(plans[name] for name in ("local", "offload", "cut"))
-            rows.append([case["profile"], case["encoding"], f"{point['rate'] * 8e-6:.0f}", *(_ms(plans[name]) for name in plans),
+            rate = f"{point['rate'] * 8e-6:.0f}"
+            rows.append([case["profile"], case["encoding"], rate, *(_ms(plans[name]) for name in plans),
                          _ms(point["bound"]), f"{1 - point['bound'] / simple:.0%}"])  # fmt: skip
     names = [each["policy"] for each in document["cases"][0]["sensitivity"][0]["plans"]]
-    return "## At constant rates\n\nMilliseconds. `most gain` is what the bound leaves over the best of local, offload and " \
-        "cut: no overlap of any kind saves more.\n\n" + table(
-            ["profile", "input", "Mbit/s", *(NAMES.get(name, name) for name in names), "bound", "most gain"], rows)  # fmt: skip
+    return RATES + table(["profile", "input", "Mbit/s", *(NAMES.get(each, each) for each in names), "bound", "most gain"], rows)
 
 
 def _figures(document: Document) -> str:
     text = "## Latency at every cut, and by rate\n"
-    drawn = ("nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav", "nsdi25_DenseNet121")
     for case in document["cases"]:
-        if case["profile"] not in drawn:
+        if case["profile"] not in DRAWN:
             continue
         stem = f"split-{case['model'].lower()}-{case['encoding'].replace(' ', '-')}"
         text += f"\n![{case['model']}: cuts]({stem}-cuts.svg)\n![{case['model']}: rates]({stem}-rates.svg)\n"
@@ -171,8 +200,7 @@ def _headline(document: Document) -> str:
     rows = [[name, f"{split_claims.CLAIMED[name]:g} %" if name in split_claims.CLAIMED else "-",
              f"{split_claims.LATER[name]:g} %" if name in split_claims.LATER else "-", f"{value:.1f} %"]
             for name, value in found.items()]  # fmt: skip
-    text = "## The papers' headline, recomputed from their tables\n\nWhat Intra-DP saves to the best of ALL, DSCCS and " \
-        "SPSO-GA in the same row; `to any` compares with the worst of them.\n\n"  # fmt: skip
+    text = HEADLINE
     text += table(["saved", "papers", "version of 2025", "from the tables"], rows)
     text += "\n" + table(["paper", "model", "link", "fastest other", "latency", "energy", "bound leaves", ""],
                          _forbidden(document, spread))  # fmt: skip
@@ -217,8 +245,7 @@ def _study(document: Document) -> str:
         rows.append([profile, encoding, forecast, f"{quantile:g}" if quantile else "mean", "every bin" if sees else
                      "messages", "yes" if guard else "no", _ms(mean), *tail, f"{joules:.3g}"])  # fmt: skip
     titles = ["profile", "input", "forecast", "by", "sees", "guard", "mean", "p50", "p95", "p99", "J"]
-    return "## Which forecast serves best\n\nOutdoors, each half of the record with what the other half taught; " \
-        "milliseconds, quantiles of the worse half.\n\n" + table(titles, rows)  # fmt: skip
+    return STUDY + table(titles, rows)
 
 
 def _left_out(document: Document) -> str:

@@ -157,6 +157,7 @@ def test_addresses() -> None:
 
 
 def test_the_command_wants_something_to_do() -> None:
-    result = CliRunner().invoke(app, ["profile", "link", "--to", "127.0.0.1:1"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    environment = {"COLUMNS": "200", "NO_COLOR": "1"}
+    result = CliRunner().invoke(app, ["profile", "link", "--to", "127.0.0.1:1"], env=environment)
     assert result.exit_code == 2
     assert "give --replay FILE, --record FILE or both" in " ".join(result.output.split())

@@ -48,7 +48,7 @@ def test_published_traces() -> None:
         ("seconds,up_bytes_per_second\n0,1\n1,inf\n", "line 3: up_bytes_per_second is inf"),
         ("seconds,up_bytes_per_second\n0,1\n1\n", "line 3: up_bytes_per_second is None"),
         ("seconds,up_bytes_per_second\n1,1\n0,1\n", "times do not ascend"),
-        ("seconds,up_bytes_per_second\n0,1\n1,1\n2,1\n2.5,1\n", "line 5: 0.5 s after the line before, where bins are 1 s"),
+        ("seconds,up_bytes_per_second\n0,1\n1,1\n2,1\n2.5,1\n", "line 5: 0.5 s after the line before"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:

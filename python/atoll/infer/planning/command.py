@@ -25,7 +25,7 @@ def infer(
     deadline: Annotated[float | None, typer.Option(min=0, help="Seconds that an inference may take.")] = None,
     input_bytes: Annotated[int | None, typer.Option(min=0, help="Of the inputs on the link, as encoded.")] = None,
     chunks: Annotated[int, typer.Option(min=1, max=1 << 20, help="In which inputs are streamed.")] = 8,
-    literal: Annotated[bool, typer.Option("--literal", help="intra-dp and hybrid-parallel as their authors ran.")] = False,
+    literal: Annotated[bool, typer.Option("--literal", help="intra-dp, hybrid-parallel as published.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of random, intra-dp and hybrid-parallel.")] = 0,
     watts: Annotated[str, typer.Option(metavar="WATTS", help="COMPUTE/IDLE/RADIO, or a file of records.")] = "",
     operators: Annotated[bool, typer.Option("--operators", help="How a bundle's operators can be divided.")] = False,

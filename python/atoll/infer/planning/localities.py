@@ -6,7 +6,7 @@ from typing import Any
 
 
 def localities(folder: str) -> dict[str, Any]:
-    """For each dimension of each input, how many operators are local, partial, global and constant when that is divided;
+    """For each dimension of each input, how many operators are local, partial, global and constant when it is divided;
     dimensions of one row are left out. ValueError that names the folder."""
     from atoll import _C
     from atoll.infer import graph as graphs

@@ -13,7 +13,7 @@ def record(
     counts: Counts, seconds: float, *, bin_seconds: float = BIN_SECONDS, clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Trace:  # fmt: skip
-    """The rates that `counts` has in each bin of `seconds`. Where the recorder woke up late, the bins it missed have the
+    """The rates that `counts` has in each bin of `seconds`. Where the recorder woke up late, bins it missed have the
     mean rate since it last looked. ValueError for less than one bin."""
     bins = int(seconds / bin_seconds + 1e-9)
     if bins < 1:

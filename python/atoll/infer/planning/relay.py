@@ -2,7 +2,7 @@
 """A network path in user space: TCP connections to one address go on to another, at the rates of a trace.
 
 Each byte is due when the path has carried all bytes before it; a token bucket whose depth is what a relay that woke up
-late may make up for. What is not yet due waits here, little of it, so that senders feel the path's rate and not a queue."""
+late may make up for. Little waits here that is not yet due, so that senders feel the rate of the path and no queue."""
 
 import errno
 import math

@@ -49,7 +49,8 @@ def headline(document: Document) -> Iterator[str]:
     both = "" if link["down"] == link["up"] else f" up, {rate_text(link['down'])} down"
     shared = ", half duplex" if link["half_duplex"] else ""
     yield (
-        f"{document['model']}: {document['operators']} operators, {seconds_text(document['robot_seconds'])} on the robot, "
+        f"{document['model']}: {document['operators']} operators, "
+        f"{seconds_text(document['robot_seconds'])} on the robot, "
         f"{seconds_text(document['server_seconds'])} on the server; {bytes_text(document['input_bytes'])} go in"
     )
     yield f"link: {rate_text(link['up'])}{both}, {seconds_text(link['latency'])} a message{shared}"
@@ -95,7 +96,8 @@ def verdict(document: Document) -> str:
     limits = {key: document["bound"][key] for key in ("robot", "server", "up", "down")}
     most = max(limits, key=lambda key: limits[key])
     return (
-        f"Atoll: {best['policy']} takes {seconds_text(best['seconds'])}; no plan takes less than {seconds_text(bound)}, "
+        f"Atoll: {best['policy']} takes {seconds_text(best['seconds'])}; "
+        f"no plan takes less than {seconds_text(bound)}, "
         f"which is held up most by {'the way ' + most if most in ('up', 'down') else 'the ' + most}"
     )
 

@@ -26,7 +26,7 @@ def watts_of(text: str, source: str, model: str) -> tuple[dict[str, float], str]
     if not found:
         return dict(_STATES), f"the published three states: {text} has no local inference of {source} {model}"
     mean = sum(found) / len(found)
-    return {**_STATES, "compute_watts": mean}, f"records of {source} {model} for computing, the three states for the rest"
+    return {**_STATES, "compute_watts": mean}, f"records of {source} {model} for computing"
 
 
 def _is_local(row: dict[str, Any], source: str, model: str) -> bool:
