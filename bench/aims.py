@@ -232,8 +232,8 @@ def right_advice(document: Document) -> list[Found]:
 
 
 def divided(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds that of
-    local inference."""
+    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds$
+    that of local inference."""
 
     def measure(document: Document) -> list[Found]:
         row = split_tables.row_of(document, profile, encoding, environment, "auto, guarded")

@@ -17,7 +17,8 @@ def preamble(document: dict[str, Any]) -> str:
     if "simulated" in document:
         return (
             f"Simulated on {document['simulated']}, at commit {document['commit']}: nothing here was timed. "
-            f"Reproduce with `{document['command']}`; all figures are in [{document['scenario']}.json]({document['scenario']}.json).\n"
+            f"Reproduce with `{document['command']}`; all figures are in "
+            f"[{document['scenario']}.json]({document['scenario']}.json).\n"
         )
     machine = document["machine"]
     text = (

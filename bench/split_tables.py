@@ -23,25 +23,27 @@ REFERENCE = [
     (AGRNAV, "as sent", "outdoors", "offload", 4549), (AGRNAV, "as sent", "outdoors", HEDGE, 533),
     (AGRNAV, "compact", "outdoors", HEDGE, 322), (AGRNAV, "compact", "indoors", HEDGE, 203),
 ]  # fmt: skip
-OPENING = """**Simulated on published profiles**: times of operators on a robot (Jetson Xavier NX) and a server, as published
-with the papers, over recorded links. No inference was run, halos are not in these profiles, messages have no latency, and
-both directions share the link. An input comes every {period:g} s and has the link for itself. `compact` sends the same
-input losslessly: a byte per pixel and channel, a bit per voxel. `guarded` begins local execution in time; it and `auto` are
-Atoll's, `oracle` is `auto` that knows the trace.
+OPENING = """\
+**Simulated on published profiles**: times of operators on a robot (Jetson Xavier NX) and a server, as published with
+the papers, over recorded links. No inference was run, halos are not in these profiles, messages have no latency, and
+both directions share the link. An input comes every {period:g} s and has the link for itself. `compact` sends the
+same input losslessly: a byte per pixel and channel, a bit per voxel. `guarded` begins local execution in time; it
+and `auto` are Atoll's, `oracle` is `auto` that knows the trace.
 """
 LATENCY = """
-Milliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for a link that always has the
-mean rate; no plan undercuts it there.
+Milliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for a link that always
+has the mean rate; no plan undercuts it there.
 
 """
 ENERGY = """
-Joules of the robot for an inference {environment}, mean ± std, and its mean watts. Computing draws what was recorded for the
-model's local inference, waiting 4.04 W, the radio 0.21 W more.
+Joules of the robot for an inference {environment}, mean ± std and mean watts. Computing draws what was recorded for
+the model's local inference, waiting 4.04 W, the radio 0.21 W more.
 
 """
 RATES = """## At constant rates
 
-Milliseconds. `most gain` is what the bound leaves over the best of local, offload and cut: no overlap of any kind saves more.
+Milliseconds. `most gain` is what the bound leaves over the best of local, offload and cut: no overlap of any kind saves
+more.
 
 """
 HEADLINE = """## The papers' headline, recomputed from their tables
@@ -51,7 +53,8 @@ What Intra-DP saves to the best of ALL, DSCCS and SPSO-GA in the same row; `to a
 """
 STUDY = """## Which forecast serves best
 
-Outdoors, each half of the record with what the other half taught; milliseconds, means of both halves, quantiles of the worse.
+Outdoors, each half of the record with what the other half taught; milliseconds, means of both halves, quantiles of the
+worse one.
 
 """
 TWICE = """## The same data, simulated twice
@@ -181,7 +184,9 @@ def _bounds(document: Document) -> str:
             rows.append([case["profile"], case["encoding"], rate, *(_ms(plans[name]) for name in plans),
                          _ms(point["bound"]), f"{1 - point['bound'] / simple:.0%}"])  # fmt: skip
     names = [each["policy"] for each in document["cases"][0]["sensitivity"][0]["plans"]]
-    return RATES + table(["profile", "input", "Mbit/s", *(NAMES.get(each, each) for each in names), "bound", "most gain"], rows)
+    return RATES + table(
+        ["profile", "input", "Mbit/s", *(NAMES.get(each, each) for each in names), "bound", "most gain"], rows
+    )
 
 
 def _figures(document: Document) -> str:

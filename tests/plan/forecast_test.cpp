@@ -105,7 +105,8 @@ TEST(Forecast, EveryNameGivesRatesThatCanBeChosenBy) {
     for (std::int64_t k = dice.integer(1, 30); k > 0; --k) rates.push_back(dice.chance(0.3) ? 0 : dice.real(0, 1e7));
     const LinkPast past(0.5, rates);
     std::vector<Observation> seen;
-    for (std::int64_t k = dice.integer(0, 3); k > 0; --k) seen.push_back({4.0 - static_cast<double>(k), dice.real(0, 1e7)});
+    for (std::int64_t k = dice.integer(0, 3); k > 0; --k)
+      seen.push_back({4.0 - static_cast<double>(k), dice.real(0, 1e7)});
     for (const std::string& name : forecasts()) {
       const auto likely = forecast(name, past, seen, 4 + dice.real(0, 20));
       ASSERT_FALSE(likely.empty()) << name;

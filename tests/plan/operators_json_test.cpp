@@ -36,10 +36,11 @@ OperatorGraph read(const Json& model) {
 
 TEST(OperatorsJson, ReadsMapsOfRows) {
   Json model = small_model();
-  model["operators"].push_back({{"name", "odd"},
-                                {"rows", 3},
-                                {"bytes", 3},
-                                {"operands", {{{"producer", 0}, {"map", {{"begin", {7, -2, 4}}, {"end", {9, 1, 5}}}}}}}});
+  model["operators"].push_back(
+      {{"name", "odd"},
+       {"rows", 3},
+       {"bytes", 3},
+       {"operands", {{{"producer", 0}, {"map", {{"begin", {7, -2, 4}}, {"end", {9, 1, 5}}}}}}}});
   const OperatorGraph graph = read(model);
   const auto needed = [&](std::size_t index, Region rows) { return graph.operators[index].operands[0].needed(rows); };
   EXPECT_EQ(needed(1, {0, 1}), (Region{0, 2}));

@@ -166,6 +166,8 @@ TEST(Replay, ChoosersDifferInWhatTheyKnow) {
   const LinkPast past(1, rates);
   ReplayOptions options;
   options.length = 400;
+  options.period = 1;
+  options.is_apart = true;
   const auto mean = [&](const Chooser& choose) {
     std::vector<double> seconds;
     for (const Served& each : replay(graph, trace, kPower, table.plans, choose, options)) {

@@ -61,8 +61,8 @@ std::string to_json(const Profile& profile) {
   for (const NodeTime& each : profile.nodes) {
     nodes.push_back({each.node, each.rows.fixed, each.rows.per_row, each.whole});
   }
-  return Json{{"atoll_profile", kVersion},  {"device", profile.device}, {"runner", profile.runner},
-              {"model", profile.model},     {"total", profile.total},   {"nodes", std::move(nodes)}}
+  return Json{{"atoll_profile", kVersion}, {"device", profile.device}, {"runner", profile.runner},
+              {"model", profile.model},    {"total", profile.total},   {"nodes", std::move(nodes)}}
       .dump();
 }
 

@@ -51,7 +51,8 @@ const Guard::Rest& Guard::rest(std::span<const Event> computed, std::span<const 
     held[v].insert(held[v].end(), timeline.received[v].begin(), timeline.received[v].end());
   }
   std::vector<Region> wanted(graph_.operators.size());
-  for (const int output : graph_.outputs) wanted[static_cast<std::size_t>(output)] = {0, operator_at(graph_, output).rows};
+  for (const int output : graph_.outputs)
+    wanted[static_cast<std::size_t>(output)] = {0, operator_at(graph_, output).rows};
   for (std::size_t v = wanted.size(); v-- > 0;) {
     const Operator& made = graph_.operators[v];
     if (made.operands.empty()) continue;

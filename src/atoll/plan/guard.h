@@ -18,11 +18,11 @@ double default_deadline(const OperatorGraph& graph) noexcept;
 
 /// What became of an inference that a guard watched. Times are seconds from its beginning.
 struct Guarded {
-  double seconds = 0;       ///< until the first answer
-  bool is_local = false;    ///< whose answer that is
-  double local_begin = 0;   ///< when local execution began; infinite: it did not
-  double link_end = 0;      ///< when the link was given up, or the answer was there
-  double robot_busy = 0;    ///< for the plan and for local execution, until that stopped behind an operator
+  double seconds = 0;      ///< until the first answer
+  bool is_local = false;   ///< whose answer that is
+  double local_begin = 0;  ///< when local execution began; infinite: it did not
+  double link_end = 0;     ///< when the link was given up, or the answer was there
+  double robot_busy = 0;   ///< for the plan and for local execution, until that stopped behind an operator
 };
 
 /// Sees to it that a plan's inference is answered by its deadline. Local execution begins at the latest time that still

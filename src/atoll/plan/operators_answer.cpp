@@ -63,9 +63,9 @@ RobotPower read_power(Fields& parent) {
   RobotPower power;
   if (!parent.has("power")) return power;
   Fields fields(parent.at("power"), "the power");
-  for (const auto& [key, watts] : {std::pair("compute_watts", &power.compute_watts),
-                                   std::pair("idle_watts", &power.idle_watts),
-                                   std::pair("radio_watts", &power.radio_watts)}) {
+  for (const auto& [key, watts] :
+       {std::pair("compute_watts", &power.compute_watts), std::pair("idle_watts", &power.idle_watts),
+        std::pair("radio_watts", &power.radio_watts)}) {
     *watts = fields.number(key, *watts);
     require_amount(key, *watts);
   }
@@ -114,12 +114,16 @@ Json plans_of(const Request& request, const LinkCost& link, const std::vector<st
 }
 
 Json written(const FluidBound& bound) {
-  return {{"seconds", bound.seconds}, {"robot", bound.robot}, {"server", bound.server}, {"up", bound.up},
+  return {{"seconds", bound.seconds},
+          {"robot", bound.robot},
+          {"server", bound.server},
+          {"up", bound.up},
           {"down", bound.down}};
 }
 
 // Each policy at other rates, the ratio of both directions kept.
-Json sensitivity_of(const Request& request, const std::vector<double>& rates, const std::vector<std::string>& policies) {
+Json sensitivity_of(const Request& request, const std::vector<double>& rates,
+                    const std::vector<std::string>& policies) {
   Json answer = Json::array();
   FluidBounds bounds(request.model.graph);
   for (const double rate : rates) {
@@ -148,11 +152,12 @@ Json cuts_of(const Request& request, const LinkCost& link) {
 }
 
 Json written(const Spread& spread) {
-  return {{"mean", spread.mean}, {"std", spread.deviation}, {"p50", spread.median}, {"p95", spread.p95},
-          {"p99", spread.p99}, {"most", spread.most}};
+  return {{"mean", spread.mean}, {"std", spread.deviation}, {"p50", spread.median},
+          {"p95", spread.p95},   {"p99", spread.p99},       {"most", spread.most}};
 }
 
-Json summary_of(const std::vector<Served>& served, std::span<const OperatorPlan> plans, std::optional<double> deadline) {
+Json summary_of(const std::vector<Served>& served, std::span<const OperatorPlan> plans,
+                std::optional<double> deadline) {
   const auto count = static_cast<double>(served.size());
   const auto spread = [&](auto field) {
     std::vector<double> values;

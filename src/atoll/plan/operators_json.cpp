@@ -135,9 +135,15 @@ OperatorGraph read_operators(Fields& fields) {
 }
 
 Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole) {
-  Json value{{"policy", plan.policy},         {"seconds", timeline.seconds},       {"robot_busy", timeline.robot_busy},
-             {"server_busy", timeline.server_busy}, {"link_busy", timeline.link_busy}, {"up_bytes", timeline.up_bytes},
-             {"down_bytes", timeline.down_bytes},   {"joules", timeline.joules},       {"chunks", plan.chunks},
+  Json value{{"policy", plan.policy},
+             {"seconds", timeline.seconds},
+             {"robot_busy", timeline.robot_busy},
+             {"server_busy", timeline.server_busy},
+             {"link_busy", timeline.link_busy},
+             {"up_bytes", timeline.up_bytes},
+             {"down_bytes", timeline.down_bytes},
+             {"joules", timeline.joules},
+             {"chunks", plan.chunks},
              {"rows_twice", timeline.rows_twice}};
   if (!is_whole) return value;
   value["shares"] = Json::array();

@@ -32,8 +32,8 @@ using Chooser = std::function<Choice(const Moment&)>;
 
 struct ChooserOptions {
   std::string forecast = "neighbours";
-  std::optional<double> quantile;   ///< decide by it instead of by the mean time
-  bool sees_every_bin = false;      ///< the rate of the last bin is known, whether anything was sent in it or not
+  std::optional<double> quantile;    ///< decide by it instead of by the mean time
+  bool sees_every_bin = false;       ///< the rate of the last bin is known, whether anything was sent in it or not
   double most_seconds = kUnlimited;  ///< no plan takes longer, because a guard answers then
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -208,13 +207,10 @@ class Inference {
 
   // Both machines wait, so nothing can still become ready before what is. False when nothing is.
   bool send_next() {
-    const auto ready = [&](std::size_t machine) {
-      const Way& way = ways_[machine];
-      return way.sent < way.queue.size() ? way.queue[way.sent].second : std::numeric_limits<double>::infinity();
-    };
-    const std::size_t machine = ready(kServer) <= ready(kRobot) ? kServer : kRobot;
-    if (ways_[machine].sent == ways_[machine].queue.size()) return false;
-    send(machine);
+    const auto has = [&](std::size_t machine) { return ways_[machine].sent < ways_[machine].queue.size(); };
+    const auto ready = [&](std::size_t machine) { return ways_[machine].queue[ways_[machine].sent].second; };
+    if (!has(kServer) && !has(kRobot)) return false;
+    send(has(kServer) && (!has(kRobot) || ready(kServer) <= ready(kRobot)) ? kServer : kRobot);
     return true;
   }
 

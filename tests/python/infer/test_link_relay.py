@@ -17,6 +17,7 @@ from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 
 LIMIT = 20  # seconds that any wait here may take
+BUSY = 0.7  # seconds that a busy machine may add to any time here
 
 
 @contextmanager
@@ -85,24 +86,23 @@ def test_bytes_arrive_as_they_were_sent() -> None:
 def test_rates_are_held(rate: float) -> None:
     with service(swallow) as target, Relay(target, Trace(0.1, [rate])) as relay:
         seconds = seconds_of_upload(relay, int(rate))
-        assert seconds == pytest.approx(1, rel=0.02)
+        assert 0.98 <= seconds < 1 + BUSY
 
 
 def test_rates_change_with_the_trace() -> None:
     """Half a second of 2 MB/s, half a second of nothing: 2 MB need the first and the third half."""
     with service(swallow) as target, Relay(target, Trace(0.5, [2e6, 0])) as relay:
-        assert seconds_of_upload(relay, 2_000_000) == pytest.approx(1.5, rel=0.02)
+        assert 0.98 * 1.5 <= seconds_of_upload(relay, 2_000_000) < 1.5 + BUSY
 
 
 def test_both_ways_of_a_shared_medium_take_turns() -> None:
-    with service(echo) as target, Relay(target, Trace(0.1, [4e6]), half_duplex=True) as relay:
-        with connect(relay) as connection:
-            begin = time.monotonic()
-            threading.Thread(target=connection.sendall, args=(b"a" * 1_000_000,)).start()
-            left = 1_000_000
-            while left:
-                left -= len(connection.recv(1 << 16))
-            assert time.monotonic() - begin == pytest.approx(0.5, rel=0.05)
+    with service(echo) as target, Relay(target, Trace(0.1, [4e6]), half_duplex=True) as relay, connect(relay) as client:
+        begin = time.monotonic()
+        threading.Thread(target=client.sendall, args=(b"a" * 1_000_000,)).start()
+        left = 1_000_000
+        while left:
+            left -= len(client.recv(1 << 16))
+        assert 0.98 * 0.5 <= time.monotonic() - begin < 0.5 + BUSY
 
 
 def round_trip(address: tuple[str, int]) -> float:
@@ -122,14 +122,15 @@ def test_latency_is_added_each_way() -> None:
     with service(echo) as target:
         with Relay(target, latency=0.005) as relay:
             late = round_trip(relay.address())
-        assert 0.01 <= late < 0.02
+        assert 0.01 <= late < BUSY
 
 
 @pytest.mark.verify
-def test_a_gigabit_passes_and_little_is_added() -> None:
+def test_rates_are_held_closely_and_little_is_added() -> None:
     """These are times of an idle machine."""
-    with service(swallow) as target, Relay(target, Trace(0.1, [1e9 / 8])) as relay:
-        assert seconds_of_upload(relay, 125_000_000) == pytest.approx(1, rel=0.02)
+    for rate in (1e5, 1e6, 1e7, 1e9 / 8):
+        with service(swallow) as target, Relay(target, Trace(0.1, [rate])) as relay:
+            assert seconds_of_upload(relay, int(rate)) == pytest.approx(1, rel=0.02)
     with service(echo) as target, Relay(target, Trace(0.1, [1e9 / 8])) as relay:
         assert round_trip(relay.address()) - round_trip(target) < 2 * 0.3e-3
 

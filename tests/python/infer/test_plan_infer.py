@@ -131,7 +131,7 @@ def test_the_page_holds_everything(tmp_path: Path) -> None:
     assert pictures == 3
     for picture in page.split("<svg ")[1:]:
         drawing = ElementTree.fromstring("<svg " + picture.partition("</svg>")[0] + "</svg>")
-        boxes = [box for box in drawing.iter("rect")]
+        boxes = list(drawing.iter("rect"))
         assert boxes
         assert all(70 <= float(box.attrib["x"]) <= 1160 and float(box.attrib["width"]) > 0 for box in boxes)
     assert "conv2d" in page or "Conv" in page or "conv" in page

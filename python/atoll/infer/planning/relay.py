@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network path in user space: TCP connections to one address go on to another, at the rates of a trace.
 
-Each byte is due when the path has carried all bytes before it; a token bucket whose depth is what a relay that woke up
-late may make up for. Little waits here that is not yet due, so that senders feel the rate of the path and no queue."""
+Each byte is due when the path has carried all bytes before it. A sender that waits loses nothing when the relay wakes
+up late. Little waits here that is not yet due, so that senders feel the rate of the path and no queue."""
 
 import errno
 import math
@@ -20,7 +20,7 @@ UP, DOWN = 0, 1  # towards the target, and back
 _PIECE_SECONDS = 0.001  # of the path at the rate at hand; pieces are passed on whole
 _LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
 _BACKLOG = 0.002  # seconds that a path may be ahead before its sender has to wait
-_CATCH_UP = 0.002  # seconds that a late relay may make up for
+_CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while its sender waited
 _SOCKET_BYTES = 1 << 17  # of the system's queues
 _UNLIMITED_BYTES = 1 << 20  # that wait here for a receiver, where the path has no rate
 _LONGEST_WAIT = 0.5
@@ -42,6 +42,7 @@ class Pipe:
     way: int
     pieces: deque[tuple[float, memoryview]] = field(default_factory=deque)
     waiting: int = 0  # bytes
+    has_more: bool = False  # the source had, when it was read
     ended: bool = False  # the source has
     finished: bool = False  # and its end was passed on
 
@@ -177,11 +178,12 @@ class Relay:
         due = now
         if carrier is not None:
             wire = self._wires[pipe.way]
-            start = max(wire.free_at, now - _CATCH_UP, begin)
+            start = max(wire.free_at, now - _CATCH_UP if pipe.has_more else now)
             wire.free_at = begin + carrier.end(start - begin, len(data))
             due = max(wire.free_at, now)
         pipe.pieces.append((due + self._latency, memoryview(data)))
         pipe.waiting += len(data)
+        pipe.has_more = len(data) == most
 
     def _write(self, pipe: Pipe) -> None:
         while pipe.is_due(time.monotonic()):
