@@ -76,7 +76,9 @@ TEST(Codecs, NoElementsAreSentAsTheyAre) {
   for (const Tensor& type : {row(Dtype::kFloat32, 0), Tensor{Dtype::kFloat32, {2, 0, 3, 4}}}) {
     for (int codec = 0; codec < 6; ++codec) {
       EXPECT_EQ(pack(static_cast<Codec>(codec), type, {}), Packed{});
-      if (codec > 0) EXPECT_NE(refused(static_cast<Codec>(codec), type, {}), "");
+      if (codec > 0) {
+        EXPECT_NE(refused(static_cast<Codec>(codec), type, {}), "");
+      }
     }
     EXPECT_EQ(refused(Codec::kRaw, type, {}), "");
     EXPECT_NE(refused(Codec::kRaw, type, ByteVector(1)), "");

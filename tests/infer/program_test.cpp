@@ -258,7 +258,9 @@ TEST(Program, IsWhatTheTimelinePredicts) {
       ASSERT_EQ(computed, predicted) << i;
       const double promised = side == Side::kRobot ? timeline.up_bytes : timeline.down_bytes;
       ASSERT_LE(bytes, promised * (1 + 1e-9)) << i;
-      if (is_exact) ASSERT_NEAR(bytes, promised, 1e-9 * promised) << i;
+      if (is_exact) {
+        ASSERT_NEAR(bytes, promised, 1e-9 * promised) << i;
+      }
     }
   }
 }

@@ -147,7 +147,7 @@ TEST(WireMessages, EncodeRefusesFieldsOutOfBounds) {
   EXPECT_NE(changed<Open>([](Open& m) { m.weight_bytes = kMaxWeightBytes + 1; }), "");
   EXPECT_NE(changed<Need>([](Need& m) { m.weights_from = kMaxWeightBytes + 1; }), "");
   EXPECT_NE(changed<GraphText>([](GraphText& m) { m.text.assign(kMaxGraphBytes + 1, 'x'); }), "");
-  EXPECT_NE(changed<Run>([](Run& m) { m.budget_us = kMaxMicroseconds + 1; }), "");
+  EXPECT_NE(changed<wire::Run>([](wire::Run& m) { m.budget_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.compute_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.waited_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.received_us = kMaxMicroseconds + 1; }), "");
@@ -168,10 +168,10 @@ TEST(WireMessages, NumbersOfModelsAndInferencesAreNotZero) {
   };
   for (const std::string& text : {without_model(Open{}), without_model(Need{}), without_model(GraphText{}),
                                   without_model(Queued{}), without_model(Ready{}), without_model(Divide{}),
-                                  without_model(Divided{}), without_model(Run{}), without_model(Close{})}) {
+                                  without_model(Divided{}), without_model(wire::Run{}), without_model(Close{})}) {
     EXPECT_NE(text.find("has model 0"), std::string::npos) << text;
   }
-  EXPECT_NE(changed<Run>([](Run& m) { m.inference = 0; }), "");
+  EXPECT_NE(changed<wire::Run>([](wire::Run& m) { m.inference = 0; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.inference = 0; }), "");
   EXPECT_NE(changed<Cancel>([](Cancel& m) { m.inference = 0; }), "");
   EXPECT_EQ(changed<Failed>([](Failed& m) { m.model = m.inference = 0; }), "") << "the connection";
