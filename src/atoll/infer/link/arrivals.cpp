@@ -53,6 +53,8 @@ Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program
   }
 }
 
+Arrivals::~Arrivals() = default;
+
 void Arrivals::begin(std::uint64_t inference) {
   const std::lock_guard lock(mutex_);
   inference_ = inference;

@@ -29,6 +29,7 @@ class Arrivals {
  public:
   /// What the program's kReceive steps name.
   Arrivals(const Graph& graph, const Operators& operators, const Program& program);
+  ~Arrivals();
 
   /// Forgets what is there and expects rows of this inference, whose numbers ascend.
   void begin(std::uint64_t inference);

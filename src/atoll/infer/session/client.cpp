@@ -158,7 +158,8 @@ void Client::connect_for_ever() {
 
 void Client::connected_on_loop(Fd socket) {
   try {
-    link_ = std::make_unique<ServerLink>(loop_, *this, std::move(socket), options_, files_, rates_);
+    ServerLink::Owner& self = *this;
+    link_ = std::make_unique<ServerLink>(loop_, self, std::move(socket), options_, files_, rates_);
   } catch (const Error& error) {
     on_end(error);
     return;

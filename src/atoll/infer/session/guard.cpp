@@ -6,6 +6,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/stages.h"
 
 namespace atl::infer {
 namespace {

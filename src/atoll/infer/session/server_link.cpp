@@ -61,7 +61,8 @@ ServerLink::ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions&
       heard_(Clock::now()),
       drained_(heard_),
       pinged_(heard_) {
-  stream_ = std::make_unique<transport::SecureStream>(loop_, *this, std::move(socket),
+  transport::SecureStream::Owner& self = *this;
+  stream_ = std::make_unique<transport::SecureStream>(loop_, self, std::move(socket),
                                                       transport::SecureStream::Role::kClient, options.credentials,
                                                       stream_options(options));
 }

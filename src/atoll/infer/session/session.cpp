@@ -59,7 +59,8 @@ class Session::Impl final : private Client::Owner {
     measure();
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
-    client_ = std::make_unique<Client>(*options_.server, std::move(files), *this);
+    Client::Owner& self = *this;
+    client_ = std::make_unique<Client>(*options_.server, std::move(files), self);
     divisions_ = std::make_unique<Divisions>(graph(), profile_, division_options(options_), *client_, client_->rates(),
                                              [this] { client_->reconnect(); });
     client_->start();
