@@ -59,7 +59,8 @@ TEST(KeyFile, HasARangeOfLengths) {
   const TemporaryFolder folder;
   const std::string longest(kMaxKeyBytes, 'k');
   EXPECT_EQ(text_of(read_key_file(folder.write("longest", longest + "\r\n"))), longest);
-  expect_error(ErrorKind::kInvalidArgument, "more than 4096", [&] { read_key_file(folder.write("long", longest + "k")); });
+  expect_error(ErrorKind::kInvalidArgument, "more than 4096",
+               [&] { read_key_file(folder.write("long", longest + "k")); });
   expect_error(ErrorKind::kInvalidArgument, "15 bytes",
                [&] { read_key_file(folder.write("short", std::string(15, 'k') + "\n")); });
   expect_error(ErrorKind::kInvalidArgument, "0 bytes", [&] { read_key_file(folder.write("empty", "")); });
@@ -151,7 +152,8 @@ TEST_F(CertificateFilesTest, MustHoldWhatTheyAreFor) {
 }
 
 TEST_F(CertificateFilesTest, MustBelongTogether) {
-  expect_error(ErrorKind::kInvalidArgument, folder_.path("other-key"), [&] { load("chain", "other-key", "authorities"); });
+  expect_error(ErrorKind::kInvalidArgument, folder_.path("other-key"),
+               [&] { load("chain", "other-key", "authorities"); });
 }
 
 TEST_F(CertificateFilesTest, AskForNoPassword) {

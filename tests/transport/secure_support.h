@@ -169,8 +169,9 @@ class End : public SecureStream::Owner {
   }
   void wait(const char* what, const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, kPatience, [&] { return condition(); })) return;
-    const std::string why = closed_ && closed_->error ? std::string(": it closed: ") + closed_->error->what() : "";
+    const bool came = changed_.wait_for(lock, kPatience, [&] { return condition() || closed_; });
+    if (came && condition()) return;
+    const std::string why = closed_ && closed_->error ? std::string("; it closed: ") + closed_->error->what() : "";
     throw Error(ErrorKind::kTimeout, std::string("waiting for ") + what + why);
   }
   template <class Type>

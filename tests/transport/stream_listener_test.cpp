@@ -209,9 +209,9 @@ TEST(HostPort, IsParsed) {
     const char* host;
     int port;
   };
-  for (const auto& [text, host, port] : {Case{"10.0.0.2:4711", "10.0.0.2", 4711}, Case{"server:1", "server", 1},
-                                         Case{"[::1]:65535", "::1", 65535}, Case{"[fe80::1%eth0]:0", "fe80::1%eth0", 0},
-                                         Case{"server.example:080", "server.example", 80}}) {
+  for (const auto& [text, host, port] :
+       {Case{"10.0.0.2:4711", "10.0.0.2", 4711}, Case{"server:1", "server", 1}, Case{"[::1]:65535", "::1", 65535},
+        Case{"[fe80::1%eth0]:0", "fe80::1%eth0", 0}, Case{"server.example:080", "server.example", 80}}) {
     const HostPort parsed = parse_host_port(text);
     EXPECT_EQ(parsed.host, host) << text;
     EXPECT_EQ(parsed.port, port) << text;

@@ -86,7 +86,8 @@ Fd connect_tcp(const std::string& host, std::uint16_t port, milliseconds timeout
   }
   const std::string who = to_string(HostPort{host, port});
   if (timed_out) {
-    throw Error(ErrorKind::kTimeout, "connecting to " + who + " within " + std::to_string(timeout.count()) + " ms: " + reasons);
+    throw Error(ErrorKind::kTimeout,
+                "connecting to " + who + " within " + std::to_string(timeout.count()) + " ms: " + reasons);
   }
   throw Error(ErrorKind::kPeerLost, "cannot connect to " + who + ": " + reasons);
 }

@@ -29,7 +29,7 @@ namespace atl::transport {
 namespace {
 
 constexpr std::string_view kIdentity = "atoll";  // of the one key that both ends hold
-constexpr std::string_view kSessionContext = "atoll";
+constexpr unsigned char kSessionContext[] = {'a', 't', 'o', 'l', 'l'};
 constexpr unsigned char kAes128Gcm[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 
 bool has_aes_instructions() noexcept {
@@ -65,7 +65,8 @@ SSL_SESSION* make_session(SSL* ssl) {
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kAes128Gcm);  // stands for its hash, which both suites share
   if (cipher != nullptr &&
       SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
-      SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
+      SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
+      SSL_SESSION_set1_id_context(session, kSessionContext, sizeof kSessionContext) == 1) {
     return session;
   }
   SSL_SESSION_free(session);
@@ -105,8 +106,7 @@ void expect_loaded(bool loaded, const std::string& path, const char* what) {
 
 }  // namespace
 
-Credentials::State::State(CredentialsKind kind_of_proof)
-    : kind(kind_of_proof), context(SSL_CTX_new(TLS_method())) {
+Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), context(SSL_CTX_new(TLS_method())) {
   ERR_clear_error();
   SSL_CTX* const tls = context.get();
   check(tls != nullptr, "make a TLS context");
@@ -125,8 +125,7 @@ Credentials::State::State(CredentialsKind kind_of_proof)
   // With a key no end holds a certificate or trusts any, so that who lacks the key has no other way in.
   SSL_CTX_set_verify(tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_default_passwd_cb(tls, no_password);
-  const auto* const context_id = reinterpret_cast<const unsigned char*>(kSessionContext.data());
-  check(SSL_CTX_set_session_id_context(tls, context_id, kSessionContext.size()) == 1, "name its sessions");
+  check(SSL_CTX_set_session_id_context(tls, kSessionContext, sizeof kSessionContext) == 1, "name its sessions");
 }
 
 Credentials::State::~State() { OPENSSL_cleanse(pre_shared_key.data(), pre_shared_key.size()); }
@@ -137,11 +136,13 @@ Credentials::~Credentials() = default;
 
 std::shared_ptr<const Credentials> Credentials::of_key(std::span<const std::byte> key) {
   if (key.size() < kMinKeyBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a key of " + std::to_string(key.size()) + " bytes is too short; at least " +
-                                                 std::to_string(kMinKeyBytes) + " are needed");
+    throw Error(ErrorKind::kInvalidArgument, "a key of " + std::to_string(key.size()) +
+                                                 " bytes is too short; at least " + std::to_string(kMinKeyBytes) +
+                                                 " are needed");
   }
   auto state = std::make_unique<State>(CredentialsKind::kKey);
-  state->pre_shared_key = hmac_sha256(key, {as_byte_span("atoll: pre-shared key of TLS 1.3")});
+  // HKDF-Extract (RFC 5869): the key is the message, because as the key of an HMAC it would equal itself followed by zeros.
+  state->pre_shared_key = hmac_sha256(as_byte_span("atoll: pre-shared key of TLS 1.3"), {key});
   check(SSL_CTX_set_app_data(state->context.get(), state.get()) == 1, "keep a key");
   SSL_CTX_set_psk_use_session_callback(state->context.get(), offer_key);
   SSL_CTX_set_psk_find_session_callback(state->context.get(), find_key);
@@ -163,9 +164,9 @@ std::shared_ptr<const Credentials> Credentials::of_certificates(const std::strin
   expect_readable(chain_file, "the certificate");
   expect_loaded(SSL_CTX_use_certificate_chain_file(tls, chain_file.c_str()) == 1, chain_file, "a certificate");
   expect_readable(key_file, "the certificate's key");
-  expect_loaded(SSL_CTX_use_PrivateKey_file(tls, key_file.c_str(), SSL_FILETYPE_PEM) == 1 &&
-                    SSL_CTX_check_private_key(tls) == 1,
-                key_file, "the key of that certificate");
+  expect_loaded(
+      SSL_CTX_use_PrivateKey_file(tls, key_file.c_str(), SSL_FILETYPE_PEM) == 1 && SSL_CTX_check_private_key(tls) == 1,
+      key_file, "the key of that certificate");
   expect_readable(authorities_file, "the authorities' certificates");
   expect_loaded(SSL_CTX_load_verify_file(tls, authorities_file.c_str()) == 1, authorities_file,
                 "a list of certificates");

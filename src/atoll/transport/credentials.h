@@ -11,6 +11,8 @@ namespace atl::transport {
 /// Which end of a TLS connection: the one that connects, or the one that is connected to.
 enum class TlsRole { kClient, kServer };
 
+enum class CredentialsKind { kKey, kCertificates };
+
 /// How both ends know each other: a shared key, or certificates. Made once, used for any number of streams and threads.
 class Credentials {
  public:

@@ -10,8 +10,6 @@
 
 namespace atl::transport {
 
-enum class CredentialsKind { kKey, kCertificates };
-
 /// What TlsSession needs of Credentials.
 struct Credentials::State {
   struct FreeContext {

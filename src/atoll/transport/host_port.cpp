@@ -19,8 +19,9 @@ namespace {
 constexpr std::size_t kMaxHost = 255;
 
 [[noreturn]] void reject(const std::string& text, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument, "\"" + text.substr(0, kMaxHost) + "\" " + why +
-                                               "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
+  throw Error(ErrorKind::kInvalidArgument,
+              "\"" + text.substr(0, kMaxHost) + "\" " + why +
+                  "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
 }
 
 bool is_of_a_host(char character) {

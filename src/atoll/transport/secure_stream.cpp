@@ -189,8 +189,8 @@ void SecureStream::Impl::resume() {
   if (has_waiting) post(&Impl::receive);
 }
 
-SecureStream::SecureStream(Loop& loop, Owner& owner, Fd socket, Role role, std::shared_ptr<const Credentials> credentials,
-                           Options options)
+SecureStream::SecureStream(Loop& loop, Owner& owner, Fd socket, Role role,
+                           std::shared_ptr<const Credentials> credentials, Options options)
     : impl_(std::make_shared<Impl>(loop, owner, *this, std::move(socket), role, std::move(credentials),
                                    std::move(options))) {
   impl_->begin();

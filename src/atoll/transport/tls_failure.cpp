@@ -12,7 +12,9 @@ namespace {
 
 std::string other_end(const TlsSide& side) { return "the other end at " + side.name; }
 
-Error refused(const TlsSide& side, const std::string& why) { return {ErrorKind::kRefused, other_end(side) + " " + why}; }
+Error refused(const TlsSide& side, const std::string& why) {
+  return {ErrorKind::kRefused, other_end(side) + " " + why};
+}
 
 /// Alerts by which an end says that it does not know the other.
 bool is_refusal(const TlsSide& side, int alert) {
@@ -42,8 +44,8 @@ Error explain_certificate(const TlsSide& side, long verify_result) {
   if (verify_result == X509_V_ERR_HOSTNAME_MISMATCH || verify_result == X509_V_ERR_IP_ADDRESS_MISMATCH) {
     return refused(side, "shows a certificate that is not for \"" + side.host + "\"");
   }
-  return refused(side, std::string("shows a certificate that is not accepted: ") +
-                           X509_verify_cert_error_string(verify_result));
+  return refused(
+      side, std::string("shows a certificate that is not accepted: ") + X509_verify_cert_error_string(verify_result));
 }
 
 }  // namespace
@@ -92,7 +94,8 @@ Error explain_tls_failure(const TlsSide& side, unsigned long code, long verify_r
     default: break;
   }
   const char* const text = ERR_reason_error_string(code);
-  return {ErrorKind::kProtocol, other_end(side) + (side.is_open ? " sent what TLS 1.3 forbids: " : " does not speak TLS 1.3: ") +
+  return {ErrorKind::kProtocol, other_end(side) +
+                                    (side.is_open ? " sent what TLS 1.3 forbids: " : " does not speak TLS 1.3: ") +
                                     (text != nullptr ? text : "no reason is known")};
 }
 

@@ -5,7 +5,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/credentials.h"
-#include "atoll/transport/credentials_state.h"
 
 namespace atl::transport {
 

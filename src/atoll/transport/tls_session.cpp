@@ -109,8 +109,8 @@ void TlsSession::name_host() {
     done = done && X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), host.c_str()) == 1;
   } else {
     SSL_set_hostflags(ssl_.get(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    done = done && SSL_set1_host(ssl_.get(), host.c_str()) == 1 &&
-           SSL_set_tlsext_host_name(ssl_.get(), host.c_str()) == 1;
+    done =
+        done && SSL_set1_host(ssl_.get(), host.c_str()) == 1 && SSL_set_tlsext_host_name(ssl_.get(), host.c_str()) == 1;
   }
   ERR_clear_error();
   if (!done) {
