@@ -25,14 +25,16 @@
 namespace atl::infer::test {
 
 /// A server of one modelled graph at a time, on threads of the test, that misbehaves as it is told.
-class ScriptedServer : private transport::StreamListener::Owner, private transport::SecureStream::Owner, public FrameSender {
+class ScriptedServer final : public transport::StreamListener::Owner,
+                             public transport::SecureStream::Owner,
+                             public FrameSender {
  public:
   /// What happens when a message of this name arrives ("Hello", "Open", "Divide", "Run", "Tensor", "Weights").
   struct Script {
-    std::string dies_at;     ///< the connection ends without a word
-    std::string silent_at;   ///< from then on nothing is answered, not even pings
-    std::string garbage_at;  ///< bytes that do not parse
-    std::string drains_at;
+    std::string dies_at{};     ///< the connection ends without a word
+    std::string silent_at{};   ///< from then on nothing is answered, not even pings
+    std::string garbage_at{};  ///< bytes that do not parse
+    std::string drains_at{};
     bool refuses_divisions = false;
     bool refuses_runs = false;  ///< as divisions that are not known
     bool is_stuck = false;      ///< inferences are begun and never answered; pings are

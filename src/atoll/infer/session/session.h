@@ -23,18 +23,18 @@
 namespace atl::infer {
 
 struct SessionOptions {
-  std::optional<ClientOptions> server;  ///< none: everything is computed here
+  std::optional<ClientOptions> server{};  ///< none: everything is computed here
   /// "auto", or a policy of plan::operator_policies(), whose plan is then used for every inference.
   std::string policy = "auto";
   std::uint64_t seed = 0;  ///< of policies that draw
   int chunks = 8;          ///< in which inputs are streamed, where they are
   Hedge hedge = Hedge::kDeadline;
-  std::optional<std::chrono::duration<double>> deadline;  ///< of an inference that brings none
+  std::optional<std::chrono::duration<double>> deadline{};  ///< of an inference that brings none
   /// Kept with Hedge::kNever: a server that has not answered for so long is not waited for.
   std::chrono::duration<double> patience{30};
-  std::optional<Profile> profile;                ///< of this device; none: measured at the beginning
+  std::optional<Profile> profile{};              ///< of this device; none: measured at the beginning
   std::chrono::duration<double> profile_time{1};  ///< for that
-  plan::RobotPower power;
+  plan::RobotPower power{};
   wire::Codec lossy = wire::Codec::kRaw;  ///< kHalf or kInt8: of floating-point rows in both directions
 };
 
