@@ -86,7 +86,7 @@ def replays(document: Document) -> Table:
 def name_of(row: Document) -> str:
     """The policy of a replay, with what it knows and whether it is guarded."""
     forecast = f", {row['forecast']}" if "forecast" in row else ""
-    return row["policy"] + forecast + (f", by {seconds_text(row['deadline'])}" if "deadline" in row else "")
+    return str(row["policy"]) + forecast + (f", by {seconds_text(row['deadline'])}" if "deadline" in row else "")
 
 
 def verdict(document: Document) -> str:
