@@ -23,7 +23,7 @@
 namespace atl::infer::test {
 
 /// One end of the protocol that says exactly what a test wants it to say.
-class RawClient : private transport::SecureStream::Owner {
+class RawClient : public transport::SecureStream::Owner {
  public:
   struct Received {
     wire::FrameHeader header;
