@@ -13,6 +13,7 @@
 #include "atoll/infer/weight_file.h"
 #include "atoll/transport/digest.h"
 #include "infer_cases.h"
+#include "tests/fuzz/weight_file_target.h"
 
 namespace atl::infer {
 namespace {
@@ -102,6 +103,7 @@ TEST(WeightFile, MutatedHeadersNeverCrash) {
     for (std::int64_t n = dice.integer(1, 3); n > 0; --n) {
       changed[static_cast<std::size_t>(dice.integer(0, 250))] = static_cast<char>(dice.integer(0, 255));
     }
+    fuzz::weight_file(as_byte_span(changed));
     refused += failure(ErrorKind::kProtocol, [&] { read(changed); }).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 3000);
