@@ -13,6 +13,7 @@
 #include "atoll/infer/weight_file.h"
 #include "atoll/transport/digest.h"
 #include "infer_cases.h"
+#include "tests/fuzz/weight_file_target.h"
 
 namespace atl::infer {
 namespace {
@@ -71,7 +72,8 @@ TEST(WeightFile, SaysWhatIsWrong) {
   };
   says("[]", 0, "not a JSON object");
   says("{", 0, "not a JSON object");
-  says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "two");
+  says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8, "two");
   says(R"({"a":{"dtype":"F128","shape":[1],"data_offsets":[0,4]}})", 4, "\"a\"");
   says(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, "\"a\"");
   says(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4, "\"a\"");
@@ -81,8 +83,10 @@ TEST(WeightFile, SaysWhatIsWrong) {
   says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "\"a\"");
   says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4, "\"a\"");
   says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "begins at byte 4");
-  says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "multiple of 64");
-  says(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "ends at 8");
+  says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8, "multiple of 64");
+  says(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8, "ends at 8");
   says(R"({"__metadata__":{"format":"pt"}})", 0, "__metadata__");
   says("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0, "deep");
   std::string lies = file_with(kHeader, 67);
@@ -99,6 +103,7 @@ TEST(WeightFile, MutatedHeadersNeverCrash) {
     for (std::int64_t n = dice.integer(1, 3); n > 0; --n) {
       changed[static_cast<std::size_t>(dice.integer(0, 250))] = static_cast<char>(dice.integer(0, 255));
     }
+    fuzz::weight_file(as_byte_span(changed));
     refused += failure(ErrorKind::kProtocol, [&] { read(changed); }).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 3000);
@@ -110,7 +115,8 @@ class BundleFolder : public testing::Test {
     Builder builder;
     const int input = builder.input({2, 3}, Dtype::kFloat32);
     const int weight = builder.weight({2, 3}, Dtype::kFloat32);
-    builder.output(builder.call("aten::add.Tensor", {TensorId{input}, TensorId{weight}, std::int64_t{1}}, {2, 3}, Dtype::kFloat32));
+    builder.output(builder.call("aten::add.Tensor", {TensorId{input}, TensorId{weight}, std::int64_t{1}}, {2, 3},
+                                Dtype::kFloat32));
     text_ = to_json(builder.graph());
     name_ = builder.graph().weights.front().name;
     file_ = file_with(R"({")" + name_ + R"(":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24);
@@ -151,11 +157,14 @@ TEST_F(BundleFolder, IsReadWithItsWeightsInPlace) {
 
 TEST_F(BundleFolder, IsRefusedByWhatIsWrong) {
   EXPECT_NE(failure(ErrorKind::kProtocol, [&] { load_bundle(write("other")); }).find(hash()), std::string::npos);
-  EXPECT_NE(failure(ErrorKind::kUnavailable, [&] { load_bundle(root_ + "/nothing"); }).find("graph.json"), std::string::npos);
+  EXPECT_NE(failure(ErrorKind::kUnavailable, [&] { load_bundle(root_ + "/nothing"); }).find("graph.json"),
+            std::string::npos);
   const std::string folder = write(hash());
   std::filesystem::remove(folder + "/weights.safetensors");
-  EXPECT_NE(failure(ErrorKind::kUnavailable, [&] { load_bundle(folder); }).find("weights.safetensors"), std::string::npos);
-  std::ofstream(folder + "/weights.safetensors", std::ios::binary) << file_with(R"({"x":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24);
+  EXPECT_NE(failure(ErrorKind::kUnavailable, [&] { load_bundle(folder); }).find("weights.safetensors"),
+            std::string::npos);
+  std::ofstream(folder + "/weights.safetensors", std::ios::binary)
+      << file_with(R"({"x":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24);
   EXPECT_NE(failure(ErrorKind::kProtocol, [&] { load_bundle(folder); }).find(name_), std::string::npos);
   std::ofstream(folder + "/weights.safetensors", std::ios::binary)
       << file_with(R"({")" + name_ + R"(":{"dtype":"I32","shape":[2,3],"data_offsets":[0,24]}})", 24);

@@ -27,9 +27,7 @@ class FakeLink {
  public:
   explicit FakeLink(std::vector<double> rates) : rates_(std::move(rates)) {}
 
-  double rate(double time) const {
-    return rates_[static_cast<std::size_t>(time / 0.5) % rates_.size()];
-  }
+  double rate(double time) const { return rates_[static_cast<std::size_t>(time / 0.5) % rates_.size()]; }
   /// When so many bytes that begin then are through.
   double end(double begin, double bytes) const {
     double time = begin;
@@ -94,7 +92,8 @@ TEST(Estimator, MessagesThatFollowOneAnotherMeasureTogether) {
     double now = 0;
     for (std::uint64_t round = 0; round < 10; ++round) {
       const double begin = now;
-      for (std::uint64_t i = 1; i <= 8; ++i) estimate.sent(begin + 1e-5 * static_cast<double>(i), {8 * round + i, 0, 0}, 19'000);
+      for (std::uint64_t i = 1; i <= 8; ++i)
+        estimate.sent(begin + 1e-5 * static_cast<double>(i), {8 * round + i, 0, 0}, 19'000);
       for (std::uint64_t i = 1; i <= 8; ++i) {
         const std::uint64_t number = 8 * round + i;
         const double there = begin + kTrip + 19'000 * static_cast<double>(at_once ? 8 : i) / rate;
@@ -152,7 +151,8 @@ TEST(Estimator, IsBackWithinOneProbeAfterAnOutage) {
     double now = 0;
     std::uint64_t number = 0;
     const int before = static_cast<int>(dice.integer(1, 50));
-    for (int i = 0; i < before; ++i) now = link.carry(estimate, now, ++number, dice.real(100, 400'000)) + dice.real(0, 0.3);
+    for (int i = 0; i < before; ++i)
+      now = link.carry(estimate, now, ++number, dice.real(100, 400'000)) + dice.real(0, 0.3);
     const double outage = dice.real(1, 20);
     estimate.sent(now, {++number, 0, 0}, 150'000);
     if (dice.chance(0.5)) {
@@ -212,7 +212,8 @@ TEST(Estimator, NeverAnsweredNeverThrows) {
 }
 
 std::vector<double> outdoors() {
-  const auto path = std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / "intradp" / "bandwidth_outdoors.csv";
+  const auto path =
+      std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / "intradp" / "bandwidth_outdoors.csv";
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);

@@ -75,7 +75,8 @@ double seconds_of(const Case& at, const Program& program) {
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::kCompute) continue;
     for (std::size_t i = 0; i < at.operators.operators.size(); ++i) {
-      if (at.operators.operators[i].node == step.index) seconds += at.lowered.operators[i].robot.seconds(step.rows.size());
+      if (at.operators.operators[i].node == step.index)
+        seconds += at.lowered.operators[i].robot.seconds(step.rows.size());
     }
   }
   return seconds;
@@ -84,7 +85,8 @@ double seconds_of(const Case& at, const Program& program) {
 // What is held after each step, by brute force.
 std::vector<std::vector<std::vector<Region>>> all_held(const Case& at) {
   std::vector<std::vector<Region>> held(at.graph.tensors.size());
-  for (const int input : at.graph.inputs) held[static_cast<std::size_t>(input)] = {rows_of(at.graph, at.operators, input)};
+  for (const int input : at.graph.inputs)
+    held[static_cast<std::size_t>(input)] = {rows_of(at.graph, at.operators, input)};
   std::vector<std::vector<std::vector<Region>>> all{held};
   for (const Step& step : at.program.steps) {
     const auto keep = [&](int tensor) {
@@ -155,7 +157,8 @@ TEST(Guard, DeadlinesByHedge) {
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 3.0, 1, 0.1, 30), 3);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), 2.2);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 2.2) << "nobody can keep it";
-  for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever}) EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
+  for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever})
+    EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [] { hedge_of("sometimes"); }).find("always"), std::string::npos);
 }
 
@@ -204,7 +207,11 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   EXPECT_LE(set->bound_at(1e8), 0.02);
   EXPECT_LE(set->bound_at(1e5), 0.1);
   EXPECT_GE(set->bound_at(1e5), set->bound_at(1e8));
-  EXPECT_NE(failure(ErrorKind::kMismatch, [&] { make_plan_set(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {}); }), "");
+  EXPECT_NE(failure(ErrorKind::kMismatch,
+                    [&] {
+                      make_plan_set(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {});
+                    }),
+            "");
 }
 
 }  // namespace

@@ -48,9 +48,8 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       : credentials_(std::move(credentials)),
         runner_(std::make_shared<ModelledRunner>(Machine::kServer, speed)),
         loop_("scripted") {
-    loop_.run_and_wait([&] {
-      listener_ = std::make_unique<transport::StreamListener>(loop_, *this, "127.0.0.1", port);
-    });
+    loop_.run_and_wait(
+        [&] { listener_ = std::make_unique<transport::StreamListener>(loop_, *this, "127.0.0.1", port); });
     worker_ = std::thread([this] { work(); });
   }
   ~ScriptedServer() override {
@@ -266,8 +265,8 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     made->division = {divide.input_tensor, divide.dim, divide.shares, static_cast<int>(divide.chunks)};
     made->program = program_of(model_->graph(), made->operators, made->division, plan::Side::kServer);
     made->arrivals = std::make_unique<Arrivals>(model_->graph(), made->operators, made->program);
-    made->exchange = std::make_unique<LinkExchange>(model_->graph(), made->operators, *this, *made->arrivals,
-                                                    [] { return 0.0; });
+    made->exchange =
+        std::make_unique<LinkExchange>(model_->graph(), made->operators, *this, *made->arrivals, [] { return 0.0; });
     prepared_[divide.division] = std::move(made);
     send(wire::Divided{divide.model, divide.division});
   }

@@ -23,7 +23,8 @@ inline plan::OperatorGraph layers_of(double robot, std::int64_t rows = 16, std::
   graph.operators.push_back({"input", rows, rows * row_bytes, {}, {}, {}});
   for (int i = 0; i < 6; ++i) {
     const double each = robot / 7 / static_cast<double>(rows);
-    graph.operators.push_back({"layer", rows, rows * row_bytes * (i < 3 ? 4 : 1), {0, each}, {0, each / 100}, {{i, by_rows}}});
+    graph.operators.push_back(
+        {"layer", rows, rows * row_bytes * (i < 3 ? 4 : 1), {0, each}, {0, each / 100}, {{i, by_rows}}});
   }
   graph.operators.push_back({"global", 1, 40, {robot / 7, 0}, {robot / 700, 0}, {{6, {}}}});
   graph.outputs = {7};
@@ -74,7 +75,8 @@ class SessionTest : public testing::Test {
     return made;
   }
   std::unique_ptr<Session> session(SessionOptions made, double speed = 1) const {
-    return std::make_unique<Session>(std::move(made), bundle(), std::make_shared<ModelledRunner>(Machine::kRobot, speed));
+    return std::make_unique<Session>(std::move(made), bundle(),
+                                     std::make_shared<ModelledRunner>(Machine::kRobot, speed));
   }
 
   std::vector<std::byte> input(std::uint64_t seed) const {

@@ -51,7 +51,8 @@ TEST_P(DyingServer, SurvivesGarbage) { survives({.garbage_at = GetParam()}); }
 TEST_P(DyingServer, SurvivesDraining) { survives({.drains_at = GetParam(), .times = 1}); }
 
 INSTANTIATE_TEST_SUITE_P(AtEveryMessage, DyingServer,
-                         testing::Values("Hello", "Open", "GraphText", "Weights", "Divide", "Run", "Tensor", "Ack", "Ping"),
+                         testing::Values("Hello", "Open", "GraphText", "Weights", "Divide", "Run", "Tensor", "Ack",
+                                         "Ping"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST_F(SessionFaults, RefusedDivisionsAreNotUsed) { survives({.refuses_divisions = true, .times = 3}); }

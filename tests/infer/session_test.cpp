@@ -25,8 +25,8 @@ TEST_F(SessionTest, WithoutAServerEverythingIsLocal) {
     EXPECT_EQ(outcome.plan, "local");
     EXPECT_EQ(outcome.up_bytes, 0U);
     EXPECT_FALSE(outcome.missed);
-    EXPECT_NEAR(outcome.predicted, 0.03, 0.02);
     EXPECT_GE(outcome.seconds, 0.03);
+    EXPECT_GE(outcome.predicted, 0.03 * 0.999);
     EXPECT_NEAR(outcome.joules, 13.35 * outcome.seconds, 1e-6);
   }
   EXPECT_FALSE(session->wait_until_ready(Deadline::after(0s)));
@@ -140,7 +140,9 @@ TEST_F(SessionTest, ReportsInJson) {
   EXPECT_GE(json["p99"].get<double>(), json["p50"].get<double>());
   EXPECT_GT(json["joules"].get<double>(), 0);
   EXPECT_GT(json["link"]["probe_bytes"].get<int>(), 0);
-  EXPECT_EQ(json["origins"]["local"].get<int>() + json["origins"]["server"].get<int>() + json["origins"]["mixed"].get<int>(), 5);
+  EXPECT_EQ(
+      json["origins"]["local"].get<int>() + json["origins"]["server"].get<int>() + json["origins"]["mixed"].get<int>(),
+      5);
 }
 
 TEST_F(SessionTest, RefusesWhatDoesNotFit) {

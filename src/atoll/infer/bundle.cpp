@@ -41,9 +41,10 @@ void check_weights(const Graph& graph, const WeightFile& file, const std::string
     const auto found = there.find(weight.name);
     const Tensor& wanted = graph.tensors.at(static_cast<std::size_t>(weight.tensor));
     if (found != there.end() && *found->second == wanted) continue;
-    throw Error(ErrorKind::kProtocol, name + ": the weight \"" + weight.name + "\" " +
-                                          (found == there.end() ? "is not in the weight file"
-                                                                : "has another type in the weight file than in the graph"));
+    throw Error(ErrorKind::kProtocol,
+                name + ": the weight \"" + weight.name + "\" " +
+                    (found == there.end() ? "is not in the weight file"
+                                          : "has another type in the weight file than in the graph"));
   }
 }
 
@@ -57,8 +58,9 @@ Bundle load_bundle(const std::string& folder) {
   std::error_code failed;
   const std::string name = std::filesystem::canonical(path, failed).filename().string();
   if (name != text_of(bundle.hash)) {
-    throw Error(ErrorKind::kProtocol, folder + " holds a model with the hash " + text_of(bundle.hash) +
-                                          ", which must be the folder's name: it was renamed, or its files have changed");
+    throw Error(ErrorKind::kProtocol,
+                folder + " holds a model with the hash " + text_of(bundle.hash) +
+                    ", which must be the folder's name: it was renamed, or its files have changed");
   }
   return bundle;
 }

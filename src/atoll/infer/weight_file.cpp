@@ -75,8 +75,7 @@ std::optional<Dtype> dtype_of(std::string_view name) {
 bool is_padding(const std::string& name) {
   constexpr std::string_view kPrefix = "_pad";
   return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-         std::all_of(name.begin() + kPrefix.size(), name.end(),
-                     [](unsigned char c) { return std::isdigit(c) != 0; });
+         std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 // A count in the header: an integer from 0 to below the bound of all integers.
@@ -177,9 +176,8 @@ void WeightFile::read_header() {
     if (!found) broken("\"" + name.substr(0, 80) + "\" is not described as a tensor of its bytes");
     tensors.push_back(std::move(*found));
   }
-  std::sort(tensors.begin(), tensors.end(), [](const Placed& a, const Placed& b) {
-    return std::pair(a.first, a.last) < std::pair(b.first, b.last);
-  });
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Placed& a, const Placed& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
   const std::size_t data = kLengthBytes + length;
   std::int64_t end = 0;
   for (Placed& each : tensors) {

@@ -100,7 +100,8 @@ bool Attempt::can_be_answered() const {
     std::vector<Region> lacks{rows_of(model_.graph(), run_.operators(), tensor)};
     for (const Region here : held[at(tensor)]) lacks = plan::without(lacks, here);
     for (std::size_t i = stopped_; i < steps.size(); ++i) {
-      if (steps[i].kind == Step::Kind::kReceive && steps[i].index == tensor) lacks = plan::without(lacks, steps[i].rows);
+      if (steps[i].kind == Step::Kind::kReceive && steps[i].index == tensor)
+        lacks = plan::without(lacks, steps[i].rows);
     }
     return lacks.empty();
   });
@@ -117,16 +118,21 @@ Program Attempt::collecting() const {
 
 void Attempt::finish_alone() {
   const Clock::time_point begin = Clock::now();
-  const Program rest = rest_of(model_.graph(), run_.operators(), inference_.held());
+  const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
   Inference::GoOn go_on;
   if (can_be_answered()) go_on = [this] { return !run_.arrivals().are_there(outputs_); };
-  if (inference_.run(rest, no_exchange(), go_on)) {
-    model_.runner().wait();
-    alone_seconds_ = seconds_since(begin);
-    used_robot_ = true;
-    return;
+  if (!inference_.run(rest(), no_exchange(), go_on)) {
+    try {
+      inference_.run(collecting(), exchange_);
+      return;
+    } catch (const Error&) {
+      if (!exchange_.error) throw;
+    }
+    inference_.run(rest(), no_exchange());
   }
-  inference_.run(collecting(), exchange_);
+  model_.runner().wait();
+  alone_seconds_ = seconds_since(begin);
+  used_robot_ = true;
 }
 
 }  // namespace atl::infer

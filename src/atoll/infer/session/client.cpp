@@ -136,8 +136,7 @@ void Client::connect_for_ever() {
     std::string why;
     std::shared_ptr<Fd> socket;
     try {
-      socket = std::make_shared<Fd>(
-          transport::connect_tcp(address_.host, address_.port, options_.connect_timeout));
+      socket = std::make_shared<Fd>(transport::connect_tcp(address_.host, address_.port, options_.connect_timeout));
     } catch (const Error& error) {
       why = error.what();
     }

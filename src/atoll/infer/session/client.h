@@ -11,15 +11,15 @@
 
 #include "atoll/core/loop.h"
 #include "atoll/infer/link/frame_sender.h"
-#include "atoll/infer/session/server_link.h"
 #include "atoll/infer/session/link_rates.h"
+#include "atoll/infer/session/server_link.h"
 
 namespace atl::infer {
 
 /// How a robot's link to its server is, for people too.
 struct LinkStatus {
   LinkState state = LinkState::kConnecting;
-  std::string text;  ///< "uploading 12 of 548 MB", "waiting: 2 before you", "lost: why"
+  std::string text;               ///< "uploading 12 of 548 MB", "waiting: 2 before you", "lost: why"
   std::uint64_t connections = 0;  ///< that were opened so far
   std::uint64_t probe_bytes = 0;  ///< spent on measuring the link
 };
@@ -87,9 +87,9 @@ class Client final : public FrameSender, private ServerLink::Owner {
   LinkStatus status_;
   Clock::time_point used_{};
 
-  std::unique_ptr<ServerLink> link_;  // on the loop
-  std::optional<Loop::TimerId> timer_;      // likewise
-  std::uint64_t probed_before_ = 0;         // bytes, by connections that have ended
+  std::unique_ptr<ServerLink> link_;    // on the loop
+  std::optional<Loop::TimerId> timer_;  // likewise
+  std::uint64_t probed_before_ = 0;     // bytes, by connections that have ended
   Loop loop_;
   std::thread connector_;
 };

@@ -27,8 +27,8 @@ Profile profile_of(const wire::Ready& ready) {
 }
 
 bool is_other(const plan::LinkCost& a, const plan::LinkCost& b) {
-  const double proportion = a.down_bytes_per_second / a.up_bytes_per_second /
-                            (b.down_bytes_per_second / b.up_bytes_per_second);
+  const double proportion =
+      a.down_bytes_per_second / a.up_bytes_per_second / (b.down_bytes_per_second / b.up_bytes_per_second);
   return proportion > 2 || proportion < 0.5 ||
          std::abs(a.latency - b.latency) > std::max(kLatencyChange, std::min(a.latency, b.latency));
 }
@@ -146,7 +146,8 @@ void Divisions::plan_for_ever() {
     try {
       set = make_plan_set(graph_, robot_, server, link, options_.plans);
     } catch (const Error& error) {
-      log(LogLevel::kWarning, std::string("infer: no plan can be made, so everything is computed here: ") + error.what());
+      log(LogLevel::kWarning,
+          std::string("infer: no plan can be made, so everything is computed here: ") + error.what());
     }
     lock.lock();
     if (set && server_ && connection == connections_) tell(lock, set);
@@ -166,8 +167,8 @@ void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<c
     const auto number = number_of(lock, set->splits[i]->division);
     if (is_over()) return;
     if (!number) continue;
-    offer.runs[i] = std::make_shared<SplitRun>(graph_, set, i, *number, sender_, [this] { return rates_.up_rate(); },
-                                               options_.lossy);
+    offer.runs[i] = std::make_shared<SplitRun>(
+        graph_, set, i, *number, sender_, [this] { return rates_.up_rate(); }, options_.lossy);
     publish(offer);
   }
   offer.is_complete = true;
@@ -199,9 +200,8 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   lock.unlock();
   sender_.send(divide);
   lock.lock();
-  changed_.wait_for(lock, options_.answer_limit, [&] {
-    return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone;
-  });
+  changed_.wait_for(lock, options_.answer_limit,
+                    [&] { return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone; });
   if (connection != connections_ || answer_ != Answer::kDivided) return std::nullopt;
   told_.emplace_back(divide.division, division);
   return divide.division;

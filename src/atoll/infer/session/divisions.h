@@ -35,7 +35,7 @@ class Divisions {
   struct Options {
     PlanSetOptions plans;
     wire::Codec lossy = wire::Codec::kRaw;
-    std::chrono::milliseconds answer_limit{5000};   ///< for a division
+    std::chrono::milliseconds answer_limit{5000};  ///< for a division
     std::chrono::milliseconds between_plans{30'000};
   };
 

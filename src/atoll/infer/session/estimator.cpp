@@ -43,8 +43,8 @@ void BandwidthEstimate::sent(double now, const Key& key, double bytes) {
 }
 
 void BandwidthEstimate::acknowledged(double now, const Key& key, double elapsed, double first_bytes) {
-  const auto found = std::find_if(outstanding_.begin(), outstanding_.end(),
-                                  [&](const Outstanding& each) { return each.key == key; });
+  const auto found =
+      std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });
   if (found == outstanding_.end()) return;
   const Outstanding message = *found;
   // Messages arrive in order: what was sent before this one and has no acknowledgement gets none any more.
@@ -103,9 +103,7 @@ double BandwidthEstimate::age(double now) const { return now - last_; }
 
 bool BandwidthEstimate::is_overdue(double now) const { return ceiling(now) < aged(now); }
 
-double BandwidthEstimate::long_run() const {
-  return history_.empty() ? options_.prior : quantile_of(history_, 0.5);
-}
+double BandwidthEstimate::long_run() const { return history_.empty() ? options_.prior : quantile_of(history_, 0.5); }
 
 double BandwidthEstimate::round_trip() const { return round_trips_.empty() ? 0 : quantile_of(round_trips_, 0.5); }
 

@@ -12,12 +12,12 @@
 namespace atl::infer {
 
 struct EstimateOptions {
-  double prior = 6.25e6;        ///< bytes per second until something is measured
-  double recent = 0.5;          ///< seconds after which a measurement counts for 1 / e
-  double memory = 5;            ///< seconds without measurements after which the last rate counts for 1 / e (an outdoor Wi-Fi)
-  double burst = 0.002;         ///< messages handed over within so many seconds follow one another on the link
-  double grace = 0.02;          ///< seconds more than the estimate explains that make no message overdue
-  double change = 3;            ///< a measurement that is this many times off replaces what was measured before
+  double prior = 6.25e6;  ///< bytes per second until something is measured
+  double recent = 0.5;    ///< seconds after which a measurement counts for 1 / e
+  double memory = 5;     ///< seconds without measurements after which the last rate counts for 1 / e (an outdoor Wi-Fi)
+  double burst = 0.002;  ///< messages handed over within so many seconds follow one another on the link
+  double grace = 0.02;   ///< seconds more than the estimate explains that make no message overdue
+  double change = 3;     ///< a measurement that is this many times off replaces what was measured before
   double least_bytes = 8'192;   ///< what less than this takes says how fast the link is at least
   double least_seconds = 2e-5;  ///< nothing is counted as quicker than this
 };
@@ -101,7 +101,7 @@ class BandwidthEstimate {
   double last_sent_ = -std::numeric_limits<double>::infinity();
   double burst_sent_ = 0;     // its first message
   double burst_counted_ = 0;  // seconds of it that have been measured
-  std::int64_t bin_ = 0;  // that is being filled
+  std::int64_t bin_ = 0;      // that is being filled
   double bin_bytes_ = 0;
   double bin_seconds_ = 0;
   std::deque<double> history_;      // rates, one for each half second that has any

@@ -92,8 +92,7 @@ class Holding {
 
 }  // namespace
 
-Guard::Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered,
-             const Program& robot) {
+Guard::Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot) {
   Holding holding(graph, operators, lowered);
   rest_.assign(robot.steps.size() + 1, 0);
   std::size_t since = 0;  // steps whose rest is not known yet begin here
@@ -127,7 +126,8 @@ double Jitter::margin(double predicted) const {
   double share = kUnknownShare;
   if (!ratios_.empty()) {
     std::vector<double> sorted(ratios_.begin(), ratios_.end());
-    const auto place = sorted.begin() + static_cast<std::ptrdiff_t>(0.95 * static_cast<double>(sorted.size() - 1) + 0.5);
+    const auto place =
+        sorted.begin() + static_cast<std::ptrdiff_t>(0.95 * static_cast<double>(sorted.size() - 1) + 0.5);
     std::nth_element(sorted.begin(), place, sorted.end());
     share = *place - 1;
   }

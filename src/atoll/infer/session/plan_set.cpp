@@ -139,8 +139,7 @@ PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> lik
   }
   if (choices.empty()) return {0, local};
   const auto quicker = [](const PlanChoice& a, const PlanChoice& b) { return a.seconds < b.seconds; };
-  const double limit =
-      std::min_element(choices.begin(), choices.end(), quicker)->seconds * (1 + set.table.margin);
+  const double limit = std::min_element(choices.begin(), choices.end(), quicker)->seconds * (1 + set.table.margin);
   return *std::find_if(choices.begin(), choices.end(), [&](const PlanChoice& each) { return each.seconds <= limit; });
 }
 

@@ -18,7 +18,8 @@
 namespace atl::infer {
 
 struct PlanSetOptions {
-  std::string policy = "auto";  ///< "auto": the table's choice for each inference; others (operator_policies): that plan
+  std::string policy =
+      "auto";  ///< "auto": the table's choice for each inference; others (operator_policies): that plan
   plan::OperatorOptions operators = {};
   plan::TableOptions table = {};
   plan::RobotPower power = {};

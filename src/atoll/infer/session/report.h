@@ -20,7 +20,7 @@ const char* to_string(Origin origin) noexcept;
 /// What a session has done. Seconds, bytes and joules; those of inferences are of the last thousand.
 struct SessionReport {
   std::string policy;
-  std::string plan;     ///< of the last inference: "local", "stream", ...
+  std::string plan;      ///< of the last inference: "local", "stream", ...
   double predicted = 0;  ///< seconds of the last inference
   double bound = 0;      ///< that no plan undercuts at the rate of then; 0: not known
   double gap = 0;        ///< by which share `predicted` is above the bound
@@ -42,15 +42,15 @@ struct SessionReport {
   double worst = 0;
   std::uint64_t up_bytes = 0;  ///< of all inferences, as sent
   std::uint64_t down_bytes = 0;
-  double joules = 0;           ///< of the robot, estimated, of all inferences
+  double joules = 0;  ///< of the robot, estimated, of all inferences
   double mean_joules = 0;
-  double server_compute = 0;   ///< seconds of the last inference there
-  double server_waited = 0;    ///< for its turn
+  double server_compute = 0;  ///< seconds of the last inference there
+  double server_waited = 0;   ///< for its turn
 
   LinkStatus link;
-  double up_rate = 0;    ///< bytes per second, estimated
+  double up_rate = 0;  ///< bytes per second, estimated
   double down_rate = 0;
-  double latency = 0;    ///< of a message
+  double latency = 0;  ///< of a message
   BandwidthEstimate::ForecastError forecast;
 
   /// One JSON object with these names.

@@ -62,9 +62,9 @@ ServerLink::ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions&
       drained_(heard_),
       pinged_(heard_) {
   transport::SecureStream::Owner& self = *this;
-  stream_ = std::make_unique<transport::SecureStream>(loop_, self, std::move(socket),
-                                                      transport::SecureStream::Role::kClient, options.credentials,
-                                                      stream_options(options));
+  stream_ =
+      std::make_unique<transport::SecureStream>(loop_, self, std::move(socket), transport::SecureStream::Role::kClient,
+                                                options.credentials, stream_options(options));
 }
 
 ServerLink::~ServerLink() = default;

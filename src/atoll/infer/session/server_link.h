@@ -42,12 +42,12 @@ struct ModelFiles {
 
 enum class LinkState {
   kConnecting,
-  kOpening,    ///< the server looks for the model
+  kOpening,  ///< the server looks for the model
   kUploading,
-  kWaiting,    ///< for the server to load the model, or for others before this one
+  kWaiting,  ///< for the server to load the model, or for others before this one
   kReady,
-  kDraining,   ///< the server goes down in order
-  kRefused,    ///< the server does not take this model; tried again now and then
+  kDraining,  ///< the server goes down in order
+  kRefused,   ///< the server does not take this model; tried again now and then
   kLost,
   kClosed,
 };
@@ -76,8 +76,8 @@ class ServerLink final : private transport::SecureStream::Owner {
 
   void send(const wire::Message& message);
   /// `header_bytes` are those of the frame's header.
-  void send(const wire::FrameHeader& header, std::shared_ptr<const std::array<std::byte, wire::kHeaderBytes>> header_bytes,
-            HostBytes payload);
+  void send(const wire::FrameHeader& header,
+            std::shared_ptr<const std::array<std::byte, wire::kHeaderBytes>> header_bytes, HostBytes payload);
   /// To be called every few milliseconds. `is_used`: inferences are being made.
   void tick(bool is_used);
   /// Says goodbye; on_end follows.

@@ -143,11 +143,10 @@ class Session::Impl final : private Client::Owner {
   };
 
   void measure() {
-    const SplitDim along = options_.profile ? SplitDim{options_.profile->input_tensor, options_.profile->dim}
-                                            : usual_split(graph());
+    const SplitDim along =
+        options_.profile ? SplitDim{options_.profile->input_tensor, options_.profile->dim} : usual_split(graph());
     const Operators operators = operators_of(graph(), along.input_tensor, along.dim);
-    profile_ = options_.profile ? *options_.profile
-                                : measure_profile(model_, operators, options_.profile_time.count());
+    profile_ = options_.profile ? *options_.profile : measure_profile(model_, operators, options_.profile_time.count());
     if (engine_) engine_seconds_ = measured_seconds(*engine_, model_);
   }
 
@@ -276,6 +275,8 @@ class Session::Impl final : private Client::Owner {
                        : attempt.used_robot() ? Origin::kMixed
                                               : Origin::kServer;
     }
+    // An answer that does not unpack: nothing of this server's can be trusted any more.
+    if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
     if (attempt.alone_seconds() > 0) {
       const std::lock_guard lock(mutex_);
       jitter_.add(attempt.rest_seconds(), attempt.alone_seconds());
@@ -294,7 +295,8 @@ class Session::Impl final : private Client::Owner {
     message.model = choice.offer->model;
     message.inference = number;
     message.division = choice.run->number();
-    message.budget_us = rules.hedge == Hedge::kAlways ? microseconds(2 * local_seconds()) : microseconds(rules.deadline);
+    message.budget_us =
+        rules.hedge == Hedge::kAlways ? microseconds(2 * local_seconds()) : microseconds(rules.deadline);
     client_->send(message);
     return number;
   }

@@ -32,7 +32,7 @@ struct SessionOptions {
   std::optional<std::chrono::duration<double>> deadline{};  ///< of an inference that brings none
   /// Kept with Hedge::kNever: a server that has not answered for so long is not waited for.
   std::chrono::duration<double> patience{30};
-  std::optional<Profile> profile{};              ///< of this device; none: measured at the beginning
+  std::optional<Profile> profile{};               ///< of this device; none: measured at the beginning
   std::chrono::duration<double> profile_time{1};  ///< for that
   plan::RobotPower power{};
   wire::Codec lossy = wire::Codec::kRaw;  ///< kHalf or kInt8: of floating-point rows in both directions
@@ -43,13 +43,13 @@ struct Outcome {
   std::vector<Value> values;       ///< the graph's outputs that are tensors, in order
   std::vector<HostBytes> outputs;  ///< the same in host memory, where inputs were
   Origin origin = Origin::kLocal;
-  std::string plan;        ///< "local", "stream", ...
-  double seconds = 0;      ///< from the call
-  double predicted = 0;    ///< when the plan was chosen
-  double bound = 0;        ///< that no plan undercuts at the estimated rate; 0: not known
+  std::string plan;            ///< "local", "stream", ...
+  double seconds = 0;          ///< from the call
+  double predicted = 0;        ///< when the plan was chosen
+  double bound = 0;            ///< that no plan undercuts at the estimated rate; 0: not known
   std::uint64_t up_bytes = 0;  ///< of rows, as they were sent
   std::uint64_t down_bytes = 0;
-  double joules = 0;       ///< of the robot, estimated
+  double joules = 0;        ///< of the robot, estimated
   bool guard_used = false;  ///< the server's answer was given up, or raced
   bool missed = false;      ///< the deadline
 };

@@ -165,7 +165,8 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const std::str
 void bind_session(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<InferSession>(module, "InferSession")
-      .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"), py::arg("device") = "cpu")
+      .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
+           py::arg("device") = "cpu")
       .def(
           "run",
           [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
@@ -177,14 +178,15 @@ void bind_session(py::module_& module) {
             return std::pair(std::move(result.outputs), dict_of(result.outcome));
           },
           py::arg("inputs"), py::arg("deadline") = std::nullopt)
-      .def("report_json", [](InferSession& session) { return translated([&] { return session.open().report().json(); }); },
-           Released())
+      .def(
+          "report_json",
+          [](InferSession& session) { return translated([&] { return session.open().report().json(); }); }, Released())
       .def(
           "wait_until_ready",
           [](InferSession& session, double seconds) {
             return translated([&] {
-              return session.open().wait_until_ready(
-                  Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(std::min(seconds, 1e9)))));
+              return session.open().wait_until_ready(Deadline::after(
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(std::min(seconds, 1e9)))));
             });
           },
           py::arg("seconds"), Released())
