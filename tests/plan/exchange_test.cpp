@@ -99,8 +99,8 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
         }
         there[at(chunk.input)].insert(row);
       }
-      ASSERT_EQ(chunk.behind, rows_of(needs.lacks[at(chunk.input)]) -
-                                  static_cast<std::int64_t>(there[at(chunk.input)].size()));
+      ASSERT_EQ(chunk.behind,
+                rows_of(needs.lacks[at(chunk.input)]) - static_cast<std::int64_t>(there[at(chunk.input)].size()));
       const auto is_possible = [&](int index, Region made) {
         for (const Operand& operand : operator_at(graph, index).operands) {
           const Region rows = rows_needed(operand, made, operator_at(graph, operand.producer).rows);

@@ -4,7 +4,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class Ready:
         return _C.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
 
 
-@lru_cache(maxsize=None)
+@cache
 def ready(name: str, dtype: torch.dtype = torch.float64) -> Ready:
     if name in TRANSFORMERS:
         pytest.importorskip("transformers")
@@ -165,7 +165,7 @@ def test_errors_are_those_of_torch() -> None:
         _C.InferModel(case.graph, case.bundle.weights, "toaster")
     with pytest.raises(torch.distributed.DistBackendError, match="there is no device"):
         _C.InferModel(case.graph, case.bundle.weights, "cuda:77")
-    with pytest.raises(torch.distributed.DistNetworkError, match="the weight .* is missing"):
+    with pytest.raises(torch.distributed.DistNetworkError, match=r"the weight .* is missing"):
         _C.InferModel(case.graph, {})
     with pytest.raises(ValueError, match="0 inputs for a graph with 1"):
         case.model.run([])
@@ -206,7 +206,9 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
         "tensors": [{"dtype": "float16", "shape": [3]}, {"dtype": "float16", "shape": [3]}],
         "inputs": [0],
         "weights": [],
-        "nodes": [{"op": "aten::mul", "overload": "Tensor", "args": [{"tensor": 0}, 1.5], "outputs": [1], "list": False}],
+        "nodes": [
+            {"op": "aten::mul", "overload": "Tensor", "args": [{"tensor": 0}, 1.5], "outputs": [1], "list": False}
+        ],
         "outputs": [{"tensor": 1}],
     }
     x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float16)

@@ -37,7 +37,8 @@ class LoadedModel {
   std::shared_ptr<OperatorRunner> runner_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Value> constants_;
-  mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall> sliced_;  // by node, dimension and rows
+  mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall>
+      sliced_;  // by node, dimension and rows
 };
 
 /// The other side, as one inference sees it.

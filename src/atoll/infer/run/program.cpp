@@ -26,7 +26,10 @@ bool holds(const std::vector<int>& tensors, int tensor) {
 class Steps {
  public:
   Steps(const Graph& graph, const Operators& operators)
-      : graph_(graph), operators_(operators), last_(graph.tensors.size(), kNever), comes_(graph.tensors.size(), false) {}
+      : graph_(graph),
+        operators_(operators),
+        last_(graph.tensors.size(), kNever),
+        comes_(graph.tensors.size(), false) {}
 
   void compute(int index, Region rows) {
     const Operators::Operator& each = operators_.operators[at(index)];
@@ -100,9 +103,7 @@ class Writing {
     for (const Side each : {Side::kRobot, Side::kServer}) find_sent(each);
   }
 
-  Program written() {
-    return side_ == Side::kRobot ? of_robot() : of_server();
-  }
+  Program written() { return side_ == Side::kRobot ? of_robot() : of_server(); }
 
  private:
   const plan::Needs& needs(Side side) const { return needs_[static_cast<std::size_t>(side)]; }
@@ -202,7 +203,7 @@ class Writing {
   std::array<plan::Needs, 2> needs_;
   plan::Stream stream_;
   Steps steps_;
-  std::vector<bool> received_;                          // by tensor
+  std::vector<bool> received_;                         // by tensor
   std::array<std::vector<std::vector<int>>, 2> sent_;  // by receiver and producer: tensors
 };
 

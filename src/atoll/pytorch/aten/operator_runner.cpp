@@ -200,7 +200,8 @@ class AtenRunner final : public infer::OperatorRunner {
       }
       // Nobody writes to it: see DeviceTensor.
       void* const address = const_cast<std::byte*>(bytes.bytes.data());
-      at::Tensor here = at::from_blob(address, type.shape, [owner = bytes.owner](void*) {}, options);
+      at::Tensor here = at::from_blob(
+          address, type.shape, [owner = bytes.owner](void*) {}, options);
       return value_of(device_.is_cpu() ? std::move(here) : here.to(device_));
     });
   }

@@ -103,8 +103,8 @@ class InferModel {
 
   void set_inputs(Inference& inference, const std::vector<at::Tensor>& inputs) {
     if (inputs.size() != graph().inputs.size()) {
-      throw Error(ErrorKind::kInvalidArgument, std::to_string(inputs.size()) + " inputs for a graph with " +
-                                                   std::to_string(graph().inputs.size()));
+      throw Error(ErrorKind::kInvalidArgument,
+                  std::to_string(inputs.size()) + " inputs for a graph with " + std::to_string(graph().inputs.size()));
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const infer::Tensor& type = graph().tensors[static_cast<std::size_t>(graph().inputs[i])];
@@ -155,9 +155,8 @@ std::string plan_division(const std::string& text, int input, int dim, const std
   const Operators operators = infer::operators_of(graph, input, dim);
   try {
     const infer::Json options = infer::Json::parse(options_text);
-    const plan::OperatorGraph lowered =
-        infer::operator_graph(graph, operators, profile_from(options, "robot", graph, 10),
-                              profile_from(options, "server", graph, 1));
+    const plan::OperatorGraph lowered = infer::operator_graph(
+        graph, operators, profile_from(options, "robot", graph, 10), profile_from(options, "server", graph, 1));
     plan::check(lowered);
     const plan::LinkCost link{options.value("up", 1e7), options.value("down", 1e7), options.value("latency", 1e-3),
                               options.value("half_duplex", false)};
