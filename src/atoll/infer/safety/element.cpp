@@ -70,7 +70,6 @@ Made clone(const CallView& view) {
 
 Made contiguous(const CallView& view) {
   view.require_arguments(2);
-  const Tensor& self = view.tensor(0);
   view.require(!view.is_null(1), "it has no memory format");
   return clone(view);
 }
