@@ -296,7 +296,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   EXPECT_EQ(lowered.operators[1].robot.per_row, 0.5);
   EXPECT_EQ(lowered.operators[0].robot.seconds(6), 0);
   EXPECT_EQ(lowered.outputs, (std::vector<int>{3}));
-  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { operator_graph(builder.graph(), operators, Profile(2), {}); }),
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { operator_graph(builder.graph(), operators, NodeCosts(2), {}); }),
             "");
 
   for (const auto& each : operators_of(builder.graph(), -1, -1).operators) EXPECT_EQ(each.rows, 1);

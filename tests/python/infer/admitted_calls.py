@@ -19,7 +19,7 @@ NUMBERED = {"leaky_relu": 1, "celu": 1, "hardshrink": 1, "softshrink": 1, "hardt
 
 
 def real(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape)
+    return torch.randn(shape)
 
 
 def whole(*shape: int, high: int = 5) -> torch.Tensor:

@@ -53,13 +53,16 @@ def test_models_are_admitted(name: str) -> None:
 
 
 def test_every_operator_on_the_list_makes_what_it_says() -> None:
-    left = set(_C.infer_admitted_operators())
-    for seed in range(5):
+    known = set(_C.infer_admitted_operators())
+    left = set(known)
+    for seed in range(20):
         for sample, expected in samples(seed):
-            if name_of(sample) in left or name_of(sample) in _C.infer_admitted_operators():
+            if name_of(sample) in known:
                 _C.infer_admit_node(graph_of(sample), 0)  # says why it is refused
                 assert made_by(sample) == expected, sample
             left.discard(name_of(sample))
+        if not left:
+            return
     assert left == set()
 
 
@@ -113,7 +116,7 @@ def check_mutations(seed: int, rounds: int) -> int:
                 request = {**sample, "front": dice.random() < 0.3, "wild": dice.random() < 0.2, "seed": seed}
                 answer = guarded.call(request)
                 index = name_of(sample) in BY_INDEX and answer.get("kind") in ("IndexError", "RuntimeError")
-                if answer.get("outputs") != made and not index:
+                if answer.get("outputs") != made and not index and not answer.get("skipped"):
                     faults.append(f"{json.dumps(request)} gives {answer}, admitted as {made}")
     finally:
         guarded.stop()

@@ -28,6 +28,18 @@ Made unary(const CallView& view, const Unary& rule) {
   return with_copies(view, one(view, type_of(self.dtype, rule.result), self.shape));
 }
 
+// (self, lambda)
+Made softshrink(const CallView& view) {
+  view.require(view.real(1) >= 0, "its lambda is negative");
+  return unary(view, {kFloats, Result::kSame, 1});
+}
+
+// (self, alpha)
+Made celu(const CallView& view) {
+  view.require(view.real(1) != 0, "its alpha is 0");
+  return unary(view, {kFloats, Result::kSame, 1});
+}
+
 // (self, approximate)
 Made gelu(const CallView& view) {
   view.require_arguments(2);
@@ -114,7 +126,7 @@ Made copy(const CallView& view) {
 // (self, p, train)
 Made dropout(const CallView& view) {
   view.require_arguments(3);
-  static_cast<void>(view.real(1));
+  view.require(view.real(1) >= 0 && view.real(1) <= 1, "its probability is none");
   view.require(!view.boolean(2), "it draws random numbers");
   return one(view, view.tensor(0).dtype, view.tensor(0).shape);
 }
@@ -151,8 +163,10 @@ void add_element_validators(Operators& operators) {
   for (const char* name : {"abs", "ceil", "floor", "neg", "relu", "round", "sign", "square", "trunc"}) {
     add(name, {kNumbers});
   }
-  for (const char* name : {"leaky_relu", "celu", "hardshrink", "softshrink"}) add(name, {kFloats, Result::kSame, 1});
+  for (const char* name : {"leaky_relu", "hardshrink"}) add(name, {kFloats, Result::kSame, 1});
   for (const char* name : {"hardtanh", "softplus", "threshold"}) add(name, {kFloats, Result::kSame, 2});
+  operators["aten::softshrink"] = {softshrink, true};
+  operators["aten::celu"] = {celu, true};
   add("elu", {kFloats, Result::kSame, 3});
   for (const char* name : {"isnan", "isinf", "isfinite", "logical_not"}) add(name, {kAny, Result::kBoolean});
   add("bitwise_not", {kWhole});
