@@ -109,7 +109,7 @@ inline void codecs(std::span<const std::byte> bytes) {
   const auto codec = static_cast<Codec>(choice(0) % 8);
   infer::Tensor type{static_cast<infer::Dtype>(choice(1) % 10), {choice(2), choice(3), choice(4) % 8}};
   if (choice(4) >= 128) type.shape = {choice(2), choice(3)};
-  if (type.bytes() > 1 << 18) return;
+  if (type.bytes() > 1 << 14) return;
   bytes = bytes.subspan(5);
   std::vector<std::byte> out(static_cast<std::size_t>(type.bytes()));
   const std::vector<std::byte> exact(bytes.begin(), bytes.end());
