@@ -84,7 +84,12 @@ def row_of(document: Document, profile: str, encoding: str, environment: str, re
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"
+    return _short(1e3 * seconds)
+
+
+def _short(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 or value < 5e-4 else f"{value:.3g}"
 
 
 def _with_std(spread: Document) -> str:
@@ -94,10 +99,11 @@ def _with_std(spread: Document) -> str:
 def _paper(document: Document, case: Document, system: str, environment: str, key: str) -> str:
     """The papers' own figure, in italics."""
     paper = {"nsdi25": split_claims.INTRA, "eurosys25": split_claims.HYBRID}.get(case["source"], "")
-    for row in document["papers"]:
-        is_here = row["environment"] in (environment, "both") and row["system"] == system and row["paper"] == paper
-        if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
-            return f" *({row[key]:g})*"
+    for where in (environment, "both"):
+        for row in document["papers"]:
+            is_here = (row["environment"], row["system"], row["paper"]) == (where, system, paper)
+            if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
+                return f" *({row[key]:g})*"
     return ""
 
 
@@ -149,7 +155,7 @@ def _energy(document: Document) -> str:
                 paper = ""
                 if case["encoding"] == "as sent" and name in SYSTEMS:
                     paper = _paper(document, case, SYSTEMS[name], environment, "energy_J_mean")
-                line.append(f"{row['joules']['mean']:.3g} ± {row['joules']['std']:.2g}, {row['watts']:.3g} W{paper}")
+                line.append(f"{_short(row['joules']['mean'])} ± {_short(row['joules']['std'])}, {row['watts']:.3g} W{paper}")
             rows.append(line)
         names = [NAMES.get(name, name) for name in _replays(document)]
         text += ENERGY.format(environment=environment)
