@@ -84,7 +84,12 @@ def row_of(document: Document, profile: str, encoding: str, environment: str, re
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"
+    return _short(1e3 * seconds)
+
+
+def _short(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 or value < 5e-4 else f"{value:.3g}"
 
 
 def _with_std(spread: Document) -> str:
@@ -94,10 +99,11 @@ def _with_std(spread: Document) -> str:
 def _paper(document: Document, case: Document, system: str, environment: str, key: str) -> str:
     """The papers' own figure, in italics."""
     paper = {"nsdi25": split_claims.INTRA, "eurosys25": split_claims.HYBRID}.get(case["source"], "")
-    for row in document["papers"]:
-        is_here = row["environment"] in (environment, "both") and row["system"] == system and row["paper"] == paper
-        if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
-            return f" *({row[key]:g})*"
+    for where in (environment, "both"):
+        for row in document["papers"]:
+            is_here = (row["environment"], row["system"], row["paper"]) == (where, system, paper)
+            if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
+                return f" *({row[key]:g})*"
     return ""
 
 
@@ -149,7 +155,9 @@ def _energy(document: Document) -> str:
                 paper = ""
                 if case["encoding"] == "as sent" and name in SYSTEMS:
                     paper = _paper(document, case, SYSTEMS[name], environment, "energy_J_mean")
-                line.append(f"{row['joules']['mean']:.3g} ± {row['joules']['std']:.2g}, {row['watts']:.3g} W{paper}")
+                line.append(
+                    f"{_short(row['joules']['mean'])} ± {_short(row['joules']['std'])}, {row['watts']:.3g} W{paper}"
+                )
             rows.append(line)
         names = [NAMES.get(name, name) for name in _replays(document)]
         text += ENERGY.format(environment=environment)
@@ -244,13 +252,33 @@ def _study(document: Document) -> str:
         groups.setdefault(key, []).append(row)
     rows = []
     for (profile, encoding, forecast, quantile, sees, guard), found in groups.items():
+        if forecast == "recent" and sees:  # which has one bin, as `last`
+            continue
         mean = sum(row["seconds"]["mean"] for row in found) / len(found)
         joules = sum(row["joules"] for row in found) / len(found)
         tail = [_ms(max(row["seconds"][name] for row in found)) for name in ("p50", "p95", "p99")]
         rows.append([profile, encoding, forecast, f"{quantile:g}" if quantile else "mean", "every bin" if sees else
                      "messages", "yes" if guard else "no", _ms(mean), *tail, f"{joules:.3g}"])  # fmt: skip
     titles = ["profile", "input", "forecast", "by", "sees", "guard", "mean", "p50", "p95", "p99", "J"]
-    return STUDY + table(titles, rows)
+    return STUDY + "\n".join(_best(groups)) + "\n\n" + table(titles, rows)
+
+
+def _best(groups: dict[tuple[Any, ...], list[Document]]) -> Iterator[str]:
+    """For each model, which forecast of what messages show has the least mean with a guard."""
+    for case in dict.fromkeys(key[:2] for key in groups):
+        means = {
+            key[2:4]: sum(row["seconds"]["mean"] for row in found) / len(found)
+            for key, found in groups.items()
+            if key[:2] == case and not key[4] and key[5] and key[2] != "oracle"
+        }
+        if not means:
+            continue
+        order = sorted(means, key=lambda name: means[name])
+        names = [f"{forecast} ({'mean' if quantile is None else f'{quantile:g}'})" for forecast, quantile in order]
+        yield (
+            f"- {case[0]}, input {case[1]}: of what messages show, with a guard, {names[0]} is best at "
+            f"{_ms(means[order[0]])} ms, {names[-1]} worst at {_ms(means[order[-1]])} ms"
+        )
 
 
 def _left_out(document: Document) -> str:
