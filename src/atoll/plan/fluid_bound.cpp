@@ -146,6 +146,11 @@ double FluidBounds::certified(const Amounts& weights, const LinkCost& link) {
   return best;
 }
 
+double FluidBounds::least(const Amounts& weights, const LinkCost& link) {
+  const double value = is_proportional_ ? cheapest(weights, link).value : certified(weights, link);
+  return std::min(value, weights[0] * local_seconds_);
+}
+
 FluidBound FluidBounds::at(const LinkCost& link) {
   check(link);
   FluidBound bound;
