@@ -23,9 +23,9 @@ struct FleetRobot {
 
 /// What all robots use together.
 struct Shared {
-  /// The share of the radio's time that is left for them. All messages on the radio get equal parts of it at any moment,
-  /// whatever the rates of their robots: fair airtime. One medium for both directions where the robots' links are half
-  /// duplex, otherwise one for each.
+  /// The share of the radio's time that is left for them. All messages on the radio get equal parts of it at any
+  /// moment, whatever the rates of their robots: fair airtime. One medium for both directions where the robots' links
+  /// are half duplex, otherwise one for each.
   double airtime = 1;
   int turns = 1;  ///< robots for which the server computes at once; others wait in the order in which they asked
   double patience = 2e-3;  ///< seconds for which a turn is kept while rows are awaited; then it is given up
@@ -53,9 +53,9 @@ struct RobotUse {
   int turns = 0;             ///< that it had
 };
 
-/// Error(kInvalidArgument) as check() of graphs and links, for a robot without a graph, for links of which some are half
-/// duplex, for periods and first frames that are negative or infinite, an airtime outside (0, 1], turns below 1, and a
-/// patience that is negative or infinite.
+/// Error(kInvalidArgument) as check() of graphs and links, for a robot without a graph, for links of which some are
+/// half duplex, for periods and first frames that are negative or infinite, an airtime outside (0, 1], turns below 1,
+/// and a patience that is negative or infinite.
 void check(std::span<const FleetRobot> robots, const Shared& shared);
 
 struct FleetRun {
@@ -79,8 +79,8 @@ class FleetSimulator {
   const OperatorPlan& candidate(std::size_t robot, std::size_t plan) const { return candidates_.at(robot).at(plan); }
   std::size_t candidates(std::size_t robot) const { return candidates_.at(robot).size(); }
 
-  /// With the candidate `choice[i]` of each robot i. Error(kInvalidArgument) for a choice that is not one for each robot
-  /// or not there, and for a span without an end.
+  /// With the candidate `choice[i]` of each robot i. Error(kInvalidArgument) for a choice that is not one for each
+  /// robot or not there, and for a span without an end.
   FleetRun run(std::span<const std::size_t> choice, const FleetSpan& span) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kLevels = 40;  // of a part, from nothing to all
+constexpr int kLevels = 100;  // of a part, from nothing to all
 
 // The plan's weighted busy times are at least `least`.
 struct Condition {
@@ -56,8 +56,10 @@ std::vector<Condition> conditions_of(const FleetRobot& robot) {
       add(on_robot / double{kSteps}, server / double{kSteps}, radio / double{kSteps});
     }
   }
-  // Few on the robot: what it takes to do without the others.
-  for (const double share : {1e-3, 1e-2}) add(share, (1 - share) / 2, (1 - share) / 2);
+  // Next to nothing on the robot: what it takes to have the others do all.
+  for (const double share : {1e-4, 1e-3, 1e-2, 1.0 / 32}) {
+    for (const double server : {0.0, 0.5, 1.0}) add(share, (1 - share) * server, (1 - share) * (1 - server));
+  }
   if (robot.link.is_half_duplex) add(alone.robot, alone.server, alone.up);
   // Whatever the parts.
   conditions.push_back({1, 0, 0, alone.seconds});
@@ -113,26 +115,25 @@ double bound_at(const std::vector<Times>& all, const Shared& shared, const Price
 }
 
 // The bound is concave in the prices, so a coarse grid and finer ones around its best point come close.
-double best_bound(const std::vector<Times>& all, const Shared& shared, double scale) {
+double best_bound(const std::vector<Times>& all, const Shared& shared, double least, double most) {
+  constexpr int kSteps = 12;
   Prices best;
   double bound = bound_at(all, shared, best);
-  const auto consider = [&](const Prices& prices) {
-    const double value = bound_at(all, shared, prices);
-    if (value <= bound) return;
+  const auto consider = [&](double server, double radio) {
+    const double value = bound_at(all, shared, {server, radio});
+    if (!(value > bound)) return;
     bound = value;
-    best = prices;
+    best = {server, radio};
   };
-  for (int server = -9; server <= 6; ++server) {
-    for (int radio = -9; radio <= 6; ++radio) {
-      consider({server == -9 ? 0 : scale * std::exp2(server), radio == -9 ? 0 : scale * std::exp2(radio)});
-    }
+  double ratio = std::pow(most / least, 1.0 / (kSteps - 1));
+  const auto price = [&](int step) { return step < 0 ? 0 : least * std::pow(ratio, step); };
+  for (int server = -1; server < kSteps; ++server) {
+    for (int radio = -1; radio < kSteps; ++radio) consider(price(server), price(radio));
   }
-  for (double step = 0.5; step > 0.02; step /= 2) {
+  for (; ratio > 1.01; ratio = std::sqrt(ratio)) {
     const Prices middle = best;
-    for (const double server : {1 - step, 1.0, 1 + step}) {
-      for (const double radio : {1 - step, 1.0, 1 + step}) {
-        consider({middle.server * server, middle.radio * radio});
-      }
+    for (const double server : {1 / ratio, 1.0, ratio}) {
+      for (const double radio : {1 / ratio, 1.0, ratio}) consider(middle.server * server, middle.radio * radio);
     }
   }
   return bound;
@@ -149,7 +150,8 @@ double fleet_bound(std::span<const FleetRobot> robots, const Shared& shared) {
   check(robots, shared);
   std::vector<Times> all;
   std::vector<const FleetRobot*> kinds;
-  double scale = 0;
+  double least = 0;
+  double most = 0;
   for (const FleetRobot& robot : robots) {
     std::size_t kind = 0;
     while (kind < kinds.size() && !are_equal(*kinds[kind], robot)) ++kind;
@@ -159,9 +161,11 @@ double fleet_bound(std::span<const FleetRobot> robots, const Shared& shared) {
     } else {
       ++all[kind].robots;
     }
-    scale += all[kind].at(0, 0);
+    least += all[kind].at(kLevels, kLevels);
+    most += all[kind].at(0, 0);
   }
-  return best_bound(all, shared, scale);
+  if (!(least > 0)) return 0;
+  return best_bound(all, shared, least / 16, 64 * most);
 }
 
 }  // namespace atl::plan

@@ -40,8 +40,8 @@ double value_of(const FleetRun& run, const FleetOptions& options);
 std::vector<std::string> fleet_policies();
 
 /// The plan of the policy. `aware` begins with the other two, goes from each to what is best by expected_seconds(), one
-/// robot at a time, until nothing improves, and then does the same by simulation from the best of all four. Deterministic.
-/// Error(kInvalidArgument) for a policy that is not known, a weight that is negative or infinite, and as
+/// robot at a time, until nothing improves, and then does the same by simulation from the best of all four.
+/// Deterministic. Error(kInvalidArgument) for a policy that is not known, a weight that is negative or infinite, and as
 /// FleetSimulator::run.
 FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, const FleetOptions& options = {});
 

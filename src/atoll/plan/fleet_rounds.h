@@ -29,10 +29,10 @@ struct FleetRounds {
 /// What a session of the robot learns from a run: of the server about the others, and of its own inferences.
 ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t robot);
 
-/// Rounds in which each robot keeps its plan; after each one its session predicts all its candidates alone, with the rate
-/// that its messages will have and the wait for a turn that the load makes likely, and a PlanChooser decides. Begins with
-/// the selfish choice. Every round is a simulation of its own. Error(kInvalidArgument) for less than one round, and as
-/// PlanChooser and FleetSimulator::run.
+/// Rounds in which each robot keeps its plan; after each one its session predicts all its candidates alone, with the
+/// rate that its messages will have and the wait for a turn that the load makes likely, and a PlanChooser decides.
+/// Begins with the selfish choice. Every round is a simulation of its own. Error(kInvalidArgument) for less than one
+/// round, and as PlanChooser and FleetSimulator::run.
 FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options = {});
 
 }  // namespace atl::plan

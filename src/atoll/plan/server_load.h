@@ -20,18 +20,19 @@ struct ServerLoad {
       waited;  ///< seconds that the session's last inferences waited for turns, mean, if it used the server
 };
 
-/// The seconds that one turn will be waited for: what the turns at work still take, as if one were looked at at a random
-/// moment, and those before it in the queue; the mean of that and of what was waited lately, where that is known. To be
-/// added to the time of a plan that uses the server. Error(kInvalidArgument) for amounts that are negative or infinite,
-/// and turns below 1.
+/// The seconds that one turn will be waited for: what the turns at work still take, as if one were looked at at a
+/// random moment, and those before it in the queue; the mean of that and of what was waited lately, where that is
+/// known. To be added to the time of a plan that uses the server. Error(kInvalidArgument) for amounts that are negative
+/// or infinite, and turns below 1.
 double expected_wait(const ServerLoad& load);
 
 /// By what factor the session's messages take longer than alone, on a radio whose time is divided fairly.
 double expected_stretch(const ServerLoad& load);
 
-/// Which plan one session uses next, when it knows only its own predictions. It changes for a gain only, and not always,
-/// so that equal sessions do not all move at once: with the probability of 1 / (others + 1). In a game of congestion any
-/// order of gains, one at a time, ends (Rosenthal, "A class of games possessing pure-strategy Nash equilibria", 1973).
+/// Which plan one session uses next, when it knows only its own predictions. It changes for a gain only, and not
+/// always, so that equal sessions do not all move at once: with the probability of 1 / (others + 1). In a game of
+/// congestion any order of gains, one at a time, ends (Rosenthal, "A class of games possessing pure-strategy Nash
+/// equilibria", 1973).
 class PlanChooser {
  public:
   /// `gain` is the share of the time that a change must save. Choosers of different seeds move independently.
