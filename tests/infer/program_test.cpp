@@ -287,7 +287,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   EXPECT_EQ(taken_by(builder.graph(), operators, 2), (std::vector<int>{copy}));
   EXPECT_EQ(outputs_of(builder.graph()), (std::vector<int>{halves[1], constant}));
 
-  const Profile robot(builder.graph().nodes.size(), {0.5, 3});
+  const NodeCosts robot(builder.graph().nodes.size(), {0.5, 3});
   const plan::OperatorGraph lowered = operator_graph(builder.graph(), operators, robot, {});
   plan::check(lowered);
   EXPECT_EQ(lowered.operators[0].bytes, 24);
