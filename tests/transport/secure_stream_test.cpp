@@ -325,9 +325,11 @@ TEST(SecureStream, WhatCameBeforeTheConnectionBrokeIsRead) {
   const auto bytes = random_bytes(100, 18);
   EXPECT_EQ(server.write(bytes), bytes.size());
   server.say_goodbye();
-  loop.run_and_wait([&] {  // so that the client hears of the break by sending
-    raw.send(server.output());
-    raw.reset();
+  loop.run_and_wait([&] {  // the break just before the client sends, so that it hears of it by sending
+    loop.post([&] {
+      raw.send(server.output());
+      raw.reset();
+    });
     client.send(ByteVector(10));
   });
   EXPECT_FALSE(client.wait_closed());
