@@ -22,7 +22,8 @@ struct Scratch {
 
 /// One per loop thread: what is read into it is used up, or kept elsewhere, before the next stream reads.
 Scratch& scratch() {
-  thread_local const auto memory = std::make_unique_for_overwrite<Scratch>();
+  thread_local std::unique_ptr<Scratch> memory;
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<Scratch>();
   return *memory;
 }
 
