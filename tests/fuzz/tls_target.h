@@ -12,7 +12,8 @@
 #include "atoll/transport/credentials.h"
 #include "atoll/transport/tls_session.h"
 
-// A TLS session and bytes of somebody who does not hold the key, for libFuzzer and for a test that does the same with mutated bytes.
+// A TLS session and bytes of somebody who does not hold the key, for libFuzzer and for a test that does the same with
+// mutated bytes.
 namespace atl::fuzz {
 
 inline void move_output(transport::TlsSession& from, transport::TlsSession& to, std::vector<std::byte>& keep) {
@@ -33,8 +34,8 @@ inline void introduce(transport::TlsSession& client, transport::TlsSession& serv
   server.give({});
 }
 
-/// The first byte chooses the role, whether the handshake is over, and how the rest is cut. Whatever the bytes: no handshake
-/// completes, no byte is given out, and only errors that blame the other end appear.
+/// The first byte chooses the role, whether the handshake is over, and how the rest is cut. Whatever the bytes: no
+/// handshake completes, no byte is given out, and only errors that blame the other end appear.
 inline void tls(std::span<const std::byte> bytes) {
   using namespace transport;
   if (bytes.empty()) return;

@@ -313,6 +313,29 @@ TEST(SecureStream, ABrokenConnectionIsReportedDuringAPause) {
   EXPECT_TRUE(contains(error, "reset")) << error.what();
 }
 
+TEST(SecureStream, WhatCameBeforeTheConnectionBrokeIsRead) {
+  TcpPair sockets = make_tcp_pair();
+  Loop loop("client");
+  End client(loop, TlsRole::kClient, key_of(1));
+  client.begin(std::move(sockets.client));
+  RawEnd raw(std::move(sockets.server));
+  transport::TlsSession server(key_of(1), TlsRole::kServer, "the-client", "");
+  raw.shake_hands(server);
+  client.wait_open();
+  const auto bytes = random_bytes(100, 18);
+  EXPECT_EQ(server.write(bytes), bytes.size());
+  server.say_goodbye();
+  loop.run_and_wait([&] {  // the break just before the client sends, so that it hears of it by sending
+    loop.post([&] {
+      raw.send(server.output());
+      raw.reset();
+    });
+    client.send(ByteVector(10));
+  });
+  EXPECT_FALSE(client.wait_closed());
+  EXPECT_TRUE(client.received() == bytes);
+}
+
 TEST(SecureStream, APeerThatTakesNothingIsFound) {
   Ends ends(key_of(1), key_of(1), {.silence = milliseconds(1000)});
   ends.server.when_open = [](End& end) { end.with([](SecureStream& stream) { stream.pause_on_loop(); }); };

@@ -141,7 +141,8 @@ std::shared_ptr<const Credentials> Credentials::of_key(std::span<const std::byte
                                                  " are needed");
   }
   auto state = std::make_unique<State>(CredentialsKind::kKey);
-  // HKDF-Extract (RFC 5869): the key is the message, because as the key of an HMAC it would equal itself followed by zeros.
+  // HKDF-Extract (RFC 5869): the key is the message, because as the key of an HMAC it would equal itself followed by
+  // zeros.
   state->pre_shared_key = hmac_sha256(as_byte_span("atoll: pre-shared key of TLS 1.3"), {key});
   check(SSL_CTX_set_app_data(state->context.get(), state.get()) == 1, "keep a key");
   SSL_CTX_set_psk_use_session_callback(state->context.get(), offer_key);

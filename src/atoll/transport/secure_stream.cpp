@@ -23,7 +23,8 @@ constexpr milliseconds kFarewell{500};  // for the alert that tells the other en
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
-/// A limit on what is not on the network yet, unlike one on the whole send buffer, never holds back what the network would take.
+/// A limit on what is not on the network yet, unlike one on the whole send buffer, never holds back what the network
+/// would take.
 void tune(int fd, const SecureStream::Options& options) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (options.socket_send_bytes != 0) {

@@ -16,8 +16,8 @@
 
 namespace atl::transport {
 
-/// Everything of a stream but its address. Reading begins only in calls from the loop, and so do calls to the owner: no function of
-/// the stream itself leads to one.
+/// Everything of a stream but its address. Reading begins only in calls from the loop, and so do calls to the owner: no
+/// function of the stream itself leads to one.
 struct SecureStream::Impl : std::enable_shared_from_this<SecureStream::Impl> {
   enum class State {
     kHandshake,

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "atoll/transport/secure_stream_impl.h"
@@ -15,15 +16,12 @@ namespace {
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 constexpr int kReadsPerTurn = 4;  // then other streams have their turn
 
-struct Scratch {
-  std::byte encrypted[kScratchBytes];
-  std::byte plain[kScratchBytes];
-};
-
-/// One per loop thread: what is read into it is used up, or kept elsewhere, before the next stream reads.
-Scratch& scratch() {
-  thread_local const auto memory = std::make_unique_for_overwrite<Scratch>();
-  return *memory;
+/// One per loop thread: what is read into it is used up, or kept elsewhere, before the next stream reads. The first half is
+/// for encrypted bytes, the other for plain ones.
+std::span<std::byte> scratch() {
+  thread_local std::unique_ptr<std::byte[]> memory;
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(2 * kScratchBytes);
+  return {memory.get(), 2 * kScratchBytes};
 }
 
 }  // namespace
@@ -33,7 +31,7 @@ void SecureStream::Impl::receive() {
     const auto before = std::exchange(held, {});
     consume(before);
   }
-  const std::span<std::byte> buffer(scratch().encrypted);
+  const auto buffer = scratch().first(kScratchBytes);
   for (int reads = 0; reads < kReadsPerTurn && state != State::kClosed; ++reads) {
     if (state == State::kOpen && paused) break;
     const auto got = ::recv(fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -78,7 +76,7 @@ bool SecureStream::Impl::advance_handshake() {
 }
 
 void SecureStream::Impl::deliver() {
-  const std::span<std::byte> plain(scratch().plain);
+  const auto plain = scratch().last(kScratchBytes);
   while (state == State::kOpen && !paused) {
     std::size_t count = 0;
     try {

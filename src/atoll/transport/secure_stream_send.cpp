@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of SecureStream: pieces are encrypted in batches, each of which leaves with as few system calls as possible.
+// The sending half of SecureStream: pieces are encrypted in batches, each of which leaves with few system calls.
 #include <sys/socket.h>
 
 #include <cerrno>

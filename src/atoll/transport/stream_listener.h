@@ -16,11 +16,13 @@ class StreamListener {
   class Owner {
    public:
     virtual ~Owner() = default;
-    /// On the loop: a non-blocking socket. `peer` is the other end's address, for messages. The listener may be destroyed inside.
+    /// On the loop: a non-blocking socket. `peer` is the other end's address, for messages. The listener may be
+    /// destroyed inside.
     virtual void on_connection(Fd socket, const std::string& peer) = 0;
   };
-  /// Listens on `host` ("127.0.0.1", "::1", "0.0.0.0", "::" for IPv6 and IPv4, a name) and `port` (0: any). Error(kUnavailable)
-  /// that names the address and what is the obstacle. Running out of descriptors pauses it for a moment; connections wait.
+  /// Listens on `host` ("127.0.0.1", "::1", "0.0.0.0", "::" for IPv6 and IPv4, a name) and `port` (0: any).
+  /// Error(kUnavailable) that names the address and what is the obstacle. Running out of descriptors pauses it for a
+  /// moment; connections wait.
   StreamListener(Loop& loop, Owner& owner, const std::string& host, std::uint16_t port);
   ~StreamListener();
   StreamListener(const StreamListener&) = delete;

@@ -20,8 +20,8 @@ struct TlsSide {
 /// Takes all of the calling thread's OpenSSL errors and returns the one that says most; 0 when there is none.
 unsigned long take_tls_error() noexcept;
 
-/// That error in words. kRefused: the other end has no key, another one, or no valid certificate, or does not accept this side's;
-/// kProtocol: it sends what is not TLS 1.3. `verify_result` is what SSL_get_verify_result gives.
+/// That error in words. kRefused: the other end has no key, another one, or no valid certificate, or does not accept
+/// this side's; kProtocol: it sends what is not TLS 1.3. `verify_result` is what SSL_get_verify_result gives.
 Error explain_tls_failure(const TlsSide& side, unsigned long code, long verify_result);
 
 /// The same for an alert that the other end sent (RFC 8446 section 6).
