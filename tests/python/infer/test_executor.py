@@ -215,3 +215,24 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
     (found,) = _C.InferModel(json.dumps(graph), {}).run([x])
     assert found.dtype == torch.float16
     assert torch.equal(found, x * 1.5)
+
+
+def test_activations_use_the_same_memory_again() -> None:
+    """And nothing else does: tensors of the caller come and go beside it."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
+    x = torch.randn(1, 3, 64, 64)
+    bundle = capture(module, (x,))
+    model = _C.InferModel(to_text(bundle.graph).decode(), bundle.weights)
+    _C.infer_empty_arena()
+    assert _C.infer_arena_bytes() == 0
+    first = model.run([x])
+    kept = _C.infer_arena_bytes()
+    assert kept >= first[0].nbytes
+    model.run([x])
+    assert _C.infer_arena_bytes() == kept
+    for size in (8192, 1 << 20):
+        torch.empty(size).fill_(1)
+    assert _C.infer_arena_bytes() == kept
+    _C.infer_empty_arena()
+    assert _C.infer_arena_bytes() == 0
+    assert torch.equal(model.run([x])[0], first[0])

@@ -20,6 +20,7 @@
 #include "atoll/infer/run/division_json.h"
 #include "atoll/infer/run/loopback.h"
 #include "atoll/plan/operator_policies.h"
+#include "atoll/pytorch/aten/arena.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
@@ -208,6 +209,8 @@ void bind_infer_run(py::module_& module) {
             return translated([&] { return model.steps(division); });
           },
           py::arg("division"), Released());
+  module.def("infer_arena_bytes", &arena_bytes);
+  module.def("infer_empty_arena", &empty_arena, Released());
   module.def(
       "plan_division",
       [](const std::string& graph, int input, int dim, const std::string& policy, const std::string& options) {
