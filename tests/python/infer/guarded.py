@@ -102,7 +102,7 @@ def _answer(request: dict[str, Any], areas: list[tuple[int, int]]) -> dict[str, 
     try:
         result = operator(*arguments[:first], **named)
     except Exception as error:
-        if "to Tensor" in str(error):  # a number in a tensor's place, which Python passes to few operators
+        if "Expected a value of type" in str(error):  # it does not fit the schema, by which nobody then calls it
             return {"skipped": True}
         return {"error": str(error)[:300], "kind": type(error).__name__}
     outputs = list(result) if isinstance(result, list | tuple) else [result]
