@@ -11,9 +11,9 @@ from one_node import Call
 from operator_calls import FAMILIES, sizes
 
 aten = torch.ops.aten
-SAME = ("acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal rsqrt sigmoid "
-        "sin sinh sqrt tan tanh silu mish hardswish hardsigmoid relu6 selu log_sigmoid frac abs ceil floor neg relu round "
-        "sign square trunc isnan isinf isfinite logical_not alias detach lift_fresh_copy")  # fmt: skip
+SAME = ("acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal rsqrt "
+        "sigmoid sin sinh sqrt tan tanh silu mish hardswish hardsigmoid relu6 selu log_sigmoid frac abs ceil floor neg "
+        "relu round sign square trunc isnan isinf isfinite logical_not alias detach lift_fresh_copy")  # fmt: skip
 NUMBERED = {"leaky_relu": 1, "celu": 1, "hardshrink": 1, "softshrink": 1, "hardtanh": 2, "softplus": 2, "threshold": 2,
             "elu": 3}  # fmt: skip
 

@@ -24,7 +24,7 @@ from operator_calls import FAMILIES
 REFUSED = torch.distributed.DistNetworkError
 LIMITS = json.dumps({"node_bytes": 64 << 20, "operations": 1e9})
 DOCS = Path(__file__).parents[3] / "docs"
-# A wrong index is an error of the call, which the process survives.
+# A wrong index is an error of the call, which the process survives; so is a type that this device does not compute in.
 BY_INDEX = {"aten::index.Tensor", "aten::index_select", "aten::gather", "aten::embedding"}
 
 
@@ -116,7 +116,8 @@ def check_mutations(seed: int, rounds: int) -> int:
                 request = {**sample, "front": dice.random() < 0.3, "wild": dice.random() < 0.2, "seed": seed}
                 answer = guarded.call(request)
                 index = name_of(sample) in BY_INDEX and answer.get("kind") in ("IndexError", "RuntimeError")
-                if answer.get("outputs") != made and not index and not answer.get("skipped"):
+                harmless = index or answer.get("skipped") or answer.get("kind") == "NotImplementedError"
+                if answer.get("outputs") != made and not harmless:
                     faults.append(f"{json.dumps(request)} gives {answer}, admitted as {made}")
     finally:
         guarded.stop()
@@ -178,7 +179,6 @@ def test_calls_that_kernels_did_not_survive_are_refused(
         _C.infer_admit_node(graph_of(sample), 0)
 
 
-
 def test_types_are_promoted_as_torch_does() -> None:
     names = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
     kinds: list[Any] = [*((name, shape) for name in names for shape in ([2], [])), True, 3, 1.5]
@@ -221,7 +221,7 @@ def test_the_table_of_operators_is_the_list() -> None:
         f"aten::{name}" + (f".{overload}" if overload else "")
         for line in table.splitlines()
         if line.startswith("| `")
-        for name, overloads in [re.findall(r"`([^`]*)`", line)[:2]]
+        for name, overloads in [re.findall(r"`([^`]*)`", line)]
         for overload in (part.strip() for part in overloads.replace("-", "").split(","))
     }
     assert sorted(written) == _C.infer_admitted_operators()

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <utility>
 
 #include "atoll/infer/safety/validators.h"
@@ -36,7 +37,7 @@ Made softshrink(const CallView& view) {
 
 // (self, alpha)
 Made celu(const CallView& view) {
-  view.require(view.real(1) != 0, "its alpha is 0");
+  view.require(std::abs(view.real(1)) >= 1e-4, "its alpha is too close to 0, by which it divides");
   return unary(view, {kFloats, Result::kSame, 1});
 }
 
