@@ -7,10 +7,22 @@
 #include <vector>
 
 namespace atl::infer {
+namespace {
+
+// So small that the receiver can tell the rate from the time between a message's frames.
+constexpr std::size_t kFrameBytes = std::size_t{1} << 15;
+static_assert(kFrameBytes <= wire::kMaxDataBytes);
+
+}  // namespace
 
 LinkExchange::LinkExchange(const Graph& graph, const Operators& operators, FrameSender& sender, Arrivals& arrivals,
                            Rate rate, wire::Codec lossy)
-    : graph_(graph), operators_(operators), sender_(sender), arrivals_(arrivals), rate_(std::move(rate)), lossy_(lossy) {}
+    : graph_(graph),
+      operators_(operators),
+      sender_(sender),
+      arrivals_(arrivals),
+      rate_(std::move(rate)),
+      lossy_(lossy) {}
 
 void LinkExchange::begin(std::uint64_t inference) {
   inference_ = inference;
@@ -37,7 +49,7 @@ void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
   header.message_bytes = static_cast<std::uint32_t>(bytes.bytes.size());
   sent_bytes_ += bytes.bytes.size();
   do {  // a message without bytes is one frame
-    const std::size_t size = std::min(bytes.bytes.size() - header.offset, wire::kMaxDataBytes);
+    const std::size_t size = std::min(bytes.bytes.size() - header.offset, kFrameBytes);
     header.payload_bytes = static_cast<std::uint32_t>(size);
     sender_.send(header, {bytes.bytes.subspan(header.offset, size), bytes.owner});
     header.offset += size;

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kRatios = 128;
 constexpr double kLeastMargin = 5e-4;
 constexpr double kUnknownShare = 0.1;
+constexpr double kNotKnown = -1;
+constexpr int kBetweenPasses = 16;  // steps that compute
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -94,19 +96,20 @@ class Holding {
 
 Guard::Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot) {
   Holding holding(graph, operators, lowered);
-  rest_.assign(robot.steps.size() + 1, 0);
-  std::size_t since = 0;  // steps whose rest is not known yet begin here
-  const auto know = [&](std::size_t steps_done) {
-    const double rest = holding.rest();
-    for (; since <= steps_done; ++since) rest_[since] = rest;
-  };
+  rest_.assign(robot.steps.size() + 1, kNotKnown);
+  int computed = 0;
   for (std::size_t i = 0; i < robot.steps.size(); ++i) {
     const Step& step = robot.steps[i];
     step_.push_back(holding.seconds_of(step));
-    if (step.kind == Step::Kind::kCompute || step.kind == Step::Kind::kReceive) know(i);
+    const bool computes = step.kind == Step::Kind::kCompute;
+    if (step.kind == Step::Kind::kReceive || (computes && computed++ % kBetweenPasses == 0)) rest_[i] = holding.rest();
     holding.apply(step);
   }
-  know(robot.steps.size());
+  rest_.back() = holding.rest();
+  // Whoever has not done a step can do it alone; who has not freed a tensor has more.
+  for (std::size_t i = robot.steps.size(); i-- > 0;) {
+    if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
+  }
 }
 
 double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }

@@ -15,15 +15,16 @@ namespace atl::infer {
 /// What a robot still has to compute alone, at every step of its program of a division: until when it may go on with the
 /// program and yet finish alone in time. Pure.
 ///
-/// Each value is one pass backwards over the operators, as rest_of goes; there is one for each step that computes or waits.
-/// A chain of 600 operators takes about 20 ms when the robot computes all of them, and one pass when it computes none.
+/// Where the program waits, and at every 16th step that computes, a pass backwards over the operators tells, as rest_of goes;
+/// between those the steps that are not done add up, which is never less. 600 operators take about 10 ms when the robot
+/// computes in all of them, and 0.1 ms when it computes in none.
 class Guard {
  public:
   /// `lowered` is operator_graph(graph, operators, ...) with the robot's costs. Nothing is kept of the arguments.
   Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot);
 
   std::size_t steps() const noexcept { return step_.size(); }
-  /// Seconds of rest_of() after so many steps.
+  /// Seconds of rest_of() after so many steps, or a little more.
   double rest_seconds(std::size_t steps_done) const { return rest_.at(steps_done); }
   /// Seconds that the step computes.
   double step_seconds(std::size_t step) const { return step_.at(step); }
