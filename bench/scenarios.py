@@ -14,6 +14,7 @@ import library
 import online
 import parity
 import shares
+import split_fleet
 import startup
 import throttled
 from results import Scenario
@@ -34,4 +35,5 @@ SCENARIOS: dict[str, Scenario] = {
     "online": online,
     "parity": parity,
     "breakeven": breakeven,
+    "split_fleet": split_fleet,
 }
