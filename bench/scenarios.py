@@ -15,6 +15,7 @@ import online
 import parity
 import shares
 import split_papers
+import split_fleet
 import startup
 import throttled
 from results import Scenario
@@ -36,4 +37,5 @@ SCENARIOS: dict[str, Scenario] = {
     "parity": parity,
     "breakeven": breakeven,
     "split_papers": split_papers,
+    "split_fleet": split_fleet,
 }

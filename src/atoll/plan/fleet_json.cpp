@@ -38,7 +38,7 @@ LinkCost read_link(const Json& value) {
 }
 
 // Robots with the same model over the same link.
-void read_robots(const Json& value, Request& request) {
+void read_robots(const Json& value, const TableOptions& table, Request& request) {
   Fields fields(value, "robots");
   std::optional<std::int64_t> input_bytes;
   if (fields.has("input_bytes")) input_bytes = fields.integer("input_bytes");
@@ -53,7 +53,7 @@ void read_robots(const Json& value, Request& request) {
   const std::int64_t count = fields.integer("count", 1);
   if (count < 1) refuse("robots have \"count\": " + std::to_string(count) + ": give at least 1");
   fields.done();
-  robot.candidates = make_table(profile.graph, robot.link, robot.power).plans;
+  robot.candidates = make_table(profile.graph, robot.link, robot.power, table).plans;
   robot.graph = std::make_shared<const OperatorGraph>(std::move(profile.graph));
   for (std::int64_t i = 0; i < count; ++i) {
     request.robots.push_back(robot);
@@ -65,7 +65,10 @@ Request read(const std::string& text) {
   const Json root = parse_json(text, "a request about several robots");
   Fields fields(root, "the request");
   Request request;
-  for (const Json& each : fields.list("robots")) read_robots(each, request);
+  TableOptions table;
+  table.search_seconds = fields.number("search_seconds", table.search_seconds);
+  require_amount("\"search_seconds\"", table.search_seconds);
+  for (const Json& each : fields.list("robots")) read_robots(each, table, request);
   if (request.robots.empty()) refuse("the request has no robots: give at least one");
   request.shared.airtime = fields.number("airtime", request.shared.airtime);
   request.shared.turns = static_cast<int>(fields.integer("turns", request.shared.turns));

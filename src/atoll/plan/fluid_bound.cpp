@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace atl::plan {
 namespace {
@@ -126,10 +127,16 @@ void FluidBounds::look_at_rows() {
       } else {
         const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);
         needs_any.resize(needed.size(), 0);
+        Region run;  // of rows that touch: one entry for many
         for (std::size_t row = 0; row < needed.size(); ++row) {
-          if (is_wanted(wanted, row)) from.add(needed[row], rows);
-          if (!needed[row].is_empty()) needs_any[row] = 1;
+          if (needed[row].is_empty()) continue;
+          needs_any[row] = 1;
+          if (!is_wanted(wanted, row)) continue;
+          const bool does_touch = run.begin <= needed[row].begin && needed[row].begin <= run.end;
+          if (!does_touch) from.add(std::exchange(run, needed[row]), rows);
+          run.end = std::max(run.end, needed[row].end);
         }
+        from.add(run, rows);
         spared_[i][k] = most_spared(needed, rows);
         is_proportional_ = is_proportional_ && spared_[i][k] == 0;
       }
