@@ -48,7 +48,7 @@ void ServerContext::retry_waiting() {
 
 struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
-      : options(checked(std::move(given))), hashing("atoll-hash"), loop("atoll-serve"), context(options, loop, hashing) {
+      : options(checked(std::move(given))), context(options, loop, hashing), loop("atoll-serve"), hashing("atoll-hash") {
     loop.run_and_wait([this] {
       listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
       address = listener->address();
@@ -89,12 +89,12 @@ struct Server::Impl : public transport::StreamListener::Owner {
   }
 
   const ServerOptions options;
-  Loop hashing;
-  Loop loop;
   ServerContext context;
   std::list<std::unique_ptr<Connection>> connections;
   std::unique_ptr<transport::StreamListener> listener;
   std::string address;
+  Loop loop;     // ends before what its tasks use
+  Loop hashing;  // posts to the other one
 };
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // atoll_infer_worker DEVICE THREADS BYTES: serves the model of one client over descriptor 3; descriptor 4 is its file of
 // weights. Started by infer/serve.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -20,12 +22,21 @@ namespace {
 constexpr int kSocket = 3;
 constexpr int kWeights = 4;
 
+// Libraries look at the processor when they are first used, which the sandbox would not let them do.
+void warm_up(const std::string& device) {
+  const c10::InferenceMode inference;
+  const at::Tensor image = at::ones({1, 4, 8, 8}, at::TensorOptions().device(c10::Device(device)));
+  const at::Tensor rows = at::conv2d(image, at::ones({4, 4, 3, 3}, image.options())).flatten(1);
+  at::linear(rows, at::ones({2, rows.size(1)}, image.options())).cpu();
+}
+
 int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
   const pid_t server = ::getppid();
   ::close_range(kWeights + 1, ~0U, 0);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
   auto runner = atl::pytorch::make_operator_runner(device);
+  warm_up(device);
   atl::infer::WorkerOptions options;
   options.enter_sandbox = [&] {
     atl::infer::safety::SandboxOptions sandbox;
