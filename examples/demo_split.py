@@ -7,6 +7,7 @@ alone, with everything sent to the server, and as Atoll divides it, and that the
 is killed, and an answer comes all the same. Ends with 1 if anything is not as it must be."""
 
 import argparse
+import copy
 import os
 import signal
 import subprocess
@@ -96,10 +97,8 @@ def is_the_models(answer: torch.Tensor, exact: torch.Tensor, alone: torch.Tensor
 def run() -> tuple[list[dict[str, Any]], list[str]]:
     """What was measured, and what is not as it must be."""
     net, image = model()
-    with torch.inference_mode():
-        alone = net(image)
-        exact = net.double()(image)
-    net.float()
+    with torch.no_grad():
+        alone, exact = net(image), copy.deepcopy(net).double()(image)
     rows, failures = [], []
     link = Trace(1.0, [LINK_MBIT * 1e6 / 8])
     with tempfile.TemporaryDirectory() as folder:

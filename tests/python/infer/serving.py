@@ -35,7 +35,8 @@ class Serve:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        self.lines += [line.rstrip() for line in self.process.stdout]
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
 
     @property
     def output(self) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll serve`: what it prints, and what wrong calls are told."""
 
+import os
 import re
 import signal
 import socket
@@ -51,7 +52,7 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
 )
 def test_wrong_calls(tmp_path: Path, arguments: list[str], message: str) -> None:
     command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "key"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"COLUMNS": "250"}, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
 
@@ -60,7 +61,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         command = [*ATOLL, "serve", "--listen", f"127.0.0.1:{port}", "--key-file", str(tmp_path / "key")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"COLUMNS": "250"}, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
     assert done.returncode == 2
     assert str(port) in done.stderr
 
@@ -70,6 +71,6 @@ def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     key.write_text("0123456789abcdef0123456789abcdef")
     key.chmod(0o644)
     command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(key)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"COLUMNS": "250"}, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
     assert done.returncode == 2
     assert "chmod 600" in done.stderr

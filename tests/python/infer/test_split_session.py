@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A robot and a server as users run them: `atoll serve` and sessions, over real processes and sockets."""
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,8 @@ def session_of(net: nn.Module, server: Serve, **options: Any) -> atoll.infer.Ses
 
 
 def check(net: nn.Module, session: atoll.infer.Session, seed: int) -> None:
-    with torch.inference_mode():
-        expected, exact = net(image(seed)), net.double()(image(seed))
-        net.float()
+    with torch.no_grad():
+        expected, exact = net(image(seed)), copy.deepcopy(net).double()(image(seed))
     found = session(image(seed))
     assert found.keys() == expected.keys()
     for name, value in found.items():

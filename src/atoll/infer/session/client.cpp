@@ -29,9 +29,12 @@ void Client::start() {
   connector_ = std::thread([this] { connect_for_ever(); });
 }
 
-Client::~Client() {
+Client::~Client() { stop(); }
+
+void Client::stop() {
   {
     const std::lock_guard lock(mutex_);
+    if (std::exchange(is_stopped_, true)) return;
     phase_ = Phase::kClosing;
     changed_.notify_all();
   }

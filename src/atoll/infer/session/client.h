@@ -43,9 +43,10 @@ class Client final : public FrameSender, private ServerLink::Owner {
 
   /// Error(kInvalidArgument) for an address that is none. The owner is borrowed. Nothing happens until start().
   Client(ClientOptions options, ModelFiles files, Owner& owner);
-  /// Says goodbye. No call of the owner comes after it. Takes up to `connect_timeout` while it connects.
   ~Client() override;
   void start();
+  /// Says goodbye. No call of the owner comes after it. Takes up to `connect_timeout` while it connects. Again does nothing.
+  void stop();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -83,6 +84,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::kWanted;
+  bool is_stopped_ = false;
   bool begins_anew_ = true;  // the pauses do
   LinkStatus status_;
   Clock::time_point used_{};

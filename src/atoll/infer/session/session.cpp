@@ -70,7 +70,7 @@ class Session::Impl final : private Client::Owner {
     const std::lock_guard turn(turn_);
     if (!client_) return;
     divisions_->stop();
-    client_.reset();
+    client_->stop();  // its calls of this object use it
   }
 
   const Graph& graph() const noexcept { return model_.graph(); }
