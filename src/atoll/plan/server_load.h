@@ -16,8 +16,8 @@ struct ServerLoad {
   double turn_seconds = 0;  ///< for which one of them computes in a turn, mean
   double messages = 0;      ///< of others on the radio at a time, mean; 0 where they do not share it
   int sessions = 0;         ///< others that may change their plans
-  std::optional<double>
-      waited;  ///< seconds that the session's last inferences waited for turns, mean, if it used the server
+  /// Seconds that the session's last inferences waited for turns, mean, if it used the server.
+  std::optional<double> waited = {};
 };
 
 /// The seconds that one turn will be waited for: what the turns at work still take, as if one were looked at at a
