@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// modelled_worker DEVICE THREADS BYTES: serves a modelled graph as infer/serve wants it. DEVICE says how: a number is the speed (0:
+// modelled_worker DEVICE THREADS BYTES SECONDS: serves a modelled graph as infer/serve wants it. DEVICE says how: a number is the speed (0:
 // layers take no time); "crash" dies in the first inference, "babble" sends what does not parse, "spin" computes for
 // ever, "slow-start" never gets ready.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -55,7 +56,7 @@ class Misbehaving : public ModelledRunner {
 int main(int, char** words) {
   const std::string device = words[1];
   atl::infer::WorkerOptions options;
-  options.profile_seconds = 0.01;
+  options.profile_seconds = std::min(0.01, std::stod(words[4]));
   options.admits_everything = true;
   std::shared_ptr<ModelledRunner> runner;
   const bool is_speed = device.find_first_not_of("0123456789.") == std::string::npos;

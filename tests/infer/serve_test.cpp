@@ -57,7 +57,9 @@ TEST_F(ServeTest, ASecondRobotNeedNotSendTheModel) {
   upload(*first, model);
   auto second = client();
   second->send(model.open(9));
-  EXPECT_EQ(second->expect<wire::Ready>().model, 9u);
+  const auto ready = second->expect<wire::Ready>();
+  EXPECT_EQ(ready.model, 9u);
+  EXPECT_EQ(ready.whole.size(), model.graph.nodes.size());  // timed once, too
   EXPECT_EQ(server_->counts().workers, 2u);
 }
 

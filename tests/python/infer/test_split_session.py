@@ -82,9 +82,10 @@ def test_answers_are_the_models(net: Net, server: Serve, policy: str) -> None:
             assert session.last.origin == "local"
 
 
-def test_random_plans(net: Net, server: Serve) -> None:
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 20), marks=pytest.mark.verify)], ids=["5", "20"])
+def test_random_plans(net: Net, server: Serve, seeds: range) -> None:
     origins = set()
-    for seed in range(20):
+    for seed in seeds:
         with session_of(net, server, policy="random", seed=seed) as session:
             assert session.wait_until_ready(READY_S), session.report()
             check(net, session, seed)

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <set>
 
 #include "atoll/core/loop.h"
 #include "atoll/infer/serve/model_cache.h"
 #include "atoll/infer/serve/server.h"
 #include "atoll/infer/serve/turns.h"
+#include "atoll/infer/wire/messages.h"
 
 namespace atl::infer {
 
@@ -25,6 +27,7 @@ struct ServerContext {
   ServerCounts counts;
   bool is_draining = false;
   std::set<ServedModel*> with_worker;
+  std::map<ModelHash, wire::Ready> profiles;  ///< of models that have been timed
   std::deque<ServedModel*> waiting;  ///< for an upload of the same model, or for a worker
 
   /// Something has become free: each that waits tries again, in order.

@@ -47,7 +47,7 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   actions.inherit(high_socket.get(), kSocketThere);
   actions.inherit(high_weights.get(), kWeightsThere);
   std::vector<std::string> words{command.program, command.device, std::to_string(command.threads),
-                                 std::to_string(command.memory_bytes)};
+                                 std::to_string(command.memory_bytes), std::to_string(command.profile_seconds)};
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

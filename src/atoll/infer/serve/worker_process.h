@@ -21,6 +21,7 @@ struct WorkerCommand {
   std::string device = "cpu";
   int threads = 1;
   std::uint64_t memory_bytes = 0;  ///< of address space beyond what it has at its start; 0: no limit
+  double profile_seconds = 1;      ///< for timing the model's operators; 0: their times are known
 };
 
 /// A worker process as the server sees it. All on the loop thread.

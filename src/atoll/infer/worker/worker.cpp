@@ -137,15 +137,17 @@ class Worker {
     loaded_.emplace(std::move(graph), WeightFile(weights_.get()).tensors(), runner_);
     const SplitDim split = usual_split(loaded_->graph());
     const Operators& operators = operators_for(split.input_tensor, split.dim);
-    const Profile profile = measure_profile(*loaded_, operators, options_.profile_seconds);
     wire::Ready ready;
     ready.model = model_;
     ready.device = runner_->device();
     ready.input_tensor = split.input_tensor;
     ready.dim = split.dim;
-    ready.fixed = profile.fixed;
-    ready.per_row = profile.per_row;
-    ready.whole = profile.whole;
+    if (options_.profile_seconds > 0) {
+      Profile profile = measure_profile(*loaded_, operators, options_.profile_seconds);
+      ready.fixed = std::move(profile.fixed);
+      ready.per_row = std::move(profile.per_row);
+      ready.whole = std::move(profile.whole);
+    }
     sender_.send(ready);
     if (options_.on_ready) options_.on_ready();
     return true;

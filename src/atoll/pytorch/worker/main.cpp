@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// atoll_infer_worker DEVICE THREADS BYTES: serves the model of one client over descriptor 3; descriptor 4 is its file of
+// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client over descriptor 3; descriptor 4 is its file of
 // weights. Started by infer/serve.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -30,7 +30,7 @@ void warm_up(const std::string& device) {
   at::linear(rows, at::ones({2, rows.size(1)}, image.options())).cpu();
 }
 
-int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
+int serve(const std::string& device, int threads, std::int64_t memory_bytes, double profile_seconds) {
   const pid_t server = ::getppid();
   ::close_range(kWeights + 1, ~0U, 0);
   at::set_num_threads(threads);
@@ -38,6 +38,7 @@ int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
   auto runner = atl::pytorch::make_operator_runner(device);
   warm_up(device);
   atl::infer::WorkerOptions options;
+  options.profile_seconds = profile_seconds;
   options.enter_sandbox = [&] {
     atl::infer::safety::SandboxOptions sandbox;
     sandbox.parent = server;
@@ -51,12 +52,12 @@ int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
 }  // namespace
 
 int main(int count, char** words) {
-  if (count != 4) {
+  if (count != 5) {
     std::fputs("atoll_infer_worker is started by `atoll serve`, not by hand\n", stderr);
     return 2;
   }
   try {
-    return serve(words[1], std::stoi(words[2]), std::stoll(words[3]));
+    return serve(words[1], std::stoi(words[2]), std::stoll(words[3]), std::stod(words[4]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());
     return 1;
