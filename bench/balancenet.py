@@ -57,10 +57,10 @@ CONTENDERS = (
 
 def measure(settings: Settings) -> dict[str, Any]:
     fraction = settings.fraction or FRACTION
-    steps = 4 if settings.quick else max(2 * AVERAGED, round(UPDATES * fraction))
+    steps = _steps(settings)
     models = (MODELS[0],) if settings.quick else MODELS
     layouts = {"4:1:1:1": LAYOUTS["4:1:1:1"]} if settings.quick else LAYOUTS
-    rows = [row for model in models for layout in layouts for row in _measure(settings, model, layout, steps)]
+    rows = [row for model in models for layout in layouts for row in _measure(settings, model, layout)]
     document = {"rows": rows, "steps": steps, "fraction": fraction, "baseline": _baseline(settings)}
     settings.output.mkdir(parents=True, exist_ok=True)
     for layout in layouts:
@@ -68,28 +68,49 @@ def measure(settings: Settings) -> dict[str, Any]:
     return document
 
 
+def _steps(settings: Settings) -> int:
+    return 4 if settings.quick else max(2 * AVERAGED, round(UPDATES * (settings.fraction or FRACTION)))
+
+
 def _baseline(settings: Settings) -> int:
     return 4 if settings.quick else BASELINE
 
 
-def _measure(settings: Settings, model: Model, layout: str, steps: int) -> list[dict[str, Any]]:
-    faster = 20.0 if settings.quick else 1.0
-    speeds = [model.speed * faster * part for part in LAYOUTS[layout]]
-    every = 2 if settings.quick else AVERAGED
+def _measure(settings: Settings, model: Model, layout: str) -> list[dict[str, Any]]:
+    waiting = list(CONTENDERS[-3:] if settings.quick else CONTENDERS)
     rows = []
-    with TorchRanks(uneven.places([uneven.Device("gpu", speed) for speed in speeds]), ["atoll"]) as ranks:
-        for contender in CONTENDERS[-3:] if settings.quick else CONTENDERS:
-            batch = _baseline(settings) * (1 if contender.form == "literal" else len(speeds))
-            run = uneven.Run(
-                model.name, data=model.data, batch=batch, steps=steps, policy=contender.policy, form=contender.form,
-                interval=every if contender.is_live else 0, rate=model.rate, tests=list(range(every, steps + 1, every)),
-            )  # fmt: skip
-            row = uneven.train(ranks, run)
-            found = uneven.seconds_to(row, ACCURACY[model.data])
-            rows.append({"model": model.name, "layout": layout, "contender": contender.title, "to_accuracy_s": found,
-                         "averages_s": averages(row["steps_s"], every), **row})  # fmt: skip
-            say(f"{model.name}, {layout}, {contender.title}: {row['step']['median'] * 1e3:.1f} ms")
+    while waiting:  # a contender that ends its ranks leaves new ones to the others
+        with TorchRanks(uneven.places(_devices(settings, model, layout)), ["atoll"]) as ranks:
+            while waiting:
+                row = _row(settings, ranks, model, layout, waiting.pop(0))
+                rows.append(row)
+                if "failed" in row:
+                    break
     return rows
+
+
+def _devices(settings: Settings, model: Model, layout: str) -> list[uneven.Device]:
+    faster = 20.0 if settings.quick else 1.0
+    return [uneven.Device("gpu", model.speed * faster * part) for part in LAYOUTS[layout]]
+
+
+def _row(settings: Settings, ranks: TorchRanks, model: Model, layout: str, contender: Contender) -> dict[str, Any]:
+    every = 2 if settings.quick else AVERAGED
+    steps = _steps(settings)
+    batch = _baseline(settings) * (1 if contender.form == "literal" else len(LAYOUTS[layout]))
+    run = uneven.Run(
+        model.name, data=model.data, batch=batch, steps=steps, policy=contender.policy, form=contender.form,
+        interval=every if contender.is_live else 0, rate=model.rate, tests=list(range(every, steps + 1, every)),
+    )  # fmt: skip
+    row = {"model": model.name, "layout": layout, "contender": contender.title}
+    try:
+        trained = uneven.train(ranks, run)
+    except RuntimeError as error:
+        say(f"{model.name}, {layout}, {contender.title}: failed: {error}")
+        return {**row, "failed": str(error)}
+    say(f"{model.name}, {layout}, {contender.title}: {trained['step']['median'] * 1e3:.1f} ms")
+    found = uneven.seconds_to(trained, ACCURACY[model.data])
+    return {**row, "to_accuracy_s": found, "averages_s": averages(trained["steps_s"], every), **trained}
 
 
 def averages(seconds: list[float], every: int) -> list[float]:
@@ -105,7 +126,11 @@ def mean_update(row: dict[str, Any]) -> dict[str, float]:
 
 def over_others(rows: list[dict[str, Any]], model: str, layout: str) -> float | None:
     """minmax's samples per second by the best of all other policies."""
-    found = {row["contender"]: row for row in rows if (row["model"], row["layout"]) == (model, layout)}
+    found = {
+        row["contender"]: row
+        for row in rows
+        if (row["model"], row["layout"]) == (model, layout) and "failed" not in row
+    }
     if any(row["late"] for row in found.values()) or "minmax" not in found or len(found) < 2:
         return None
     others = [row["samples_per_s"] for name, row in found.items() if name != "minmax"]
@@ -119,7 +144,7 @@ def work_done(row: dict[str, Any], baseline: int) -> float:
 
 def _plot(rows: list[dict[str, Any]], layout: str) -> str:
     groups: dict[str, dict[str, float]] = {}
-    for row in uneven.counted(rows):
+    for row in uneven.counted([row for row in rows if "failed" not in row]):
         if row["layout"] == layout:
             groups.setdefault(row["model"], {})[row["contender"]] = row["samples_per_s"]
     return plots.bars(f"Samples per second, devices {layout}", "samples/s", groups)
@@ -143,10 +168,15 @@ def report(document: dict[str, Any]) -> str:
              "to accuracy, s", "the paper's ms"],
             [_cells(row, baseline) for row in rows if row["layout"] == layout],
         )  # fmt: skip
+    for row in rows:
+        if "failed" in row:
+            text += f"\n{row['contender']} failed on {row['model']}, devices {row['layout']}: {row['failed']}\n"
     return text + f"\nAccuracies: {', '.join(f'{value:.0%} of {name}' for name, value in ACCURACY.items())}.\n"
 
 
 def _cells(row: dict[str, Any], baseline: int) -> list[str]:
+    if "failed" in row:
+        return [row["model"], row["contender"], "failed", *[""] * 8]
     update = mean_update(row)
     contender = next(one for one in CONTENDERS if one.title == row["contender"])
     theirs = THEIRS.get(row["model"], (None,) * 3)[contender.theirs] if contender.theirs >= 0 else None

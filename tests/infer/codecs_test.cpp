@@ -64,7 +64,8 @@ TEST(Codecs, LosslessOnesGiveBackTheSameBits) {
         for (const Codec codec : kLossless) {
           const Packed packed = pack(codec, type, bytes);
           EXPECT_TRUE(packed.codec == Codec::kRaw ? packed.bytes.empty() : packed.bytes.size() < bytes.size());
-          ASSERT_EQ(there_and_back(codec, type, bytes), bytes) << to_string(codec) << " " << elements << " " << distinct;
+          ASSERT_EQ(there_and_back(codec, type, bytes), bytes)
+              << to_string(codec) << " " << elements << " " << distinct;
         }
       }
     }
@@ -75,7 +76,9 @@ TEST(Codecs, NoElementsAreSentAsTheyAre) {
   for (const Tensor& type : {row(Dtype::kFloat32, 0), Tensor{Dtype::kFloat32, {2, 0, 3, 4}}}) {
     for (int codec = 0; codec < 6; ++codec) {
       EXPECT_EQ(pack(static_cast<Codec>(codec), type, {}), Packed{});
-      if (codec > 0) EXPECT_NE(refused(static_cast<Codec>(codec), type, {}), "");
+      if (codec > 0) {
+        EXPECT_NE(refused(static_cast<Codec>(codec), type, {}), "");
+      }
     }
     EXPECT_EQ(refused(Codec::kRaw, type, {}), "");
     EXPECT_NE(refused(Codec::kRaw, type, ByteVector(1)), "");
@@ -143,7 +146,8 @@ TEST(Codecs, MalformedBitsAreRefused) {
   }
   // Place 3 of 3; a bit behind the last of 3 elements.
   const ByteVector three{std::byte{3}, std::byte{10}, std::byte{11}, std::byte{12}, std::byte{0b100100}};
-  EXPECT_EQ(unpacked(Codec::kBits, row(Dtype::kUint8, 3), three), (ByteVector{std::byte{10}, std::byte{11}, std::byte{12}}));
+  EXPECT_EQ(unpacked(Codec::kBits, row(Dtype::kUint8, 3), three),
+            (ByteVector{std::byte{10}, std::byte{11}, std::byte{12}}));
   ByteVector other = three;
   other.back() = std::byte{0b110100};
   EXPECT_NE(refused(Codec::kBits, row(Dtype::kUint8, 3), other).find("place 3 of 3"), std::string::npos);
@@ -171,7 +175,8 @@ TEST(Codecs, MalformedZstdIsRefused) {
   for (std::size_t length = 0; length < good.size(); ++length) {
     ASSERT_NE(refused(Codec::kZstd, type, std::span(good).first(length)), "") << length;
   }
-  EXPECT_NE(refused(Codec::kZstd, row(Dtype::kUint8, 2999), good).find("3000 bytes instead of 2999"), std::string::npos);
+  EXPECT_NE(refused(Codec::kZstd, row(Dtype::kUint8, 2999), good).find("3000 bytes instead of 2999"),
+            std::string::npos);
   EXPECT_NE(refused(Codec::kZstd, row(Dtype::kUint8, 3001), good), "");
   const auto with = [&](const ByteVector& front, const ByteVector& back) {
     ByteVector both = front;
@@ -245,7 +250,8 @@ TEST(Codecs, MutatedMessagesAreRefusedOrRead) {
     for (int dtype = 0; dtype < 10; ++dtype) {
       const Tensor type{static_cast<Dtype>(dtype), {5, 4, 3}};
       const ByteVector bytes = few_valued(dice, size_of(type.dtype), 60, 3);
-      ByteVector seed{static_cast<std::byte>(codec), static_cast<std::byte>(dtype), std::byte{5}, std::byte{4}, std::byte{3}};
+      ByteVector seed{static_cast<std::byte>(codec), static_cast<std::byte>(dtype), std::byte{5}, std::byte{4},
+                      std::byte{3}};
       const Packed packed = codec < 6 ? pack(static_cast<Codec>(codec), type, bytes) : Packed{};
       const ByteVector& rest = packed.codec == Codec::kRaw ? bytes : packed.bytes;
       seed.insert(seed.end(), rest.begin(), rest.end());

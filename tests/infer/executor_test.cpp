@@ -96,9 +96,8 @@ TEST(Executor, StopsAnywhere) {
     const Divided divided(dice, all);
     const LoadedModel other = other_side(all);
     Loopback link;
-    std::thread server([&] {
-      Inference(other, divided.operators).run(program(all, divided, Side::kServer), link.server());
-    });
+    std::thread server(
+        [&] { Inference(other, divided.operators).run(program(all, divided, Side::kServer), link.server()); });
     Recorded recorded(&link.robot());
     const Program whole = program(all, divided, Side::kRobot);
     Inference first(*all.model, divided.operators);
@@ -213,12 +212,18 @@ TEST(Executor, LooksAtWhatOperatorsMake) {
   Inference inference(model, operators);
   inference.set_input(small.image, small.input());
   EXPECT_EQ(failure(ErrorKind::kInvalidArgument,
-                    [&] { inference.run({{{Step::Kind::kCompute, 0, {0, 1}}}}, no_exchange()); }),
+                    [&] {
+                      inference.run({{{Step::Kind::kCompute, 0, {0, 1}}}}, no_exchange());
+                    }),
             "node 0 (aten::conv1d) has made float32[1, 1, 6], not float64[1, 1, 6]");
 }
 
 TEST(Executor, NobodyExchangesNothing) {
-  EXPECT_NE(failure(ErrorKind::kInternal, [] { no_exchange().send(3, {0, 1}, {}); }).find("tensor 3"),
+  EXPECT_NE(failure(ErrorKind::kInternal,
+                    [] {
+                      no_exchange().send(3, {0, 1}, {});
+                    })
+                .find("tensor 3"),
             std::string::npos);
   EXPECT_NE(failure(ErrorKind::kInternal, [] { no_exchange().receive(3, {0, 1}, Deadline::never()); }), "");
 }

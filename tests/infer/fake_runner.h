@@ -136,7 +136,9 @@ class FakeRunner : public OperatorRunner {
     const auto* value = std::get_if<std::int64_t>(&node.args.at(argument));
     return value == nullptr ? fallback : *value;
   }
-  static std::int64_t first(const Node& node, std::size_t argument) { return std::get<Ints>(node.args.at(argument))[0]; }
+  static std::int64_t first(const Node& node, std::size_t argument) {
+    return std::get<Ints>(node.args.at(argument))[0];
+  }
 
   static std::vector<Value> made_by(const Node& node, std::span<const Value> operands) {
     const Plain& self = plain(operands.front());
@@ -155,8 +157,7 @@ class FakeRunner : public OperatorRunner {
       std::vector<Value> parts;
       const std::int64_t rows = self.shape.at(static_cast<std::size_t>(integer(node, 2)));
       for (std::int64_t at = 0; at < rows; at += integer(node, 1)) {
-        parts.push_back(
-            picked(self, integer(node, 2), counted_rows(at, std::min(rows, at + integer(node, 1)))));
+        parts.push_back(picked(self, integer(node, 2), counted_rows(at, std::min(rows, at + integer(node, 1)))));
       }
       return parts;
     }

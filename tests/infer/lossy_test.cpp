@@ -11,8 +11,8 @@
 namespace atl::infer::wire {
 namespace {
 
-using test::ByteVector;
 using test::bytes_of_values;
+using test::ByteVector;
 using test::Dice;
 using test::refused;
 using test::row;
@@ -70,8 +70,9 @@ TEST(Half, OthersBecomeTheNearest) {
   for (int i = 0; i < 200'000; ++i) {
     const auto bits = static_cast<std::uint32_t>(dice.integer(0, 0x7f7fffff));
     // Half of them near the range of float16.
-    const float value = i % 2 == 0 ? std::bit_cast<float>(bits)
-                                   : std::ldexp(static_cast<float>(dice.real(0.5, 1)), static_cast<int>(dice.integer(-27, 17)));
+    const float value =
+        i % 2 == 0 ? std::bit_cast<float>(bits)
+                   : std::ldexp(static_cast<float>(dice.real(0.5, 1)), static_cast<int>(dice.integer(-27, 17)));
     ASSERT_EQ(half_of(value), nearest_half(value)) << value;
     ASSERT_EQ(half_of(-value), nearest_half(value) | 0x8000) << value;
   }
@@ -159,17 +160,15 @@ void expect_within_half_a_step(const Tensor& type, const std::vector<F>& values)
 
 TEST(Int8, EveryElementIsWithinHalfAStep) {
   Dice dice(2);
-  const std::vector<Tensor> types{{Dtype::kFloat32, {50}},
-                                  {Dtype::kFloat32, {7, 9}},
-                                  {Dtype::kFloat32, {2, 3, 41}},
-                                  {Dtype::kFloat32, {1, 5, 3, 7}},
-                                  {Dtype::kFloat32, {3, 1, 2, 3, 4}},
-                                  {Dtype::kFloat64, {2, 4, 5, 3}},
-                                  {Dtype::kFloat64, {33}}};
+  const std::vector<Tensor> types{
+      {Dtype::kFloat32, {50}},         {Dtype::kFloat32, {7, 9}},          {Dtype::kFloat32, {2, 3, 41}},
+      {Dtype::kFloat32, {1, 5, 3, 7}}, {Dtype::kFloat32, {3, 1, 2, 3, 4}}, {Dtype::kFloat64, {2, 4, 5, 3}},
+      {Dtype::kFloat64, {33}}};
   for (const Tensor& type : types) {
     for (const double scale : {1.0, 1e-20, 1e30}) {
       std::vector<double> values;
-      for (std::int64_t i = 0; i < type.elements(); ++i) values.push_back(dice.real(-scale, scale) * (i % 3 == 0 ? 0.01 : 1));
+      for (std::int64_t i = 0; i < type.elements(); ++i)
+        values.push_back(dice.real(-scale, scale) * (i % 3 == 0 ? 0.01 : 1));
       if (type.dtype == Dtype::kFloat64) {
         expect_within_half_a_step(type, values);
       } else {

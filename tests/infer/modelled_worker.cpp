@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/infer/worker/worker.h"
 #include "tests/support/modelled_runner.h"
@@ -68,5 +69,9 @@ int main(int, char** words) {
   if (device == "slow-start") {
     for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
-  return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), runner, options);
+  try {
+    return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), runner, options);
+  } catch (const atl::Error&) {
+    return 1;
+  }
 }

@@ -30,8 +30,8 @@ struct Small {
     Builder builder;
     image = builder.input({1, 2, 10});
     const int weight = builder.weight({3, 2, 3});
-    conv = builder.call("aten::conv1d", {TensorId{image}, TensorId{weight}, {}, Ints{1}, Ints{1}, Ints{1}, 1},
-                        {1, 3, 10});
+    conv =
+        builder.call("aten::conv1d", {TensorId{image}, TensorId{weight}, {}, Ints{1}, Ints{1}, Ints{1}, 1}, {1, 3, 10});
     mean = builder.call("aten::mean.dim", {TensorId{conv}, Ints{2}, true, {}}, {1, 3, 1});
     builder.output(mean);
     graph = builder.graph();
@@ -48,42 +48,40 @@ const plan::Share kInput{{0, 10}, kNone};
 TEST(Program, OfOneSide) {
   const Small small;
   const std::vector<plan::Share> local{kInput, {{0, 10}, kNone}, {{0, 1}, kNone}};
-  EXPECT_EQ(small.program(local, 3, Side::kRobot).steps,
-            (std::vector<Step>{{Kind::kCompute, 0, {0, 10}}, {Kind::kCompute, 1, {0, 1}}, {Kind::kFree, small.conv, {}}}));
+  EXPECT_EQ(
+      small.program(local, 3, Side::kRobot).steps,
+      (std::vector<Step>{{Kind::kCompute, 0, {0, 10}}, {Kind::kCompute, 1, {0, 1}}, {Kind::kFree, small.conv, {}}}));
   EXPECT_TRUE(small.program(local, 3, Side::kServer).steps.empty());
 
   const std::vector<plan::Share> offload{kInput, {kNone, {0, 10}}, {kNone, {0, 1}}};
   EXPECT_EQ(small.program(offload, 1, Side::kRobot).steps,
             (std::vector<Step>{{Kind::kSend, small.image, {0, 10}}, {Kind::kReceive, small.mean, {0, 1}}}));
-  EXPECT_EQ(small.program(offload, 1, Side::kServer).steps,
-            (std::vector<Step>{{Kind::kReceive, small.image, {0, 10}},
-                               {Kind::kCompute, 0, {0, 10}},
-                               {Kind::kFree, small.image, {}},
-                               {Kind::kCompute, 1, {0, 1}},
-                               {Kind::kFree, small.conv, {}},
-                               {Kind::kSend, small.mean, {0, 1}},
-                               {Kind::kFree, small.mean, {}}}));
+  EXPECT_EQ(small.program(offload, 1, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 10}},
+                                                                               {Kind::kCompute, 0, {0, 10}},
+                                                                               {Kind::kFree, small.image, {}},
+                                                                               {Kind::kCompute, 1, {0, 1}},
+                                                                               {Kind::kFree, small.conv, {}},
+                                                                               {Kind::kSend, small.mean, {0, 1}},
+                                                                               {Kind::kFree, small.mean, {}}}));
 }
 
 // The server makes rows [0, 4) of the convolution from rows [0, 5) of the image; both halves of these come apart.
 TEST(Program, OfTwoSidesInChunks) {
   const Small small;
   const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{0, 1}, kNone}};
-  EXPECT_EQ(small.program(shares, 2, Side::kRobot).steps,
-            (std::vector<Step>{{Kind::kSend, small.image, {0, 2}},
-                               {Kind::kSend, small.image, {2, 5}},
-                               {Kind::kCompute, 0, {4, 10}},
-                               {Kind::kReceive, small.conv, {0, 4}},
-                               {Kind::kCompute, 1, {0, 1}},
-                               {Kind::kFree, small.conv, {}}}));
-  EXPECT_EQ(small.program(shares, 2, Side::kServer).steps,
-            (std::vector<Step>{{Kind::kReceive, small.image, {0, 2}},
-                               {Kind::kCompute, 0, {0, 1}},
-                               {Kind::kReceive, small.image, {2, 5}},
-                               {Kind::kCompute, 0, {1, 4}},
-                               {Kind::kFree, small.image, {}},
-                               {Kind::kSend, small.conv, {0, 4}},
-                               {Kind::kFree, small.conv, {}}}));
+  EXPECT_EQ(small.program(shares, 2, Side::kRobot).steps, (std::vector<Step>{{Kind::kSend, small.image, {0, 2}},
+                                                                             {Kind::kSend, small.image, {2, 5}},
+                                                                             {Kind::kCompute, 0, {4, 10}},
+                                                                             {Kind::kReceive, small.conv, {0, 4}},
+                                                                             {Kind::kCompute, 1, {0, 1}},
+                                                                             {Kind::kFree, small.conv, {}}}));
+  EXPECT_EQ(small.program(shares, 2, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 2}},
+                                                                              {Kind::kCompute, 0, {0, 1}},
+                                                                              {Kind::kReceive, small.image, {2, 5}},
+                                                                              {Kind::kCompute, 0, {1, 4}},
+                                                                              {Kind::kFree, small.image, {}},
+                                                                              {Kind::kSend, small.conv, {0, 4}},
+                                                                              {Kind::kFree, small.conv, {}}}));
 }
 
 TEST(Program, OfTheRest) {
@@ -92,17 +90,17 @@ TEST(Program, OfTheRest) {
   std::vector<std::vector<Region>> held(small.graph.tensors.size());
   held[at(small.image)] = {{0, 10}};
   held[at(small.conv)] = {{0, 3}, {7, 8}};
-  EXPECT_EQ(rest_of(small.graph, operators, held).steps,
-            (std::vector<Step>{{Kind::kCompute, 0, {3, 7}},
-                               {Kind::kCompute, 0, {8, 10}},
-                               {Kind::kCompute, 1, {0, 1}},
-                               {Kind::kFree, small.conv, {}}}));
+  EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kCompute, 0, {3, 7}},
+                                                                            {Kind::kCompute, 0, {8, 10}},
+                                                                            {Kind::kCompute, 1, {0, 1}},
+                                                                            {Kind::kFree, small.conv, {}}}));
   held[at(small.mean)] = {{0, 1}};
   EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kFree, small.conv, {}}}));
   held[at(small.mean)].clear();
   held[at(small.image)] = {{0, 3}};
-  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }).find("not wholly held"),
-            std::string::npos);
+  EXPECT_NE(
+      failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }).find("not wholly held"),
+      std::string::npos);
   held.pop_back();
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }), "");
 }
@@ -124,7 +122,10 @@ TEST(Program, RefusesWhatIsNoPlan) {
 class Holding {
  public:
   Holding(const Case& all, const Divided& divided, Side side)
-      : all_(all), divided_(divided), side_(side), steps_(program_of(all.graph, divided.operators, divided.division, side).steps),
+      : all_(all),
+        divided_(divided),
+        side_(side),
+        steps_(program_of(all.graph, divided.operators, divided.division, side).steps),
         held_(all.graph.tensors.size()) {
     if (side == Side::kRobot) {
       for (const int input : all.graph.inputs) hold(input, rows_of(all.graph, divided.operators, input));
@@ -258,7 +259,9 @@ TEST(Program, IsWhatTheTimelinePredicts) {
       ASSERT_EQ(computed, predicted) << i;
       const double promised = side == Side::kRobot ? timeline.up_bytes : timeline.down_bytes;
       ASSERT_LE(bytes, promised * (1 + 1e-9)) << i;
-      if (is_exact) ASSERT_NEAR(bytes, promised, 1e-9 * promised) << i;
+      if (is_exact) {
+        ASSERT_NEAR(bytes, promised, 1e-9 * promised) << i;
+      }
     }
   }
 }
@@ -293,8 +296,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   EXPECT_EQ(lowered.operators[1].robot.per_row, 0.5);
   EXPECT_EQ(lowered.operators[0].robot.seconds(6), 0);
   EXPECT_EQ(lowered.outputs, (std::vector<int>{3}));
-  EXPECT_NE(failure(ErrorKind::kInvalidArgument,
-                    [&] { operator_graph(builder.graph(), operators, NodeCosts(2), {}); }),
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { operator_graph(builder.graph(), operators, NodeCosts(2), {}); }),
             "");
 
   for (const auto& each : operators_of(builder.graph(), -1, -1).operators) EXPECT_EQ(each.rows, 1);

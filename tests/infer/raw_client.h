@@ -16,12 +16,14 @@
 #include "atoll/core/loop.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
+#include "atoll/transport/connect_tcp.h"
+#include "atoll/transport/connect_tcp.h"
 #include "atoll/transport/secure_stream.h"
 
 namespace atl::infer::test {
 
 /// One end of the protocol that says exactly what a test wants it to say.
-class RawClient : private transport::SecureStream::Owner {
+class RawClient : public transport::SecureStream::Owner {
  public:
   struct Received {
     wire::FrameHeader header;

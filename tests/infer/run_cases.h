@@ -77,9 +77,9 @@ class AnyGraph {
     const std::int64_t step = dice_.integer(1, 3);
     const bool to_end = dice_.chance(0.3);
     const std::int64_t end = to_end ? rows : dice_.integer(begin + 1, rows);
-    tensors_.push_back(builder_.call(
-        "aten::slice.Tensor", {TensorId{self}, 2, begin, to_end ? Argument{} : Argument{end}, step},
-        {1, shape(self)[1], (end - begin + step - 1) / step}));
+    tensors_.push_back(builder_.call("aten::slice.Tensor",
+                                     {TensorId{self}, 2, begin, to_end ? Argument{} : Argument{end}, step},
+                                     {1, shape(self)[1], (end - begin + step - 1) / step}));
   }
 
   // In halves of the channels, of which one may not be used; or of the rows, which is global.

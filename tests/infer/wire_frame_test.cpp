@@ -43,10 +43,18 @@ std::vector<Frame> every_kind() {
       {{.kind = FrameKind::kWeights, .id = UINT64_MAX, .offset = kMaxWeightBytes - 7, .payload_bytes = 7},
        random_bytes(dice, 7)},
       {{.kind = FrameKind::kTensor, .id = 5, .tensor = INT32_MAX, .rows_begin = 3, .rows_end = 3}, {}},
-      {{.kind = FrameKind::kTensor, .codec = Codec::kBitsZstd, .id = 5, .tensor = 1, .rows_begin = 0, .rows_end = INT32_MAX,
-        .message_bytes = UINT32_MAX, .offset = UINT32_MAX - 1, .payload_bytes = 1},
+      {{.kind = FrameKind::kTensor,
+        .codec = Codec::kBitsZstd,
+        .id = 5,
+        .tensor = 1,
+        .rows_begin = 0,
+        .rows_end = INT32_MAX,
+        .message_bytes = UINT32_MAX,
+        .offset = UINT32_MAX - 1,
+        .payload_bytes = 1},
        random_bytes(dice, 1)},
-      {{.kind = FrameKind::kProbe, .id = 9, .message_bytes = 90, .offset = 20, .payload_bytes = 70}, random_bytes(dice, 70)},
+      {{.kind = FrameKind::kProbe, .id = 9, .message_bytes = 90, .offset = 20, .payload_bytes = 70},
+       random_bytes(dice, 70)},
   };
 }
 
@@ -78,14 +86,20 @@ TEST(WireFrame, ComesOutAsItWentIn) {
 }
 
 TEST(WireFrame, HeaderIsAsDocumented) {
-  const Frame frame{{.kind = FrameKind::kTensor, .codec = Codec::kZstd, .id = 0x1112131415161718, .tensor = 0x21222324,
-                     .rows_begin = 0x31323334, .rows_end = 0x41424344, .message_bytes = 0x51525354,
-                     .offset = 0x0000000001626364, .payload_bytes = 2},
+  const Frame frame{{.kind = FrameKind::kTensor,
+                     .codec = Codec::kZstd,
+                     .id = 0x1112131415161718,
+                     .tensor = 0x21222324,
+                     .rows_begin = 0x31323334,
+                     .rows_end = 0x41424344,
+                     .message_bytes = 0x51525354,
+                     .offset = 0x0000000001626364,
+                     .payload_bytes = 2},
                     {std::byte{7}, std::byte{8}}};
   const ByteVector stream = bytes_of_frames({frame});
-  const std::vector<int> expected{'A', 'T', 'L', 'F', 1, 0, 3, 2, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
-                                  0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,
-                                  0x54, 0x53, 0x52, 0x51, 0x64, 0x63, 0x62, 0x01, 0, 0, 0, 0};
+  const std::vector<int> expected{'A',  'T',  'L',  'F',  1,    0,    3,    2,    0x18, 0x17, 0x16, 0x15, 0x14, 0x13,
+                                  0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,
+                                  0x54, 0x53, 0x52, 0x51, 0x64, 0x63, 0x62, 0x01, 0,    0,    0,    0};
   ASSERT_EQ(stream.size(), 58U);
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(static_cast<int>(stream[i]), expected[i]) << i;
   EXPECT_EQ(stream[48], std::byte{2});

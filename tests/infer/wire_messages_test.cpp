@@ -147,7 +147,7 @@ TEST(WireMessages, EncodeRefusesFieldsOutOfBounds) {
   EXPECT_NE(changed<Open>([](Open& m) { m.weight_bytes = kMaxWeightBytes + 1; }), "");
   EXPECT_NE(changed<Need>([](Need& m) { m.weights_from = kMaxWeightBytes + 1; }), "");
   EXPECT_NE(changed<GraphText>([](GraphText& m) { m.text.assign(kMaxGraphBytes + 1, 'x'); }), "");
-  EXPECT_NE(changed<Run>([](Run& m) { m.budget_us = kMaxMicroseconds + 1; }), "");
+  EXPECT_NE(changed<wire::Run>([](wire::Run& m) { m.budget_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.compute_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.waited_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.received_us = kMaxMicroseconds + 1; }), "");
@@ -166,13 +166,12 @@ TEST(WireMessages, NumbersOfModelsAndInferencesAreNotZero) {
     using T = decltype(type);
     return changed<T>([](T& m) { m.model = 0; });
   };
-  for (const std::string& text :
-       {without_model(Open{}), without_model(Need{}), without_model(GraphText{}), without_model(Queued{}),
-        without_model(Ready{}), without_model(Divide{}), without_model(Divided{}), without_model(Run{}),
-        without_model(Close{})}) {
+  for (const std::string& text : {without_model(Open{}), without_model(Need{}), without_model(GraphText{}),
+                                  without_model(Queued{}), without_model(Ready{}), without_model(Divide{}),
+                                  without_model(Divided{}), without_model(wire::Run{}), without_model(Close{})}) {
     EXPECT_NE(text.find("has model 0"), std::string::npos) << text;
   }
-  EXPECT_NE(changed<Run>([](Run& m) { m.inference = 0; }), "");
+  EXPECT_NE(changed<wire::Run>([](wire::Run& m) { m.inference = 0; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.inference = 0; }), "");
   EXPECT_NE(changed<Cancel>([](Cancel& m) { m.inference = 0; }), "");
   EXPECT_EQ(changed<Failed>([](Failed& m) { m.model = m.inference = 0; }), "") << "the connection";
@@ -212,7 +211,8 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
   };
   says(refused(built(fbs::Body::Hello, [&](auto& b) { return fbs::CreateHelloDirect(b, label.c_str(), ""); })),
        "the message Hello has software of 257 bytes; allowed: at most 256");
-  says(refused(built(fbs::Body::Welcome, [&](auto& b) { return fbs::CreateWelcomeDirect(b, "", "", 0, 0, 0, note.c_str()); })),
+  says(refused(built(fbs::Body::Welcome,
+                     [&](auto& b) { return fbs::CreateWelcomeDirect(b, "", "", 0, 0, 0, note.c_str()); })),
        "the message Welcome has note of 4097 bytes");
   says(refused(built(fbs::Body::Queued, [&](auto& b) { return fbs::CreateQueuedDirect(b, 1, 0, note.c_str()); })),
        "Queued has why");
@@ -233,12 +233,13 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
                      [&](auto& b) { return fbs::CreateReadyDirect(b, 1, "", &nan, &nan, &nan, -1, -1); })),
        "Ready has fixed nan");
   const std::vector<fbs::Share> shares{{0, 1, 5, 4}};
-  says(refused(built(fbs::Body::Divide,
-                     [&](auto& b) { return fbs::CreateDivideDirect(b, 1, 1, -1, -1, &shares, 1, 0); })),
+  says(refused(
+           built(fbs::Body::Divide, [&](auto& b) { return fbs::CreateDivideDirect(b, 1, 1, -1, -1, &shares, 1, 0); })),
        "Divide has shares of [5, 4)");
   const std::vector<fbs::Share> none;
-  says(refused(built(fbs::Body::Divide, [&](auto& b) { return fbs::CreateDivideDirect(b, 1, 1, -1, -1, &none, 1, 7); })),
-       "Divide has answer_codec 7");
+  says(
+      refused(built(fbs::Body::Divide, [&](auto& b) { return fbs::CreateDivideDirect(b, 1, 1, -1, -1, &none, 1, 7); })),
+      "Divide has answer_codec 7");
   const std::string text(kMaxGraphBytes + 1, 'x');
   says(refused(built(fbs::Body::GraphText, [&](auto& b) { return fbs::CreateGraphTextDirect(b, 1, text.c_str()); })),
        "GraphText has text");

@@ -94,11 +94,13 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
       least[chunk.input] = std::min(least.try_emplace(chunk.input, size).first->second, size);
       most[chunk.input] = std::max(most[chunk.input], size);
       for (const std::int64_t row : rows_in(chunk.rows)) {
-        if (!there[at(chunk.input)].empty()) ASSERT_GT(row, *there[at(chunk.input)].rbegin());
+        if (!there[at(chunk.input)].empty()) {
+          ASSERT_GT(row, *there[at(chunk.input)].rbegin());
+        }
         there[at(chunk.input)].insert(row);
       }
-      ASSERT_EQ(chunk.behind, rows_of(needs.lacks[at(chunk.input)]) -
-                                  static_cast<std::int64_t>(there[at(chunk.input)].size()));
+      ASSERT_EQ(chunk.behind,
+                rows_of(needs.lacks[at(chunk.input)]) - static_cast<std::int64_t>(there[at(chunk.input)].size()));
       const auto is_possible = [&](int index, Region made) {
         for (const Operand& operand : operator_at(graph, index).operands) {
           const Region rows = rows_needed(operand, made, operator_at(graph, operand.producer).rows);
@@ -117,7 +119,9 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
       for (const int index : stream.operators) {
         const Region share = shares[at(index)].server;
         const auto next = share.begin + static_cast<std::int64_t>(there[at(index)].size());
-        if (next < share.end) ASSERT_FALSE(is_possible(index, {share.begin, next + 1})) << i;
+        if (next < share.end) {
+          ASSERT_FALSE(is_possible(index, {share.begin, next + 1})) << i;
+        }
       }
     }
     for (const auto& [input, messages] : count) {
@@ -130,7 +134,9 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
       ASSERT_LT(index, stream.next);
       ++streamed;
     }
-    if (chunks == 1) ASSERT_TRUE(stream.operators.empty());
+    if (chunks == 1) {
+      ASSERT_TRUE(stream.operators.empty());
+    }
   }
   EXPECT_GT(streamed, 500);
 }

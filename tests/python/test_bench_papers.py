@@ -4,6 +4,7 @@
 import importlib
 import json
 import os
+import types
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -73,6 +74,39 @@ def test_balancenet_writes_its_page(tmp_path: Path) -> None:
     assert sum(live["batches"]) == sum(minmax["batches"]) == 16
     assert len(minmax["averages_s"]) == 2
     assert "## Devices 4:1:1:1" in page
+
+
+def test_a_contender_that_fails_leaves_the_others(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    balancenet = load("balancenet")
+    started = []
+
+    class Ranks:
+        def __init__(self, *_: Any) -> None:
+            started.append(self)
+
+        def __enter__(self) -> "Ranks":
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+    def train(_: Any, run: Any) -> dict[str, Any]:
+        if run.policy == "random":
+            raise RuntimeError("rank 0: ValueError: one sample")
+        steps = [1.0] * run.steps
+        return {"step": {"median": 1.0}, "steps_s": steps, "late": [], "batches": [4] * 4, "samples_per_s": 1.0,
+                "policy": run.policy, "compute": {"median": 1.0}, "apart": {"median": 0.0}}  # fmt: skip
+
+    monkeypatch.setattr(balancenet, "TorchRanks", Ranks)
+    monkeypatch.setattr(balancenet.uneven, "train", train)
+    monkeypatch.setattr(balancenet.uneven, "seconds_to", lambda *_: None)
+    settings = types.SimpleNamespace(quick=False, fraction=None)
+    rows = balancenet._measure(settings, balancenet.MODELS[0], "1:1:1:1")
+    assert [row["contender"] for row in rows] == [each.title for each in balancenet.CONTENDERS]
+    assert [row["contender"] for row in rows if "failed" in row] == ["random"]
+    assert len(started) == 2
+    page = balancenet.report({"rows": rows, "steps": 40, "fraction": 0.05, "baseline": 64})
+    assert "random failed on cnn, devices 1:1:1:1: rank 0: ValueError: one sample" in page
 
 
 @pytest.mark.verify
@@ -157,6 +191,8 @@ def test_balancenet_is_judged_by_samples_and_work(load: Any) -> None:
     assert balancenet.over_others(rows, "cnn", "1:1:1:1") == pytest.approx(0.98)
     rows[0]["late"] = [2]
     assert balancenet.over_others(rows, "cnn", "1:1:1:1") is None
+    rows[0] = {"model": "cnn", "layout": "1:1:1:1", "contender": "equal", "failed": "rank 0: ValueError: one sample"}
+    assert balancenet.over_others(rows, "cnn", "1:1:1:1") == pytest.approx(98 / 70)
     assert balancenet.work_done({"batches": [42, 42, 42, 42]}, 64) == pytest.approx(42 / 64)
     assert balancenet.averages([1.0, 3.0, 5.0, 7.0, 9.0], 2) == [2.0, 6.0]
 
@@ -249,3 +285,32 @@ def test_only_whole_steps_count(load: Any) -> None:
     row = {"accuracy": [[1, 0.5], [3, 0.9]], "steps_s": [1.0, 2.0, 3.0]}
     assert uneven.seconds_to(row, 0.8) == 6
     assert uneven.seconds_to(row, 0.95) is None
+
+
+@pytest.mark.verify
+def test_split_papers_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("split_papers", tmp_path)
+    assert [(case["profile"], case["encoding"]) for case in document["cases"]] == [
+        ("nsdi25_VGG19_BN", "as sent"), ("nsdi25_VGG19_BN", "compact")
+    ]  # fmt: skip
+    for case in document["cases"]:
+        for of in case["replays"].values():
+            assert of["bound"] <= of["cut"]
+            assert of["rows"]["auto, guarded"]["seconds"]["most"] <= case["guard_deadline"] * (1 + 1e-6)
+    assert "Simulated on published profiles" in page
+    assert "## Where the tables contradict themselves" in page
+    assert (tmp_path / "split-vgg19_bn-compact-cuts.svg").exists()
+
+
+def test_the_papers_gains_follow_from_their_tables(load: Any) -> None:
+    claims = load("split_claims")
+    rows = claims.read(BENCH.parent / "tests" / "data" / "intradp" / "paper_tables.csv")
+    spread = claims.gains(rows)
+    (vgg,) = (gain for gain in spread if (gain["paper"], gain["model"], gain["environment"]) == (
+        claims.INTRA, "VGG19", "indoors"))  # fmt: skip
+    assert vgg["fastest"] == "SPSO-GA"
+    assert vgg["latency"] == pytest.approx(1 - 54.62 / 69.08)
+    assert vgg["energy"] == pytest.approx(1 - 0.32 / 0.38)
+    found = list(claims.contradictions(rows, spread))
+    assert any("DenseNet, Intra-DP, indoors: Intra-DP is slower than local inference by 53%" in text for text in found)
+    assert any("DenseNet121, Intra-DP, indoors: a standard deviation of 850.7 ms" in text for text in found)

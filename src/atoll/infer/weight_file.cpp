@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -41,10 +40,10 @@ struct Mapping {
 }
 
 HostBytes map(int descriptor, const std::string& name) {
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) unavailable(name, errno);
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (!S_ISREG(status.st_mode) || size == 0) unavailable(name, EINVAL);
+  const off_t end = ::lseek(descriptor, 0, SEEK_END);  // where a sandbox allows no stat
+  if (end < 0) unavailable(name, errno);
+  const auto size = static_cast<std::size_t>(end);
+  if (size == 0) unavailable(name, EINVAL);
   void* const begin = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (begin == MAP_FAILED) unavailable(name, errno);
   return {{static_cast<const std::byte*>(begin), size}, std::make_shared<const Mapping>(begin, size)};

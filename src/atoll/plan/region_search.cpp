@@ -54,8 +54,10 @@ class Search {
     std::vector<int> stages;
     for (std::size_t t = 0; t < tensors_.size() && !is_over_; ++t) {
       const GridTensor& tensor = tensors_[t];
-      for (const std::int64_t cut : tensor.cuts) {
-        passages_[t].push_back(passages(graph_, chain_, tensor.stage, cut, stages));
+      passages_[t].assign(t + 1, std::vector<Passage>(tensor.cuts.size()));
+      for (std::size_t k = 0; k < tensor.cuts.size(); ++k) {
+        const std::vector<Passage> found = passages(graph_, chain_, tensor.stage, tensor.cuts[k], stages);
+        for (std::size_t from = 0; from <= t; ++from) passages_[t][from][k] = found[from];
       }
       labels_at_[t].resize(tensor.cuts.size() * tensor.cuts.size());
       up_.resize(tensor.cuts.size());
@@ -90,8 +92,9 @@ class Search {
  private:
   // Seconds on the link for what the sides lack at the beginning of each passage, -1 where that is nothing.
   void set_messages(const Label& label, std::size_t from, std::size_t to) {
-    for (std::size_t k = 0; k < passages_[to].size(); ++k) {
-      const Passage& passage = passages_[to][k][from];
+    const std::vector<Passage>& by_cut = passages_[to][from];
+    for (std::size_t k = 0; k < by_cut.size(); ++k) {
+      const Passage& passage = by_cut[k];
       up_[k] = down_[k] = -1;
       if (from == 0) {
         if (passage.input_messages > 0) up_[k] = passage.input_bytes / link_.up_bytes_per_second;
@@ -113,14 +116,15 @@ class Search {
     if (from > 0 && bound(label.clocks, label.meeting.stage) >= best_) return;
     const GridTensor& tensor = tensors_[to];
     set_messages(label, from, to);
+    const std::vector<Passage>& by_cut = passages_[to][from];
     // A streamed passage may have ended here only because nothing behind it can be computed by rows.
     const bool is_end_of_stream = from > 0 && chunks_ > 1 && label.before == 0 && tensors_[from - 1].is_by_row;
     for (std::size_t end = 0; end < tensor.cuts.size() && !is_over_; ++end) {
       if (!tensor.may_end[end]) continue;
-      const Passage& server = passages_[to][end][from];
+      const Passage& server = by_cut[end];
       for (std::size_t begin = 0; begin <= end; ++begin) {
         if (!tensor.may_begin[begin]) continue;
-        const Passage& robot = passages_[to][begin][from];
+        const Passage& robot = by_cut[begin];
         // With rows that suffice for the ways that do not stop here, so without a message, one of those is as good.
         if (from > 0 && !is_end_of_stream && server.server_makes <= label.meeting.server_end &&
             robot.robot_makes >= label.meeting.robot_begin) {
@@ -231,7 +235,7 @@ class Search {
   const std::vector<Price>& prices_;
   std::vector<GridTensor> tensors_;
   int chunks_;
-  // By tensor and cut: from the inputs, then from each tensor before.
+  // By tensor, then by where they come from: the inputs, then each tensor before; then by cut.
   std::vector<std::vector<std::vector<Passage>>> passages_;
   // By tensor: by the cut of the server times the number of cuts, plus that of the robot.
   std::vector<std::vector<std::vector<int>>> labels_at_;

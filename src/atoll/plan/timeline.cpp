@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <cmath>
 #include <utility>
 
 #include "atoll/plan/exchange.h"
@@ -25,6 +25,7 @@ struct Machine {
   double free = 0;
   double busy = 0;
   Needs needs{};
+  std::vector<double> begins{};    // by producer: when what lacks goes onto the link
   std::vector<double> arrivals{};  // by producer: of what lacks
   std::vector<double> finishes{};  // by operator
 };
@@ -32,20 +33,20 @@ struct Machine {
 // One way of the link, towards a machine.
 struct Way {
   Lane lane;
-  double rate;
   double bytes = 0;
+  double busy = 0;
   std::size_t sent = 0;                         // how many of `queue` are over
   std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
 };
 
 class Inference {
  public:
-  Inference(const OperatorGraph& graph, const LinkCost& link, std::span<const Share> shares)
+  Inference(const OperatorGraph& graph, const Channel& link, std::span<const Share> shares)
       : graph_(graph), link_(link), shares_(shares) {
-    check(link);
     std::array<Needs, 2> needs = needs_of(graph, shares);
     for (const std::size_t machine : {kRobot, kServer}) {
       machines_[machine].needs = std::move(needs[machine]);
+      machines_[machine].begins.assign(shares.size(), 0);
       machines_[machine].arrivals.assign(shares.size(), kUnknown);
       machines_[machine].finishes.assign(shares.size(), 0);
     }
@@ -91,21 +92,20 @@ class Inference {
     const auto [producer, ready] = way.queue[way.sent++];
     const double bytes = bytes_of(machine, producer);
     const double begin = std::max(ready, free);
-    free = begin + bytes / way.rate;
+    free = std::isfinite(begin) ? link_.end(way.lane, begin, bytes) : begin;
+    if (std::isfinite(begin)) way.busy += free - begin;
     way.bytes += bytes;
+    machines_[machine].begins[at(producer)] = begin;
     machines_[machine].arrivals[at(producer)] = free + link_.latency;
     timeline_.events.push_back({way.lane, producer, begin, free});
   }
 
   // Both machines wait, so nothing can still become ready before what is. False when nothing is.
   bool send_next() {
-    const auto ready = [&](std::size_t machine) {
-      const Way& way = ways_[machine];
-      return way.sent < way.queue.size() ? way.queue[way.sent].second : std::numeric_limits<double>::infinity();
-    };
-    const std::size_t machine = ready(kServer) <= ready(kRobot) ? kServer : kRobot;
-    if (ways_[machine].sent == ways_[machine].queue.size()) return false;
-    send(machine);
+    const auto has = [&](std::size_t machine) { return ways_[machine].sent < ways_[machine].queue.size(); };
+    const auto ready = [&](std::size_t machine) { return ways_[machine].queue[ways_[machine].sent].second; };
+    if (!has(kServer) && !has(kRobot)) return false;
+    send(has(kServer) && (!has(kRobot) || ready(kServer) <= ready(kRobot)) ? kServer : kRobot);
     return true;
   }
 
@@ -147,8 +147,10 @@ class Inference {
     while (server.awaited < awaits.size() && awaits[server.awaited].user < server.next) ++server.awaited;
     for (const Chunk& chunk : stream.chunks) {
       const auto rows = static_cast<double>(rows_of(lacks(kServer, chunk.input)));
-      const double behind = static_cast<double>(chunk.behind) / rows * bytes_of(kServer, chunk.input);
-      server.free = std::max(server.free, server.arrivals[at(chunk.input)] - behind / ways_[kServer].rate);
+      const double bytes = (rows - static_cast<double>(chunk.behind)) / rows * bytes_of(kServer, chunk.input);
+      const double begun = server.begins[at(chunk.input)];
+      const double there = std::isfinite(begun) ? link_.end(Lane::kUp, begun, bytes) : begun;
+      server.free = std::max(server.free, there + link_.latency);
       for (const OperatorRows& possible : chunk.possible) {
         const double begin = server.free;
         const double length = seconds(kServer, possible.index, possible.rows.size());
@@ -164,7 +166,7 @@ class Inference {
   }
 
   Timeline summed_up(const RobotPower& power) {
-    const Machine& robot = machines_[kRobot];
+    Machine& robot = machines_[kRobot];
     for (const int output : graph_.outputs) {
       timeline_.seconds = std::max({timeline_.seconds, robot.finishes[at(output)], robot.arrivals[at(output)]});
     }
@@ -175,24 +177,42 @@ class Inference {
     for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
       timeline_.rows_twice += seconds(kRobot, i, intersection(own(kRobot, i), own(kServer, i)).size());
     }
-    const double sending = timeline_.up_bytes / ways_[kServer].rate + timeline_.down_bytes / ways_[kRobot].rate;
-    timeline_.joules = power.compute_watts * robot.busy +
-                       power.idle_watts * std::max(0.0, timeline_.seconds - robot.busy) + power.radio_watts * sending;
+    timeline_.link_busy = ways_[kServer].busy + ways_[kRobot].busy;
+    timeline_.joules = joules(power, timeline_.seconds, robot.busy, timeline_.link_busy);
+    timeline_.received = std::move(robot.needs.lacks);
     return std::move(timeline_);
   }
 
   const OperatorGraph& graph_;
-  const LinkCost& link_;
+  const Channel& link_;
   std::span<const Share> shares_;
   Machine machines_[2] = {{Side::kRobot, Lane::kRobot}, {Side::kServer, Lane::kServer}};
-  Way ways_[2] = {{Lane::kDown, link_.down_bytes_per_second}, {Lane::kUp, link_.up_bytes_per_second}};
+  Way ways_[2] = {{Lane::kDown}, {Lane::kUp}};
   double link_free_[2] = {0, 0};
   Timeline timeline_;
 };
 
 }  // namespace
 
+Channel steady(const LinkCost& link) {
+  check(link);
+  return {[up = link.up_bytes_per_second, down = link.down_bytes_per_second](Lane way, double begin, double bytes) {
+            return begin + bytes / (way == Lane::kUp ? up : down);
+          },
+          link.latency, link.is_half_duplex};
+}
+
+double joules(const RobotPower& power, double seconds, double robot_busy, double link_busy) noexcept {
+  return power.compute_watts * robot_busy + power.idle_watts * std::max(0.0, seconds - robot_busy) +
+         power.radio_watts * link_busy;
+}
+
 Timeline simulate(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
+                  std::span<const Share> shares, int chunks) {
+  return simulate(graph, steady(link), power, shares, chunks);
+}
+
+Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPower& power,
                   std::span<const Share> shares, int chunks) {
   if (chunks < 1) refuse("an input is sent in " + std::to_string(chunks) + " chunks: give at least 1");
   return Inference(graph, link, shares).run(power, chunks);

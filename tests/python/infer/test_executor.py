@@ -4,7 +4,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class Ready:
         return _C.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
 
 
-@lru_cache(maxsize=None)
+@cache
 def ready(name: str, dtype: torch.dtype = torch.float64) -> Ready:
     if name in TRANSFORMERS:
         pytest.importorskip("transformers")
@@ -165,7 +165,7 @@ def test_errors_are_those_of_torch() -> None:
         _C.InferModel(case.graph, case.bundle.weights, "toaster")
     with pytest.raises(torch.distributed.DistBackendError, match="there is no device"):
         _C.InferModel(case.graph, case.bundle.weights, "cuda:77")
-    with pytest.raises(torch.distributed.DistNetworkError, match="the weight .* is missing"):
+    with pytest.raises(torch.distributed.DistNetworkError, match=r"the weight .* is missing"):
         _C.InferModel(case.graph, {})
     with pytest.raises(ValueError, match="0 inputs for a graph with 1"):
         case.model.run([])
@@ -206,10 +206,33 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
         "tensors": [{"dtype": "float16", "shape": [3]}, {"dtype": "float16", "shape": [3]}],
         "inputs": [0],
         "weights": [],
-        "nodes": [{"op": "aten::mul", "overload": "Tensor", "args": [{"tensor": 0}, 1.5], "outputs": [1], "list": False}],
+        "nodes": [
+            {"op": "aten::mul", "overload": "Tensor", "args": [{"tensor": 0}, 1.5], "outputs": [1], "list": False}
+        ],
         "outputs": [{"tensor": 1}],
     }
     x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float16)
     (found,) = _C.InferModel(json.dumps(graph), {}).run([x])
     assert found.dtype == torch.float16
     assert torch.equal(found, x * 1.5)
+
+
+def test_activations_use_the_same_memory_again() -> None:
+    """And nothing else does: tensors of the caller come and go beside it."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
+    x = torch.randn(1, 3, 64, 64)
+    bundle = capture(module, (x,))
+    model = _C.InferModel(to_text(bundle.graph).decode(), bundle.weights)
+    _C.infer_empty_arena()
+    assert _C.infer_arena_bytes() == 0
+    first = model.run([x])
+    kept = _C.infer_arena_bytes()
+    assert kept >= first[0].nbytes
+    model.run([x])
+    assert _C.infer_arena_bytes() == kept
+    for size in (8192, 1 << 20):
+        torch.empty(size).fill_(1)
+    assert _C.infer_arena_bytes() == kept
+    _C.infer_empty_arena()
+    assert _C.infer_arena_bytes() == 0
+    assert torch.equal(model.run([x])[0], first[0])

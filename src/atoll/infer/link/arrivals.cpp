@@ -41,21 +41,6 @@ struct Arrivals::Buffer {
   std::unique_ptr<std::byte[], Free> bytes;
 };
 
-struct Arrivals::Message {
-  Region rows;
-  Tensor type;
-  std::size_t most_bytes = 0;
-  std::shared_ptr<Buffer> packed{};
-  std::shared_ptr<Buffer> plain{};  // where packed bytes are unpacked to
-  wire::Codec codec = wire::Codec::kRaw;
-  std::size_t size = 0;
-  std::size_t there = 0;
-  std::size_t first_bytes = 0;
-  bool is_begun = false;
-  bool is_complete = false;
-  Clock::time_point begun{};
-};
-
 Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program& program) {
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::kReceive) continue;

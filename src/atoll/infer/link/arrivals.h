@@ -50,7 +50,20 @@ class Arrivals {
 
  private:
   struct Buffer;
-  struct Message;
+  struct Message {
+    Region rows{};
+    Tensor type{};
+    std::size_t most_bytes = 0;
+    std::shared_ptr<Buffer> packed{};
+    std::shared_ptr<Buffer> plain{};  // where packed bytes are unpacked to
+    wire::Codec codec = wire::Codec::kRaw;
+    std::size_t size = 0;
+    std::size_t there = 0;
+    std::size_t first_bytes = 0;
+    bool is_begun = false;
+    bool is_complete = false;
+    Clock::time_point begun{};
+  };
   using Key = std::pair<int, std::int64_t>;  // tensor, first row
 
   mutable std::mutex mutex_;

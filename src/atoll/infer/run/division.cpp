@@ -58,10 +58,9 @@ class Finding {
     for (const int output : outputs) found_.operator_of[at(output)] = place;
     const int dim = outputs.empty() ? -1 : found_.dims[at(outputs.front())];
     const std::int64_t rows = makes.empty() ? 1 : rows_of(makes.front(), dim);
-    const bool is_divided =
-        rows > 1 && std::all_of(makes.begin(), makes.end(), [&](int tensor) {
-          return found_.dims[at(tensor)] == dim && rows_of(tensor, dim) == rows;
-        });
+    const bool is_divided = rows > 1 && std::all_of(makes.begin(), makes.end(), [&](int tensor) {
+                              return found_.dims[at(tensor)] == dim && rows_of(tensor, dim) == rows;
+                            });
     if (!is_divided) {
       for (const int output : outputs) found_.dims[at(output)] = -1;
     }

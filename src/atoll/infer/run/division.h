@@ -13,14 +13,14 @@ namespace atl::infer {
 /// on an input; other nodes are constant, and each side computes them once. A plan has a share for each operator.
 struct Operators {
   struct Operator {
-    int node = -1;            ///< -1: an input
-    std::vector<int> makes;   ///< tensors: the input, or outputs of the node that are used
-    std::int64_t rows = 1;    ///< of each of `makes` along its dimension; 1: not divided
+    int node = -1;           ///< -1: an input
+    std::vector<int> makes;  ///< tensors: the input, or outputs of the node that are used
+    std::int64_t rows = 1;   ///< of each of `makes` along its dimension; 1: not divided
   };
   std::vector<Operator> operators;
-  std::vector<int> dims;           ///< by tensor, the dimension that is divided, or -1
-  std::vector<int> operator_of;    ///< by tensor, who makes it; -1: a weight or a constant
-  std::vector<int> constants;      ///< nodes that depend on no input, in order, as far as others use them
+  std::vector<int> dims;         ///< by tensor, the dimension that is divided, or -1
+  std::vector<int> operator_of;  ///< by tensor, who makes it; -1: a weight or a constant
+  std::vector<int> constants;    ///< nodes that depend on no input, in order, as far as others use them
 };
 
 /// The operators of a graph whose input `input_tensor` is divided along `dim` (choose_dims); -1, -1: nothing is divided, and

@@ -13,6 +13,7 @@ namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenQuestions{1};
+constexpr std::size_t kMostSlices = 50'000;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -78,6 +79,14 @@ LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& we
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) constants_[i].reset();
   }
+}
+
+const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
+  if (sliced_.size() > kMostSlices) sliced_.clear();  // plans come and go
+  const std::tuple key{node, dim, rows.begin, rows.end};
+  const auto found = sliced_.find(key);
+  if (found != sliced_.end()) return found->second;
+  return sliced_.emplace(key, slice(graph_, graph_.nodes.at(at(node)), dim, rows)).first->second;
 }
 
 void LoadedModel::compute_constant(int index) {
@@ -182,7 +191,7 @@ void Inference::compute(int index, Region rows) {
     for (const int tensor : tensors) operands.push_back(whole(tensor));
     made = model_.runner().run(model_.call(index), operands, {});
   } else {
-    const SlicedCall call = slice(graph, node, dim, rows);
+    const SlicedCall& call = model_.sliced(index, dim, rows);
     made = model_.runner().run(model_.call(index), operands_of(call), call.changes);
     kept = call.keep;
   }

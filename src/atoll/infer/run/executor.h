@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "atoll/core/deadline.h"
@@ -26,6 +27,8 @@ class LoadedModel {
   const Call& call(int node) const { return *calls_.at(static_cast<std::size_t>(node)); }
   /// Of a weight or a constant; null otherwise.
   const Value& constant(int tensor) const { return constants_.at(static_cast<std::size_t>(tensor)); }
+  /// slice(), remembered: the same parts are computed in every inference.
+  const SlicedCall& sliced(int node, int dim, Region rows) const;
 
  private:
   void compute_constant(int node);
@@ -34,6 +37,8 @@ class LoadedModel {
   std::shared_ptr<OperatorRunner> runner_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Value> constants_;
+  mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall>
+      sliced_;  // by node, dimension and rows
 };
 
 /// The other side, as one inference sees it.

@@ -26,18 +26,25 @@ bool holds(const std::vector<int>& tensors, int tensor) {
 class Steps {
  public:
   Steps(const Graph& graph, const Operators& operators)
-      : graph_(graph), operators_(operators), last_(graph.tensors.size(), kNever) {}
+      : graph_(graph),
+        operators_(operators),
+        last_(graph.tensors.size(), kNever),
+        comes_(graph.tensors.size(), false) {}
 
   void compute(int index, Region rows) {
     const Operators::Operator& each = operators_.operators[at(index)];
     steps_.push_back({Step::Kind::kCompute, each.node, rows});
     for (const int tensor : taken_by(graph_, operators_, index)) touch(tensor);
-    for (const int tensor : each.makes) touch(tensor);
+    for (const int tensor : each.makes) {
+      touch(tensor);
+      comes_[at(tensor)] = true;
+    }
   }
   void move(Step::Kind kind, int tensor, const std::vector<Region>& regions) {
     for (const Region rows : regions) {
       steps_.push_back({kind, tensor, rows});
       touch(tensor);
+      if (kind == Step::Kind::kReceive) comes_[at(tensor)] = true;
     }
   }
 
@@ -46,9 +53,8 @@ class Steps {
     std::vector<std::vector<int>> freed(steps_.size() + 1);  // after how many steps
     for (int tensor = 0; tensor < static_cast<int>(last_.size()); ++tensor) {
       const std::size_t last = last_[at(tensor)];
-      if (holds(kept, tensor)) continue;
-      if (last != kNever) freed[last + 1].push_back(tensor);
-      if (last == kNever && holds(here, tensor)) freed[0].push_back(tensor);
+      if (holds(kept, tensor) || !(comes_[at(tensor)] || holds(here, tensor))) continue;
+      freed[last == kNever ? 0 : last + 1].push_back(tensor);
     }
     Program program;
     for (std::size_t i = 0; i <= steps_.size(); ++i) {
@@ -67,6 +73,7 @@ class Steps {
   const Operators& operators_;
   std::vector<Step> steps_;
   std::vector<std::size_t> last_;  // by tensor, the last step that has to do with it
+  std::vector<bool> comes_;        // by tensor, whether steps make or receive it
 };
 
 // What the robot keeps to the end: outputs for the caller, inputs to compute anew what it misses when it stops.
@@ -96,9 +103,7 @@ class Writing {
     for (const Side each : {Side::kRobot, Side::kServer}) find_sent(each);
   }
 
-  Program written() {
-    return side_ == Side::kRobot ? of_robot() : of_server();
-  }
+  Program written() { return side_ == Side::kRobot ? of_robot() : of_server(); }
 
  private:
   const plan::Needs& needs(Side side) const { return needs_[static_cast<std::size_t>(side)]; }
@@ -198,7 +203,7 @@ class Writing {
   std::array<plan::Needs, 2> needs_;
   plan::Stream stream_;
   Steps steps_;
-  std::vector<bool> received_;                          // by tensor
+  std::vector<bool> received_;                         // by tensor
   std::array<std::vector<std::vector<int>>, 2> sent_;  // by receiver and producer: tensors
 };
 

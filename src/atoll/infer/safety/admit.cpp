@@ -137,6 +137,7 @@ std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<c
     args[change.argument] = change.value;
   }
   Made made = made_by(where, node, args, operands, limits);
+  if (node.outputs.empty()) return std::move(made.outputs);
   if (made.outputs.size() != node.outputs.size() || made.is_list != node.is_list) {
     refuse(where + ": it makes " + std::to_string(made.outputs.size()) + " tensors, the graph says " +
            std::to_string(node.outputs.size()));

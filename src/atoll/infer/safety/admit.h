@@ -17,7 +17,7 @@ namespace atl::infer::safety {
 
 /// The most that one client's graph may ask for.
 struct Limits {
-  std::int64_t node_bytes = std::int64_t{1} << 30;    ///< outputs of one node, and what its kernel needs beside them
+  std::int64_t node_bytes = std::int64_t{2} << 30;    ///< outputs of one node, and what its kernel needs beside them
   std::int64_t weight_bytes = std::int64_t{8} << 30;  ///< of all weights
   double operations = 1e13;                           ///< of one run, estimated: additions and multiplications
   std::int64_t nodes = 20'000;
@@ -29,7 +29,8 @@ struct Limits {
 void admit(const Graph& graph, const Limits& limits);
 
 /// What a call of the operator of `node` makes with operands of these types (in the order of operands_of) and with these
-/// arguments changed, as a SlicedCall asks for. Throws Error(kRefused) as `admit` does; kInvalidArgument if there are
+/// arguments changed, as a SlicedCall asks for; of the types and counts of dimensions that `graph` declares, unless `node`
+/// declares no outputs. Throws Error(kRefused) as `admit` does; kInvalidArgument if there are
 /// more or fewer operands or a change names no argument.
 std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<const Tensor> operands,
                                std::span<const Change> changes, const Limits& limits = {});

@@ -39,7 +39,8 @@ Change change_from(const Json& value) {
 
 Limits limits_from_json(const std::string& text) {
   Limits limits;
-  for (const auto& [key, value] : object_from(text, "the limits").items()) {
+  const Json object = object_from(text, "the limits");
+  for (const auto& [key, value] : object.items()) {
     if (!value.is_number() || value.get<double>() < 0) broken("the limit " + key + " is no number from 0 on");
     if (key == "node_bytes") {
       limits.node_bytes = value.get<std::int64_t>();

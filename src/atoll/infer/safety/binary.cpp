@@ -70,7 +70,7 @@ Made subtract(const CallView& view) {
 
 // Whole numbers are divided by a positive number alone: by 0, and the lowest one by -1, ends the process.
 Made divide_whole(const CallView& view, std::size_t more) {
-  const Made made = binary(view, {kNumbers, Result::kPromoted, false, more});
+  Made made = binary(view, {kNumbers, Result::kPromoted, false, more});
   const bool harmless = is_floating(made.outputs.front().dtype) || view.operand(1).is_number;
   view.require(harmless, "it divides whole numbers by a tensor");
   if (!is_floating(made.outputs.front().dtype)) {
@@ -91,7 +91,7 @@ Made divide_mode(const CallView& view) {
 
 // A whole base has a whole exponent of 0 or more.
 Made power(const CallView& view) {
-  const Made made = binary(view, {kNumbers});
+  Made made = binary(view, {kNumbers});
   if (is_floating(made.outputs.front().dtype)) {
     if (view.operand(1).is_number) view.require_fits(1, made.outputs.front().dtype);
     if (view.operand(0).is_number) view.require_fits(0, made.outputs.front().dtype);

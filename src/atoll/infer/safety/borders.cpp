@@ -21,7 +21,8 @@ Made padded(const CallView& view, std::int64_t least, MostOf most_of) {
     std::int64_t& rows = shape[shape.size() - 1 - i];
     const std::int64_t low = list[2 * i];
     const std::int64_t high = list[2 * i + 1];
-    view.require(rows + std::min<std::int64_t>(low, 0) + std::min<std::int64_t>(high, 0) >= 1, "it cuts all rows off");
+    view.require(rows + std::min<std::int64_t>(low, 0) + std::min<std::int64_t>(high, 0) >= 0,
+                 "it cuts more rows off than there are");
     view.require(low <= most_of(rows) && high <= most_of(rows), "it pads with more rows than there are to copy");
     rows += low + high;
   }
@@ -43,6 +44,7 @@ Made constant(const CallView& view) {
 Made copied(const CallView& view, std::size_t least_before, std::size_t most_before,
             std::int64_t (*most_of)(std::int64_t)) {
   const std::size_t rank = view.tensor(0, kFloats).shape.size();
+  view.require(view.tensor(0).elements() > 0, "it has no rows to copy");
   const std::size_t spatial = view.integers(1, 0, kMostRows).size() / 2;
   view.require(spatial >= 1 && spatial <= 3 && rank >= spatial + least_before && rank <= spatial + most_before,
                "its input has another count of dimensions");
@@ -74,8 +76,8 @@ Made border(const CallView& view, std::size_t spatial, std::int64_t (*most_of)(s
 }  // namespace
 
 void add_border_validators(Operators& operators) {
-  operators["aten::pad"] = {pad};
-  operators["aten::constant_pad_nd"] = {constant};
+  operators["aten::pad"] = {pad, true};
+  operators["aten::constant_pad_nd"] = {constant, true};
   for (std::size_t spatial = 1; spatial <= 3; ++spatial) {
     const std::string dims = std::to_string(spatial) + "d";
     operators["aten::reflection_pad" + dims] = {[=](const CallView& view) { return border(view, spatial, below); }};

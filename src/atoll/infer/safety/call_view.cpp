@@ -166,14 +166,9 @@ void CallView::require_fits(std::size_t argument, Dtype dtype) const {
 }
 
 Ints CallView::integers(std::size_t argument, std::int64_t low, std::int64_t high) const {
-  Ints values;
-  if (const auto* one = std::get_if<std::int64_t>(&at(argument))) {
-    values = {*one};
-  } else if (const auto* list = std::get_if<Ints>(&at(argument))) {
-    values = *list;
-  } else {
-    wrong(argument, "a list of integers");
-  }
+  const auto* list = std::get_if<Ints>(&at(argument));
+  if (list == nullptr) wrong(argument, "a list of integers");
+  Ints values = *list;
   const bool good =
       std::all_of(values.begin(), values.end(), [&](auto value) { return value >= low && value <= high; });
   if (!good) wrong(argument, "integers from " + std::to_string(low) + " to " + std::to_string(high));
@@ -182,8 +177,7 @@ Ints CallView::integers(std::size_t argument, std::int64_t low, std::int64_t hig
 
 Ints CallView::per_dim(std::size_t argument, std::size_t dims, std::int64_t low, std::int64_t high) const {
   Ints values = integers(argument, low, high);
-  if (values.size() == 1) values.resize(dims, values.front());
-  if (values.size() != dims) wrong(argument, "one integer, or one for each of " + std::to_string(dims) + " dimensions");
+  if (values.size() != dims) wrong(argument, "a list of " + std::to_string(dims) + ", one for each dimension");
   return values;
 }
 
@@ -238,6 +232,7 @@ int CallView::dim(std::size_t argument, std::size_t rank) const {
 
 std::vector<int> CallView::dims(std::size_t argument, std::size_t rank) const {
   std::vector<int> found;
+  if (std::holds_alternative<std::int64_t>(at(argument))) return {dim(argument, rank)};
   for (const std::int64_t dim : integers(argument, -kIntegerBound, kIntegerBound)) found.push_back(normal(dim, rank));
   if (std::set<int>(found.begin(), found.end()).size() != found.size())
     wrong(argument, "dimensions, each of them once");

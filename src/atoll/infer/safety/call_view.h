@@ -72,7 +72,7 @@ class CallView {
   /// A number that fits `dtype`, as PyTorch converts them with a check.
   void require_fits(std::size_t argument, Dtype dtype) const;
   Ints integers(std::size_t argument, std::int64_t low, std::int64_t high) const;
-  /// One for each of `dims` dimensions: a list of one serves all.
+  /// A list with one for each of `dims` dimensions.
   Ints per_dim(std::size_t argument, std::size_t dims, std::int64_t low, std::int64_t high) const;
   Floats floats(std::size_t argument) const;
   std::string text(std::size_t argument) const;
@@ -85,7 +85,7 @@ class CallView {
   /// The dimension that `dim` means, of `rank` ones: -1 is the last.
   int normal(std::int64_t dim, std::size_t rank) const;
   int dim(std::size_t argument, std::size_t rank) const;
-  /// Several, all different.
+  /// Several, all different; or one integer.
   std::vector<int> dims(std::size_t argument, std::size_t rank) const;
 
   /// `shape` if it has no negative size and not too many elements.

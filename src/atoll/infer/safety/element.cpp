@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <utility>
 
 #include "atoll/infer/safety/validators.h"
@@ -26,6 +27,18 @@ Made unary(const CallView& view, const Unary& rule) {
   const Tensor& self = view.tensor(0, rule.takes);
   for (std::size_t i = 1; i <= rule.numbers; ++i) view.require_fits(i, self.dtype);
   return with_copies(view, one(view, type_of(self.dtype, rule.result), self.shape));
+}
+
+// (self, lambda)
+Made softshrink(const CallView& view) {
+  view.require(view.real(1) >= 0, "its lambda is negative");
+  return unary(view, {kFloats, Result::kSame, 1});
+}
+
+// (self, alpha)
+Made celu(const CallView& view) {
+  view.require(std::abs(view.real(1)) >= 1e-4, "its alpha is too close to 0, by which it divides");
+  return unary(view, {kFloats, Result::kSame, 1});
 }
 
 // (self, approximate)
@@ -70,7 +83,6 @@ Made clone(const CallView& view) {
 
 Made contiguous(const CallView& view) {
   view.require_arguments(2);
-  const Tensor& self = view.tensor(0);
   view.require(!view.is_null(1), "it has no memory format");
   return clone(view);
 }
@@ -115,7 +127,7 @@ Made copy(const CallView& view) {
 // (self, p, train)
 Made dropout(const CallView& view) {
   view.require_arguments(3);
-  static_cast<void>(view.real(1));
+  view.require(view.real(1) >= 0 && view.real(1) <= 1, "its probability is none");
   view.require(!view.boolean(2), "it draws random numbers");
   return one(view, view.tensor(0).dtype, view.tensor(0).shape);
 }
@@ -152,8 +164,10 @@ void add_element_validators(Operators& operators) {
   for (const char* name : {"abs", "ceil", "floor", "neg", "relu", "round", "sign", "square", "trunc"}) {
     add(name, {kNumbers});
   }
-  for (const char* name : {"leaky_relu", "celu", "hardshrink", "softshrink"}) add(name, {kFloats, Result::kSame, 1});
+  for (const char* name : {"leaky_relu", "hardshrink"}) add(name, {kFloats, Result::kSame, 1});
   for (const char* name : {"hardtanh", "softplus", "threshold"}) add(name, {kFloats, Result::kSame, 2});
+  operators["aten::softshrink"] = {softshrink, true};
+  operators["aten::celu"] = {celu, true};
   add("elu", {kFloats, Result::kSame, 3});
   for (const char* name : {"isnan", "isinf", "isfinite", "logical_not"}) add(name, {kAny, Result::kBoolean});
   add("bitwise_not", {kWhole});

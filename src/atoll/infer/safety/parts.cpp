@@ -212,17 +212,26 @@ Made repeat_interleave(const CallView& view) {
   return with_copies(view, seen(view, view.tensor(0), std::move(shape)));
 }
 
-// (self, n, dim, prepend, append)
+// (self, n, dim, prepend, append): rows may be put before and behind first.
 Made differences(const CallView& view) {
   view.require_arguments(5);
-  Shape shape = view.tensor(0).shape;
+  const Tensor& self = view.tensor(0);
+  Shape shape = self.shape;
   const auto dim = static_cast<std::size_t>(view.dim(2, shape.size()));
+  for (const std::size_t argument : {std::size_t{3}, std::size_t{4}}) {
+    const Tensor* more = view.try_tensor(argument);
+    if (more == nullptr) continue;
+    view.require(more->dtype == self.dtype && more->shape.size() == shape.size(), "what it joins is of another type");
+    Shape joined = more->shape;
+    joined[dim] = self.shape[dim];
+    view.require(joined == self.shape, "what it joins does not fit");
+    shape[dim] += more->shape[dim];
+  }
   const std::int64_t times = view.integer(1, 1, 16);
   view.require(times < shape[dim], "it has too few rows");
-  view.require_null(3);
-  view.require_null(4);
   shape[dim] -= times;
-  Made made = with_copies(view, seen(view, view.tensor(0), std::move(shape)));
+  Made made = with_copies(view, seen(view, self, std::move(shape)));
+  made.workspace_bytes *= 2;
   made.operations *= static_cast<double>(times);
   return made;
 }

@@ -63,7 +63,13 @@ Made avg_pool(const CallView& view, std::size_t spatial) {
   view.require_arguments(spatial == 1 ? 6 : 7);
   static_cast<void>(view.boolean(5));
   if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMostRows));
-  return pool(view, spatial, false);
+  Made made = pool(view, spatial, false);
+  const Ints kernel = view.per_dim(1, spatial, 1, kMostStep);
+  const Shape& sizes = view.tensor(0).shape;
+  for (std::size_t i = 0; spatial == 3 && i < 3; ++i) {  // where padding does not count
+    view.require(sizes[sizes.size() - 3 + i] >= kernel[i], "its window is larger than its input");
+  }
+  return made;
 }
 
 // (self, output_size)

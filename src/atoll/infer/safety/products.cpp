@@ -83,7 +83,8 @@ Shape matrices(const CallView& view, std::size_t left_place, std::size_t rank) {
 // (self, mat2)
 Made plain(const CallView& view, std::size_t rank) {
   view.require_arguments(2);
-  return product(view, matrices(view, 0, rank), last(view.tensor(0)));
+  Shape shape = matrices(view, 0, rank);
+  return product(view, std::move(shape), last(view.tensor(0)));
 }
 
 // (self, left, right, beta, alpha)

@@ -129,7 +129,9 @@ Made running(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
   static_cast<void>(view.dim(1, self.shape.size()));
-  return with_copies(view, one(view, type_of(view, Result::kSum, view.try_dtype(2)), self.shape));
+  const Dtype dtype = type_of(view, Result::kSum, view.try_dtype(2));
+  view.require(dtype != Dtype::kBool, "it adds up in booleans");
+  return with_copies(view, one(view, dtype, self.shape));
 }
 
 // (self, dim, dtype)

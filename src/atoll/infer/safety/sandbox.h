@@ -20,13 +20,14 @@ struct SandboxOptions {
 };
 
 /// Takes from the calling process, all its threads and all that it will start what computing does not need. Call it when
-/// all libraries are loaded and all descriptors are there. It cannot be undone.
+/// all libraries are loaded, all descriptors are there and something has been computed: PyTorch looks at the processor in
+/// /proc and /sys at its first call, and is slower where it cannot. It cannot be undone.
 ///
 /// From then on the process may read, write, send and receive on the descriptors it has, and get further ones from
 /// messages on them; wait for them; map memory, or what its descriptors stand for; start threads, not processes; ask for
 /// time, random bytes and its own numbers; end. It is killed by its parent's death, dumps no core, gains no rights, and
-/// other processes of its user cannot look into it. Code that is made at run time can be executed once it is no longer
-/// writable: oneDNN computes like that. Starting a program, tracing, and reaching into the kernel kill the process;
+/// other processes of its user cannot look into it. Memory can be made executable, because oneDNN computes with
+/// code that it writes; nothing is mapped as code from the start. Starting a program, tracing, and reaching into the kernel kill the process;
 /// everything else (files, sockets, signals to others) fails with EPERM, which libraries take for a file that they may not
 /// read. The size of a file behind a descriptor is known from lseek: stat is among what fails.
 ///

@@ -15,7 +15,7 @@
 namespace atl::infer {
 
 /// One client of a server. On the server's loop.
-class Connection : private transport::SecureStream::Owner, private ServedModel::Client {
+class Connection : public transport::SecureStream::Owner, public ServedModel::Client {
  public:
   /// `on_over` is called once, behind everything else, when the connection may be destroyed.
   using OnOver = std::function<void(Connection&)>;

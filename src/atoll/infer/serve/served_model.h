@@ -12,7 +12,7 @@
 namespace atl::infer {
 
 /// One model of one client: its upload, its worker process, and the inference at hand. On the server's loop.
-class ServedModel : private WorkerProcess::Owner {
+class ServedModel : public WorkerProcess::Owner {
  public:
   /// The client's connection.
   class Client {

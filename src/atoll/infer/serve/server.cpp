@@ -13,6 +13,7 @@
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
+#include "atoll/transport/stream_listener.h"
 
 namespace atl::infer {
 namespace {
@@ -45,9 +46,9 @@ void ServerContext::retry_waiting() {
   for (ServedModel* model : now) model->retry();
 }
 
-struct Server::Impl : private transport::StreamListener::Owner {
+struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
-      : options(checked(std::move(given))), hashing("atoll-hash"), loop("atoll-serve"), context(options, loop, hashing) {
+      : options(checked(std::move(given))), context(options, loop, hashing), loop("atoll-serve"), hashing("atoll-hash") {
     loop.run_and_wait([this] {
       listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
       address = listener->address();
@@ -88,12 +89,12 @@ struct Server::Impl : private transport::StreamListener::Owner {
   }
 
   const ServerOptions options;
-  Loop hashing;
-  Loop loop;
   ServerContext context;
   std::list<std::unique_ptr<Connection>> connections;
   std::unique_ptr<transport::StreamListener> listener;
   std::string address;
+  Loop loop;     // ends before what its tasks use
+  Loop hashing;  // posts to the other one
 };
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

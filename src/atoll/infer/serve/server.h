@@ -7,7 +7,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/transport/secure_stream.h"
+#include "atoll/transport/credentials.h"
 
 namespace atl::infer {
 

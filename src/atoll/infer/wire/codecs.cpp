@@ -65,7 +65,8 @@ std::size_t zstd_content_bytes(Codec codec, Bytes packed) {
   if (packed.size() < kZstdMagic.size() || std::memcmp(packed.data(), kZstdMagic.data(), kZstdMagic.size()) != 0) {
     bad(codec, "it does not begin as zstd");
   }
-  if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size()) bad(codec, "it is not one zstd frame");
+  if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size())
+    bad(codec, "it is not one zstd frame");
   const unsigned long long size = ZSTD_getFrameContentSize(packed.data(), packed.size());
   if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR) bad(codec, "it does not say its size");
   return size;
@@ -76,8 +77,7 @@ void unpack_zstd(Codec codec, Bytes packed, std::span<std::byte> out) {
   if (size != out.size()) {
     bad(codec, "it holds " + std::to_string(size) + " bytes instead of " + std::to_string(out.size()));
   }
-  const std::size_t done =
-      ZSTD_decompressDCtx(&decompressor(), out.data(), out.size(), packed.data(), packed.size());
+  const std::size_t done = ZSTD_decompressDCtx(&decompressor(), out.data(), out.size(), packed.data(), packed.size());
   if (ZSTD_isError(done) != 0) bad(codec, ZSTD_getErrorName(done));
   if (done != out.size()) bad(codec, "it ends after " + std::to_string(done) + " bytes");
 }
@@ -86,7 +86,8 @@ void unpack_bits_zstd(std::size_t element_bytes, Bytes packed, std::span<std::by
   const std::size_t size = zstd_content_bytes(Codec::kBitsZstd, packed);
   const std::size_t most = most_few_values_bytes(element_bytes, out.size() / element_bytes);
   if (size > most) {
-    bad(Codec::kBitsZstd, "it holds " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are possible");
+    bad(Codec::kBitsZstd,
+        "it holds " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are possible");
   }
   std::vector<std::byte> few(size);
   unpack_zstd(Codec::kBitsZstd, packed, few);
@@ -95,8 +96,8 @@ void unpack_bits_zstd(std::size_t element_bytes, Bytes packed, std::span<std::by
 
 void require_size(const Tensor& type, std::size_t bytes) {
   if (static_cast<std::uint64_t>(type.bytes()) == bytes) return;
-  throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(type.bytes()) + " bytes are given " +
-                                               std::to_string(bytes) + " bytes");
+  throw Error(ErrorKind::kInvalidArgument,
+              "rows of " + std::to_string(type.bytes()) + " bytes are given " + std::to_string(bytes) + " bytes");
 }
 
 template <class F>
@@ -126,7 +127,8 @@ Loss loss_of(Bytes before, Bytes after) {
 Packed pack(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
   require_size(type, bytes.size());
   if (codec >= Codec::kJpeg) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("nothing packs as ") + to_string(codec) + ": choose half or int8");
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string("nothing packs as ") + to_string(codec) + ": choose half or int8");
   }
   const auto element_bytes = static_cast<std::size_t>(bytes_of(type.dtype));
   if (codec == Codec::kRaw || bytes.empty()) return {};

@@ -83,7 +83,8 @@ Packed CodecChooser::pack(const Tensor& type, std::span<const std::byte> bytes, 
 }
 
 void CodecChooser::probe(const Tensor& type, std::span<const std::byte> bytes, double budget_seconds) {
-  const double affordable = std::clamp(budget_seconds / probe_seconds_per_byte_, 0.0, static_cast<double>(kMostSampleBytes));
+  const double affordable =
+      std::clamp(budget_seconds / probe_seconds_per_byte_, 0.0, static_cast<double>(kMostSampleBytes));
   const auto most_bytes = static_cast<std::size_t>(affordable);
   if (most_bytes < std::min(kLeastSampleBytes, bytes.size())) return;
   const double begin = now_();

@@ -39,7 +39,8 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
   const char* name = name_of(header.kind);
   if (name == nullptr) return "a frame of the unknown kind " + std::to_string(static_cast<int>(header.kind));
   const std::string frame = std::string("a ") + name + " frame";
-  if (header.codec > Codec::kJpeg) return frame + " with the unknown codec " + std::to_string(static_cast<int>(header.codec));
+  if (header.codec > Codec::kJpeg)
+    return frame + " with the unknown codec " + std::to_string(static_cast<int>(header.codec));
 
   const bool is_control = header.kind == FrameKind::kControl;
   const bool has_rows = header.kind == FrameKind::kTensor;

@@ -15,8 +15,8 @@ namespace atl::infer::wire {
 
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 56;
-inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;  ///< a graph, mostly
-inline constexpr std::size_t kMaxDataBytes = std::size_t{1} << 18;      ///< of one frame; messages have many
+inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;    ///< a graph, mostly
+inline constexpr std::size_t kMaxDataBytes = std::size_t{1} << 18;        ///< of one frame; messages have many
 inline constexpr std::uint64_t kMaxWeightBytes = std::uint64_t{1} << 40;  ///< of a model's weight file
 
 enum class FrameKind : std::uint8_t {

@@ -130,7 +130,8 @@ class Checker {
   void divided(std::int32_t input_tensor, std::int32_t dim) const {
     between("input_tensor", input_tensor, -1, static_cast<std::int64_t>(kMaxTensors) - 1);
     between("dim", dim, -1, static_cast<std::int64_t>(kMaxDims) - 1);
-    if ((input_tensor < 0) != (dim < 0)) fail("dim", std::to_string(dim), "-1 for both input_tensor and dim, or for none");
+    if ((input_tensor < 0) != (dim < 0))
+      fail("dim", std::to_string(dim), "-1 for both input_tensor and dim, or for none");
   }
   void region(const Region& rows) const {
     if (rows.begin >= 0 && rows.begin <= rows.end && rows.end < kIntegerBound) return;

@@ -25,19 +25,19 @@ inline constexpr std::uint64_t kMaxMicroseconds = 1'000'000'000'000'000;  ///< o
 
 /// Client, first of all.
 struct Hello {
-  std::string software;  ///< "atoll 0.1.0"
-  std::string name;      ///< of the client, for logs
+  std::string software{};  ///< "atoll 0.1.0"
+  std::string name{};      ///< of the client, for logs
   bool operator==(const Hello&) const = default;
 };
 
 /// Server, in answer.
 struct Welcome {
-  std::string software;
-  std::string device;                  ///< "cuda:0"
+  std::string software{};
+  std::string device{};                ///< "cuda:0"
   std::uint64_t most_model_bytes = 0;  ///< of one model's weights
   std::uint32_t most_sessions = 0;
   std::uint32_t models = 0;  ///< that it holds
-  std::string note;
+  std::string note{};
   bool operator==(const Welcome&) const = default;
 };
 
@@ -63,7 +63,7 @@ struct Need {
 /// Client: a model's graph (graph_json.h).
 struct GraphText {
   std::uint64_t model = 0;
-  std::string text;
+  std::string text{};
   bool operator==(const GraphText&) const = default;
 };
 
@@ -71,17 +71,17 @@ struct GraphText {
 struct Queued {
   std::uint64_t model = 0;
   std::uint32_t ahead = 0;
-  std::string why;
+  std::string why{};
   bool operator==(const Queued&) const = default;
 };
 
 /// Server: a model can be used. By node of the graph, what the server's device takes.
 struct Ready {
   std::uint64_t model = 0;
-  std::string device;
-  std::vector<double> fixed;    ///< seconds of a launch
-  std::vector<double> per_row;  ///< seconds for each row
-  std::vector<double> whole;    ///< seconds for all rows
+  std::string device{};
+  std::vector<double> fixed{};     ///< seconds of a launch
+  std::vector<double> per_row{};   ///< seconds for each row
+  std::vector<double> whole{};     ///< seconds for all rows
   std::int32_t input_tensor = -1;  ///< rows are those of a division of this input along `dim` (operators_of), or -1, -1
   std::int32_t dim = -1;
   bool operator==(const Ready&) const = default;
@@ -93,9 +93,10 @@ struct Divide {
   std::uint32_t division = 0;
   std::int32_t input_tensor = -1;
   std::int32_t dim = -1;
-  std::vector<plan::Share> shares;
+  std::vector<plan::Share> shares{};
   std::uint32_t chunks = 1;
-  Codec answer_codec = Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
+  Codec answer_codec =
+      Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
   bool operator==(const Divide&) const = default;
 };
 
@@ -156,13 +157,13 @@ struct Failed {
   std::uint64_t model = 0;      ///< 0: the connection
   std::uint64_t inference = 0;  ///< 0: the model
   ErrorKind kind = ErrorKind::kInternal;
-  std::string text;
+  std::string text{};
   bool operator==(const Failed&) const = default;
 };
 
 /// Server: it goes down in order; nothing new is begun.
 struct Draining {
-  std::string text;
+  std::string text{};
   bool operator==(const Draining&) const = default;
 };
 

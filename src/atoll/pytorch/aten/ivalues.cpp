@@ -16,7 +16,7 @@ namespace {
 
 using infer::Dtype;
 
-constexpr std::array<c10::ScalarType, 10> kTypes{c10::kHalf, c10::kBFloat16, c10::kFloat, c10::kDouble, c10::kChar,
+constexpr std::array<c10::ScalarType, 10> kTypes{c10::kHalf,  c10::kBFloat16, c10::kFloat, c10::kDouble, c10::kChar,
                                                  c10::kShort, c10::kInt,      c10::kLong,  c10::kByte,   c10::kBool};
 
 // What a schema wants, without "optional".

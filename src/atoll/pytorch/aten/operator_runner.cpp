@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/pytorch/aten/arena.h"
 #include "atoll/pytorch/aten/ivalues.h"
 
 namespace atl::pytorch {
@@ -161,6 +162,7 @@ class AtenRunner final : public infer::OperatorRunner {
     return named(call.name, [&] {
       const c10::InferenceMode inference;
       const c10::DeviceGuard guard(device_);
+      const ArenaScope arena;
       std::vector<c10::IValue> stack = stack_of(call, operands);
       const auto& arguments = call.handle.schema().arguments();
       for (const Change& change : changes) {
@@ -198,7 +200,8 @@ class AtenRunner final : public infer::OperatorRunner {
       }
       // Nobody writes to it: see DeviceTensor.
       void* const address = const_cast<std::byte*>(bytes.bytes.data());
-      at::Tensor here = at::from_blob(address, type.shape, [owner = bytes.owner](void*) {}, options);
+      at::Tensor here = at::from_blob(
+          address, type.shape, [owner = bytes.owner](void*) {}, options);
       return value_of(device_.is_cpu() ? std::move(here) : here.to(device_));
     });
   }

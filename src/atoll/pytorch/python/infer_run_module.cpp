@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/infer_run_module.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
@@ -19,6 +20,7 @@
 #include "atoll/infer/run/division_json.h"
 #include "atoll/infer/run/loopback.h"
 #include "atoll/plan/operator_policies.h"
+#include "atoll/pytorch/aten/arena.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
@@ -67,11 +69,13 @@ class InferModel {
     Inference inference(robot_, operators);
     set_inputs(inference, inputs);
     infer::Loopback link;
+    std::exception_ptr server_failure;
     std::thread server([&] {
       try {
         Inference(server_, operators).run(infer::program_of(graph(), operators, shares, Side::kServer), link.server());
       } catch (...) {
-        link.close(std::current_exception());
+        server_failure = std::current_exception();
+        link.close(server_failure);
       }
     });
     std::exception_ptr failure;
@@ -83,6 +87,7 @@ class InferModel {
     }
     link.close(std::make_exception_ptr(Error(ErrorKind::kAborted, "the robot does not send any more")));
     server.join();
+    if (!failure && !stop_after) failure = server_failure;
     if (failure) std::rethrow_exception(failure);
     if (stop_after) inference.run(infer::rest_of(graph(), operators, inference.held()), infer::no_exchange());
     return outputs(inference);
@@ -99,8 +104,8 @@ class InferModel {
 
   void set_inputs(Inference& inference, const std::vector<at::Tensor>& inputs) {
     if (inputs.size() != graph().inputs.size()) {
-      throw Error(ErrorKind::kInvalidArgument, std::to_string(inputs.size()) + " inputs for a graph with " +
-                                                   std::to_string(graph().inputs.size()));
+      throw Error(ErrorKind::kInvalidArgument,
+                  std::to_string(inputs.size()) + " inputs for a graph with " + std::to_string(graph().inputs.size()));
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const infer::Tensor& type = graph().tensors[static_cast<std::size_t>(graph().inputs[i])];
@@ -151,9 +156,8 @@ std::string plan_division(const std::string& text, int input, int dim, const std
   const Operators operators = infer::operators_of(graph, input, dim);
   try {
     const infer::Json options = infer::Json::parse(options_text);
-    const plan::OperatorGraph lowered =
-        infer::operator_graph(graph, operators, profile_from(options, "robot", graph, 10),
-                              profile_from(options, "server", graph, 1));
+    const plan::OperatorGraph lowered = infer::operator_graph(
+        graph, operators, profile_from(options, "robot", graph, 10), profile_from(options, "server", graph, 1));
     plan::check(lowered);
     const plan::LinkCost link{options.value("up", 1e7), options.value("down", 1e7), options.value("latency", 1e-3),
                               options.value("half_duplex", false)};
@@ -205,6 +209,8 @@ void bind_infer_run(py::module_& module) {
             return translated([&] { return model.steps(division); });
           },
           py::arg("division"), Released());
+  module.def("infer_arena_bytes", &arena_bytes);
+  module.def("infer_empty_arena", &empty_arena, Released());
   module.def(
       "plan_division",
       [](const std::string& graph, int input, int dim, const std::string& policy, const std::string& options) {

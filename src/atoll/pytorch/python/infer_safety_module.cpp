@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/infer/safety/admit_json.h"
+#include "atoll/infer/safety/sandbox.h"
 #include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
@@ -23,6 +24,12 @@ void bind_infer_safety(py::module_& module) {
       py::arg("graph"), py::arg("node"), py::arg("call") = "{}", py::arg("limits") = "{}",
       py::call_guard<py::gil_scoped_release>());
   module.def("infer_admitted_operators", &infer::safety::admitted_operators);
+  module.def(
+      "infer_enter_sandbox",
+      [](std::int64_t memory_bytes, int descriptors) {
+        translated([&] { infer::safety::enter_sandbox({.memory_bytes = memory_bytes, .descriptors = descriptors}); });
+      },
+      py::arg("memory_bytes"), py::arg("descriptors") = 64);
 }
 
 }  // namespace atl::pytorch

@@ -9,6 +9,7 @@
 
 #include "atoll/infer/serve/server.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/transport/key_file.h"
 
 namespace atl::pytorch {
 namespace {

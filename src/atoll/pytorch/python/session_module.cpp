@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "atoll/infer/session/session.h"
+#include "atoll/infer/wire/codecs.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // atoll_infer_worker DEVICE THREADS BYTES: serves the model of one client over descriptor 3; descriptor 4 is its file of
 // weights. Started by infer/serve.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -20,15 +22,27 @@ namespace {
 constexpr int kSocket = 3;
 constexpr int kWeights = 4;
 
-int serve(const std::string& device, int threads, std::uint64_t memory_bytes) {
+// Libraries look at the processor when they are first used, which the sandbox would not let them do.
+void warm_up(const std::string& device) {
+  const c10::InferenceMode inference;
+  const at::Tensor image = at::ones({1, 4, 8, 8}, at::TensorOptions().device(c10::Device(device)));
+  const at::Tensor rows = at::conv2d(image, at::ones({4, 4, 3, 3}, image.options())).flatten(1);
+  at::linear(rows, at::ones({2, rows.size(1)}, image.options())).cpu();
+}
+
+int serve(const std::string& device, int threads, std::int64_t memory_bytes) {
+  const pid_t server = ::getppid();
   ::close_range(kWeights + 1, ~0U, 0);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
   auto runner = atl::pytorch::make_operator_runner(device);
+  warm_up(device);
   atl::infer::WorkerOptions options;
   options.enter_sandbox = [&] {
     atl::infer::safety::SandboxOptions sandbox;
-    sandbox.memory_bytes = memory_bytes;
+    sandbox.parent = server;
+    sandbox.device = device != "cpu";
+    sandbox.memory_bytes = sandbox.device ? 0 : memory_bytes;
     atl::infer::safety::enter_sandbox(sandbox);
   };
   return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);
@@ -42,7 +56,7 @@ int main(int count, char** words) {
     return 2;
   }
   try {
-    return serve(words[1], std::stoi(words[2]), std::stoull(words[3]));
+    return serve(words[1], std::stoi(words[2]), std::stoll(words[3]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());
     return 1;
