@@ -166,6 +166,23 @@ TEST_F(ServeTest, ACancelledInferenceEnds) {
   EXPECT_EQ(answer(*robot, 2), model.expected(model.input(2)));
 }
 
+TEST_F(ServeTest, AcknowledgementsDuringAnInferenceChangeNothing) {
+  start();
+  const ServedGraph model(chain_of_layers(20, 3));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  for (std::uint64_t inference = 1; inference <= 3; ++inference) {
+    const auto input = model.input(inference);
+    robot->send(wire::Run{1, inference, 1, 0});
+    wire::Ack ack;
+    ack.inference = inference;
+    robot->send(ack);
+    send_input(*robot, model, inference, input);
+    ASSERT_EQ(answer(*robot, inference), model.expected(input)) << inference;
+  }
+}
+
 TEST_F(ServeTest, TurnsAreTakenAndTold) {
   options_.device = "1";  // layers take their time
   start();

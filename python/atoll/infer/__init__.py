@@ -5,9 +5,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atoll.infer.attached import attach, detach
     from atoll.infer.bundle import Bundle
     from atoll.infer.errors import BundleError, ExportError, InputError
-    from atoll.infer.attached import attach, detach
     from atoll.infer.reference import run_graph
     from atoll.infer.session import Session
     from atoll.infer.tracing import capture

@@ -42,7 +42,7 @@ class _Forward:
         # A copy of the module, pickled or not, is the module alone.
         if self.before is not None:
             return _same, (self.before,)
-        return types.MethodType, (type(self.module).forward, self.module)
+        return _own_forward, (self.module,)
 
     def _unfit(self) -> str | None:
         if self.module.training:
@@ -60,10 +60,10 @@ class _Forward:
 
 
 def attach(net: nn.Module, example_inputs: Any, server: str | None = None, **options: Any) -> Session:
-    """Makes `net(x)` itself split: from now on calls with inputs like the example go through a session, which is returned;
-    `options` are those of Session. Everything else stays as it is: parameters, state_dict, pickling (a copy is the plain
-    module), train(). Calls in training mode, with other shapes, or after the weights have changed go to the module's own
-    forward, with one warning. Results carry no gradients. ValueError where it is attached already."""
+    """Makes `net(x)` itself split: from now on calls with inputs like the example go through a session, which is
+    returned; `options` are those of Session. Everything else stays as it is: parameters, state_dict, pickling (a copy
+    is the plain module), train(). Calls in training mode, with other shapes, or after the weights have changed go to
+    the module's own forward, with one warning. Results carry no gradients. ValueError where it is attached already."""
     if isinstance(net.__dict__.get(_FORWARD), _Forward):
         raise ValueError("the module is attached already: detach it first")
     session = Session(net, example_inputs, server, **options)
@@ -92,3 +92,7 @@ def _marks(module: nn.Module) -> list[tuple[int, int]]:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _own_forward(module: nn.Module) -> Any:
+    return types.MethodType(type(module).forward, module)

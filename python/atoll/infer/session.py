@@ -66,17 +66,17 @@ class Session:
     inference. `model` is a module in eval mode, a Bundle, or the folder of one. `server` is "host:port" of an
     `atoll serve`, `key_file` the key that both hold; without a server everything is computed here.
 
-    Calling the session gives what the model gives, in the same structure and dtypes, on the CPU. No failure of link or server
-    is one of a call: what the server does not answer in time is computed here, from wherever the inference was. `deadline`
-    (seconds) is when that is: local computing starts at the last moment that still meets it. Without one, or with one that
-    this machine alone cannot meet, an inference takes at most about twice what it takes here alone. `hedge="always"`
-    computes here whenever this machine would wait, `"never"` only when the server is lost or silent for `patience`
-    seconds.
+    Calling the session gives what the model gives, in the same structure and dtypes, on the CPU. No failure of link or
+    server is one of a call: what the server does not answer in time is computed here, from wherever the inference was.
+    `deadline` (seconds) is when that is: local computing starts at the last moment that still meets it. Without one, or
+    with one that this machine alone cannot meet, an inference takes at most about twice what it takes here alone.
+    `hedge="always"` computes here whenever this machine would wait, `"never"` only when the server is lost or silent
+    for `patience` seconds.
 
-    `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in both
-    directions; without it answers differ from the model's by rounding at most. `profile_seconds` is how long the
-    model is timed here at the beginning. Weights stay those of the module where they lie: do not change them while there is
-    a session.
+    `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in
+    both directions; without it answers differ from the model's by rounding at most. `profile_seconds` is how long the
+    model is timed here at the beginning. Weights stay those of the module where they lie: do not change them while
+    there is a session.
 
     Thread-safe; one inference runs at a time. `submit` queues."""
 

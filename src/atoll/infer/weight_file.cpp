@@ -170,6 +170,11 @@ void WeightFile::read_header() {
   if (!fault.empty()) broken(fault);
   if (!header.is_object()) broken("its header is not a JSON object");
   if (header.size() > kMaxTensors) broken("it has " + std::to_string(header.size()) + " tensors");
+  place(header, kLengthBytes + length);
+}
+
+void WeightFile::place(const nlohmann::json& header, std::size_t data) {
+  const std::span<const std::byte> all = bytes_.bytes;
   std::vector<Placed> tensors;
   for (const auto& [name, entry] : header.items()) {
     auto found = placed(name, entry);
@@ -178,7 +183,6 @@ void WeightFile::read_header() {
   }
   std::sort(tensors.begin(), tensors.end(),
             [](const Placed& a, const Placed& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
-  const std::size_t data = kLengthBytes + length;
   std::int64_t end = 0;
   for (Placed& each : tensors) {
     if (each.first != end) {

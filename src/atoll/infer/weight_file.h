@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ class WeightFile {
 
  private:
   void read_header();
+  void place(const nlohmann::json& header, std::size_t data);
   [[noreturn]] void broken(const std::string& what) const;
 
   HostBytes bytes_;

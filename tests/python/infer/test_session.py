@@ -42,18 +42,18 @@ class Twice(nn.Module):
         return Pair(value * 2, (value, value > 0))
 
 
-@pytest.fixture()
+@pytest.fixture
 def net() -> Net:
     torch.manual_seed(1)
     return Net().eval()
 
 
-@pytest.fixture()
+@pytest.fixture
 def image() -> torch.Tensor:
     return torch.randn(1, 3, 17, 13)
 
 
-@pytest.fixture()
+@pytest.fixture
 def session(net: Net, image: torch.Tensor) -> Iterator[Session]:
     with Session(net, (image,), **FAST) as made:
         yield made

@@ -141,7 +141,8 @@ class Measuring {
     if (times.half.empty()) return;
     const double half = lower_quartile(times.half) * scale;
     const auto rows = static_cast<double>(of.rows);
-    const auto more = static_cast<double>(of.rows - of.rows / 2);
+    const std::int64_t more_rows = of.rows - of.rows / 2;
+    const auto more = static_cast<double>(more_rows);
     profile.per_row[node] = std::clamp((whole - half) / more, 0.0, whole / rows);
     profile.fixed[node] = std::max(0.0, whole - profile.per_row[node] * rows);
   }

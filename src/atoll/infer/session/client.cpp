@@ -69,8 +69,13 @@ void Client::send(const wire::FrameHeader& header, HostBytes payload) {
 }
 
 LinkStatus Client::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
+  LinkStatus status;
+  {
+    const std::lock_guard lock(mutex_);
+    status = status_;
+  }
+  status.probe_bytes = rates_.probe_bytes();
+  return status;
 }
 
 bool Client::is_ready() const {
@@ -106,7 +111,6 @@ std::optional<wire::Ack> Client::on_tensor(const wire::FrameHeader& header, std:
 // The connection is on the stack: it goes with the next task.
 void Client::on_end(const Error& error) {
   const std::shared_ptr<ServerLink> gone(std::move(link_));
-  if (gone) probed_before_ += gone->probe_bytes();
   if (timer_) loop_.cancel_timer_on_loop(*timer_);
   timer_.reset();
   loop_.post([gone] {});
@@ -175,7 +179,6 @@ void Client::tick_on_loop() {
   {
     const std::lock_guard lock(mutex_);
     is_used = Clock::now() - used_ < kStaysUsed;
-    status_.probe_bytes = std::max(status_.probe_bytes, probed_before_ + link_->probe_bytes());
   }
   link_->tick(is_used);
 }

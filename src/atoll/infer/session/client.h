@@ -91,7 +91,6 @@ class Client final : public FrameSender, private ServerLink::Owner {
 
   std::unique_ptr<ServerLink> link_;    // on the loop
   std::optional<Loop::TimerId> timer_;  // likewise
-  std::uint64_t probed_before_ = 0;     // bytes, by connections that have ended
   Loop loop_;
   std::thread connector_;
 };

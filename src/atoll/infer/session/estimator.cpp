@@ -21,7 +21,7 @@ constexpr std::array<double, 5> kQuantiles = {0.1, 0.3, 0.5, 0.7, 0.9};
 
 double quantile_of(const std::deque<double>& values, double quantile) {
   std::vector<double> sorted(values.begin(), values.end());
-  const auto index = static_cast<std::size_t>(quantile * static_cast<double>(sorted.size() - 1) + 0.5);
+  const auto index = static_cast<std::size_t>(std::lround(quantile * static_cast<double>(sorted.size() - 1)));
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(index), sorted.end());
   return sorted[index];
 }

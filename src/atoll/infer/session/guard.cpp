@@ -2,6 +2,7 @@
 #include "atoll/infer/session/guard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "atoll/core/error.h"
@@ -129,8 +130,7 @@ double Jitter::margin(double predicted) const {
   double share = kUnknownShare;
   if (!ratios_.empty()) {
     std::vector<double> sorted(ratios_.begin(), ratios_.end());
-    const auto place =
-        sorted.begin() + static_cast<std::ptrdiff_t>(0.95 * static_cast<double>(sorted.size() - 1) + 0.5);
+    const auto place = sorted.begin() + std::lround(0.95 * static_cast<double>(sorted.size() - 1));
     std::nth_element(sorted.begin(), place, sorted.end());
     share = *place - 1;
   }

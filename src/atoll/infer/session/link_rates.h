@@ -41,6 +41,15 @@ class LinkRates {
     const std::lock_guard lock(mutex_);
     up_.round_trip(seconds);
   }
+  /// So many bytes were spent on measuring.
+  void probed(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    probe_bytes_ += bytes;
+  }
+  std::uint64_t probe_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return probe_bytes_;
+  }
   void lost() {
     const std::lock_guard lock(mutex_);
     up_.lost(now());
@@ -82,6 +91,7 @@ class LinkRates {
   mutable std::mutex mutex_;
   BandwidthEstimate up_;
   BandwidthEstimate down_;
+  std::uint64_t probe_bytes_ = 0;
 };
 
 }  // namespace atl::infer

@@ -317,7 +317,7 @@ void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> 
 void ServerLink::probe() {
   const double affordable = rates_.up_rate() * kProbeSeconds;
   std::size_t size = std::clamp(options_.probe_bytes, kProbeFrames, kMostProbeBytes);
-  if (probed_bytes_ > 0 && affordable < static_cast<double>(size)) {
+  if (rates_.probe_bytes() > 0 && affordable < static_cast<double>(size)) {
     size = std::max(std::min(size, kLeastProbeBytes), static_cast<std::size_t>(affordable));
   }
   static const std::vector<std::byte> zeros(kMostProbeBytes / kProbeFrames + 1);
@@ -338,7 +338,7 @@ void ServerLink::probe() {
     send(header, head, {payload, nullptr});
     begin += count;
   }
-  probed_bytes_ += size;
+  rates_.probed(size);
 }
 
 void ServerLink::tick(bool is_used) {

@@ -87,7 +87,6 @@ class ServerLink final : private transport::SecureStream::Owner {
   std::uint64_t model() const noexcept { return model_; }
   bool is_ready() const noexcept { return state_ == LinkState::kReady; }
   bool was_ready() const noexcept { return was_ready_; }
-  std::uint64_t probe_bytes() const noexcept { return probed_bytes_; }
   std::chrono::milliseconds tick_period() const;
 
  private:
@@ -142,7 +141,6 @@ class ServerLink final : private transport::SecureStream::Owner {
   std::chrono::milliseconds reopen_delay_{1000};
   std::optional<Clock::time_point> drains_until_;
   std::optional<Probe> their_probe_;
-  std::uint64_t probed_bytes_ = 0;
   std::optional<Error> told_;  // why the server closes
   std::unique_ptr<transport::SecureStream> stream_;
 };

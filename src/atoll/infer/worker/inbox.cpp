@@ -84,6 +84,8 @@ void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> pay
     cancelled_ = std::max(cancelled_.load(), cancel->inference);
   } else if (std::holds_alternative<wire::Turn>(message)) {
     has_turn_ = true;
+  } else if (std::holds_alternative<wire::Ack>(message)) {
+    return;  // what the robot measured of the way down
   } else {
     if (const auto* run = std::get_if<wire::Run>(&message)) {
       // Its rows come right behind, before whoever runs it looks.
