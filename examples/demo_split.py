@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 import atoll
+import atoll.sim
 from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 
@@ -105,7 +106,7 @@ def run() -> tuple[list[dict[str, Any]], list[str]]:
         process, target, key = serve(Path(folder))
         try:
             with Relay(target, link) as relay:
-                address = "{}:{}".format(*relay.address)
+                address = "{}:{}".format(*relay.address())
                 for policy in POLICIES:
                     with atoll.infer.Session(
                         net, (image,), server=address, key_file=key, policy=policy, device="sim"

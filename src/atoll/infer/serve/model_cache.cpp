@@ -2,7 +2,6 @@
 #include "atoll/infer/serve/model_cache.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
+#include "atoll/transport/digest.h"
 
 namespace atl::infer {
 namespace {
@@ -55,34 +55,17 @@ std::uint64_t size_of(const std::string& path) noexcept {
   return ignored ? 0 : size;
 }
 
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
-    if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) {
-      fail(ErrorKind::kUnavailable, "this machine's OpenSSL has no SHA-256");
-    }
+void add_file(transport::Sha256& sum, const std::string& path) {
+  const Fd file = open_file(path, O_RDONLY);
+  std::vector<std::byte> buffer(kReadBytes);
+  for (;;) {
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be read", errno));
+    if (count == 0) return;
+    sum.add({buffer.data(), static_cast<std::size_t>(count)});
   }
-  void add(std::span<const std::byte> bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
-  void add_file(const std::string& path) {
-    const Fd file = open_file(path, O_RDONLY);
-    std::vector<std::byte> buffer(kReadBytes);
-    for (;;) {
-      const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be read", errno));
-      if (count == 0) return;
-      add({buffer.data(), static_cast<std::size_t>(count)});
-    }
-  }
-  ModelHash digest() {
-    ModelHash hash{};
-    EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(hash.data()), nullptr);
-    return hash;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-};
+}
 
 }  // namespace
 
@@ -199,10 +182,10 @@ void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::
 }
 
 void ModelCache::Upload::finish() {
-  Sha256 sum;
-  sum.add_file(part_ + kGraph);
-  sum.add_file(part_ + kWeights);
-  const ModelHash found = sum.digest();
+  transport::Sha256 sum;
+  add_file(sum, part_ + kGraph);
+  add_file(sum, part_ + kWeights);
+  const ModelHash found = sum.finish();
   std::error_code error;
   if (found != hash_) {
     fs::remove_all(part_, error);

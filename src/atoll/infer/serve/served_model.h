@@ -21,7 +21,7 @@ class ServedModel : public WorkerProcess::Owner {
     virtual void send(const wire::Message& message) = 0;
     virtual void send(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
     virtual std::size_t queued_bytes() const = 0;
-    /// The worker takes no more for now; and again.
+    /// The worker cannot keep up; and it can again.
     virtual void pause() = 0;
     virtual void resume() = 0;
   };
