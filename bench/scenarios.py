@@ -14,8 +14,8 @@ import library
 import online
 import parity
 import shares
-import split_papers
 import split_fleet
+import split_papers
 import startup
 import throttled
 from results import Scenario

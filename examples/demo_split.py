@@ -149,7 +149,9 @@ def show(rows: list[dict[str, Any]]) -> None:
         times = [f"{row[name] * 1e3:.1f}" if row[name] else "-" for name in ("seconds", "predicted", "bound")]
         table.add_row(row["policy"], row["plan"], row["origin"], *times, str(row["up_bytes"]), str(row["down_bytes"]))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
-    print("The bound is what no division undercuts at the estimated rate. The robot is a modelled device; bytes are real.")
+    print(
+        "The bound is what no division undercuts at the estimated rate. The robot is a modelled device; bytes are real."
+    )
 
 
 def main() -> int:

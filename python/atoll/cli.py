@@ -16,9 +16,9 @@ from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
 from atoll.doctor.command import doctor
 from atoll.infer.command import export
-from atoll.infer.serving import serve
 from atoll.infer.planning.command import infer
 from atoll.infer.planning.link_command import profile
+from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
 

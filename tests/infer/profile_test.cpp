@@ -12,9 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-Profile small() {
-  return {"cpu", "torch 2.13.0", std::string(64, 'a'), 3, 2, {0.001, 0}, {0.5, 0}, {0.25, 0}, 0.375};
-}
+Profile small() { return {"cpu", "torch 2.13.0", std::string(64, 'a'), 3, 2, {0.001, 0}, {0.5, 0}, {0.25, 0}, 0.375}; }
 
 std::string refusal(const json& value) {
   try {

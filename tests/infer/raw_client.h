@@ -17,7 +17,6 @@
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/transport/connect_tcp.h"
-#include "atoll/transport/connect_tcp.h"
 #include "atoll/transport/secure_stream.h"
 
 namespace atl::infer::test {
@@ -37,9 +36,8 @@ class RawClient : public transport::SecureStream::Owner {
     loop_.run_and_wait([&] {
       transport::SecureStream::Options options;
       options.name = address;
-      stream_ = std::make_unique<transport::SecureStream>(loop_, *this, std::move(socket),
-                                                          transport::SecureStream::Role::kClient,
-                                                          std::move(credentials), options);
+      stream_ = std::make_unique<transport::SecureStream>(
+          loop_, *this, std::move(socket), transport::SecureStream::Role::kClient, std::move(credentials), options);
     });
   }
   ~RawClient() override {

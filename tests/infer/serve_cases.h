@@ -78,7 +78,8 @@ struct ServedGraph {
     const LoadedModel model(graph, {}, runner);
     Inference inference(model, operators);
     const int tensor = graph.inputs.front();
-    inference.set_input(tensor, runner->from_host(graph.tensors.at(static_cast<std::size_t>(tensor)), {given, nullptr}));
+    inference.set_input(tensor,
+                        runner->from_host(graph.tensors.at(static_cast<std::size_t>(tensor)), {given, nullptr}));
     std::vector<std::vector<Region>> held(graph.tensors.size());
     held.at(static_cast<std::size_t>(tensor)) = {rows_of(graph, operators, tensor)};
     inference.run(rest_of(graph, operators, held), no_exchange());

@@ -73,11 +73,17 @@ TEST_F(StrangersTest, Nonsense) {
 TEST_F(StrangersTest, MessagesOutOfOrder) {
   const ServedGraph model(chain_of_layers(4, 2));
   const std::vector<std::function<void(RawClient&)>> wrongs = {
-      [](RawClient& bad) { bad.send(wire::Hello{"again", ""}); },
+      [](RawClient& bad) {
+        bad.send(wire::Hello{"again", ""});
+      },
       [](RawClient& bad) { bad.send(wire::Welcome{}); },
       [&](RawClient& bad) { bad.send(model.divide(1, 1)); },
-      [](RawClient& bad) { bad.send(wire::Run{1, 1, 1, 0}); },
-      [](RawClient& bad) { bad.send(wire::GraphText{3, "{}"}); },
+      [](RawClient& bad) {
+        bad.send(wire::Run{1, 1, 1, 0});
+      },
+      [](RawClient& bad) {
+        bad.send(wire::GraphText{3, "{}"});
+      },
       [](RawClient& bad) { bad.send(wire::Turn{wire::Turn::What::kWanted}); },
       [&](RawClient& bad) {
         bad.send(model.open(1));

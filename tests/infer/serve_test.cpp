@@ -119,7 +119,8 @@ TEST_F(ServeTest, AGraphThatIsNoneIsRefused) {
   ServedGraph model(chain_of_layers(4, 2));
   model.text = R"({"atoll_graph": 1, "nonsense": true})";
   const std::string all = model.text + model.weights;
-  EVP_Digest(all.data(), all.size(), reinterpret_cast<unsigned char*>(model.hash.data()), nullptr, EVP_sha256(), nullptr);
+  EVP_Digest(all.data(), all.size(), reinterpret_cast<unsigned char*>(model.hash.data()), nullptr, EVP_sha256(),
+             nullptr);
   auto robot = client();
   robot->send(model.open(1));
   send_missing(*robot, model, 1, robot->expect<wire::Need>());
@@ -339,7 +340,8 @@ TEST_F(ServeTest, FiftyRobotsAtOnce) {
   for (const auto& robot : robots) divide(*robot, model, 1);
   for (std::uint64_t inference = 1; inference <= 3; ++inference) {
     for (std::size_t i = 0; i < robots.size(); ++i) begin(*robots[i], model, inference, 1, model.input(i));
-    for (std::size_t i = 0; i < robots.size(); ++i) ASSERT_EQ(answer(*robots[i], inference), model.expected(model.input(i)));
+    for (std::size_t i = 0; i < robots.size(); ++i)
+      ASSERT_EQ(answer(*robots[i], inference), model.expected(model.input(i)));
   }
   EXPECT_EQ(server_->counts().inferences, 150u);
 }

@@ -188,14 +188,17 @@ Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double)
   throw Error(ErrorKind::kInternal, "modelled layers have no borders");
 }
 
-std::string ModelledRunner::device() const { return machine_ == Machine::kRobot ? "modelled robot" : "modelled server"; }
+std::string ModelledRunner::device() const {
+  return machine_ == Machine::kRobot ? "modelled robot" : "modelled server";
+}
 
 // Sleeps, and looks at the clock for the last moments.
 void ModelledRunner::take(double seconds) {
   busy_seconds_ += seconds;
   if (speed_ == 0) return;
   constexpr std::chrono::microseconds kWakeUp{80};
-  const auto due = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
+  const auto due =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
   const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
   if (sleep.count() > 0) {
     timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};

@@ -55,7 +55,7 @@ std::string to_json(const Profile& profile) {
   for (std::size_t i = 0; i < profile.whole.size(); ++i) {
     nodes.push_back({profile.fixed[i], profile.per_row[i], profile.whole[i]});
   }
-  return Json{{"atoll_profile", kVersion}, {"device", profile.device}, {"runner", profile.runner},
+  return Json{{"atoll_profile", kVersion}, {"device", profile.device},      {"runner", profile.runner},
               {"model", profile.model},    {"input", profile.input_tensor}, {"dim", profile.dim},
               {"total", profile.total},    {"nodes", std::move(nodes)}}
       .dump();

@@ -10,7 +10,7 @@ namespace atl::infer {
 /// What a graph's nodes cost on one device, in seconds. Vectors have an entry for each node; those of nodes that no input
 /// reaches, which are computed once, are 0.
 struct Profile {
-  std::string device;      ///< "cpu", "cuda:0", with what else names it
+  std::string device;       ///< "cpu", "cuda:0", with what else names it
   std::string runner = {};  ///< what called the operators, with its version: "torch 2.13.0"
   std::string model = {};   ///< the bundle's hash, 64 hexadecimal digits; empty: not known
   /// What the rows were counted along, as operators_of takes it; -1, -1: nothing is divided, and each node has one row.

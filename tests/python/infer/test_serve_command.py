@@ -52,7 +52,9 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
 )
 def test_wrong_calls(tmp_path: Path, arguments: list[str], message: str) -> None:
     command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "key"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    )
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
 
@@ -61,7 +63,9 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         command = [*ATOLL, "serve", "--listen", f"127.0.0.1:{port}", "--key-file", str(tmp_path / "key")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+        )
     assert done.returncode == 2
     assert str(port) in done.stderr
 
@@ -71,6 +75,8 @@ def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     key.write_text("0123456789abcdef0123456789abcdef")
     key.chmod(0o644)
     command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(key)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    )
     assert done.returncode == 2
     assert "chmod 600" in done.stderr

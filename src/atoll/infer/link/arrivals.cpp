@@ -37,7 +37,8 @@ Tensor type_of_rows(const Tensor& whole, int dim, Region rows) {
 
 // Memory at a multiple of 64 bytes, as kernels like it.
 struct Arrivals::Buffer {
-  explicit Buffer(std::size_t size) : bytes(new (std::align_val_t{kAlignment}) std::byte[std::max<std::size_t>(size, 1)]) {}
+  explicit Buffer(std::size_t size)
+      : bytes(new (std::align_val_t{kAlignment}) std::byte[std::max<std::size_t>(size, 1)]) {}
   std::unique_ptr<std::byte[], Free> bytes;
 };
 
@@ -72,7 +73,8 @@ std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::sp
   if (header.id < inference_) return std::nullopt;
   const Region rows{header.rows_begin, header.rows_end};
   const std::string what = text(header.tensor, rows);
-  if (header.id != inference_) refuse(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
+  if (header.id != inference_)
+    refuse(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
   const auto found = messages_.find({header.tensor, header.rows_begin});
   if (found == messages_.end() || found->second.rows != rows) refuse(what + " came, which nobody waits for");
   Message& message = found->second;
@@ -126,7 +128,8 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
   if (!message.is_complete) throw *failed_;
   const auto size = static_cast<std::size_t>(message.type.bytes());
   if (message.codec == wire::Codec::kRaw) {
-    if (message.size != size) refuse(text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " + std::to_string(size));
+    if (message.size != size)
+      refuse(text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " + std::to_string(size));
     return HostBytes{{message.packed->bytes.get(), size}, message.packed};
   }
   if (!message.plain) message.plain = std::make_shared<Buffer>(size);
@@ -141,8 +144,7 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
 bool Arrivals::are_there(std::span<const int> tensors) const {
   const std::lock_guard lock(mutex_);
   return std::all_of(messages_.begin(), messages_.end(), [&](const auto& entry) {
-    return entry.second.is_complete ||
-           std::find(tensors.begin(), tensors.end(), entry.first.first) == tensors.end();
+    return entry.second.is_complete || std::find(tensors.begin(), tensors.end(), entry.first.first) == tensors.end();
   });
 }
 

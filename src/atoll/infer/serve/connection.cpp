@@ -93,7 +93,8 @@ void Connection::take(const wire::Message& message) {
     inferences_[run->inference] = &asked;
     asked.take(*run);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
-    if (const auto found = inferences_.find(cancel->inference); found != inferences_.end()) found->second->take(*cancel);
+    if (const auto found = inferences_.find(cancel->inference); found != inferences_.end())
+      found->second->take(*cancel);
   } else if (const auto* ack = std::get_if<wire::Ack>(&message)) {
     if (const auto found = inferences_.find(ack->inference); found != inferences_.end()) found->second->take(*ack);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {

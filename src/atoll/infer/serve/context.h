@@ -28,7 +28,7 @@ struct ServerContext {
   bool is_draining = false;
   std::set<ServedModel*> with_worker;
   std::map<ModelHash, wire::Ready> profiles;  ///< of models that have been timed
-  std::deque<ServedModel*> waiting;  ///< for an upload of the same model, or for a worker
+  std::deque<ServedModel*> waiting;           ///< for an upload of the same model, or for a worker
 
   /// Something has become free: each that waits tries again, in order.
   void retry_waiting();

@@ -136,8 +136,9 @@ std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std
                                                       std::uint64_t weight_bytes) {
   if (uploading_.contains(hash)) return nullptr;
   if (graph_bytes + weight_bytes > most_bytes_) {
-    fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) + " bytes of weights, and this server keeps " +
-                                  std::to_string(most_bytes_) + " of all models: start it with a larger --cache-size");
+    fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
+                                  " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
+                                  " of all models: start it with a larger --cache-size");
   }
   make_room(graph_bytes + weight_bytes);
   return std::unique_ptr<Upload>(new Upload(*this, hash, graph_bytes, weight_bytes));
@@ -145,7 +146,11 @@ std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std
 
 ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64_t graph_bytes,
                            std::uint64_t weight_bytes)
-    : cache_(cache), hash_(hash), part_(cache.path_of(hash) + kPart), graph_bytes_(graph_bytes), weight_bytes_(weight_bytes) {
+    : cache_(cache),
+      hash_(hash),
+      part_(cache.path_of(hash) + kPart),
+      graph_bytes_(graph_bytes),
+      weight_bytes_(weight_bytes) {
   std::error_code error;
   fs::create_directory(part_, error);
   if (error) fail(ErrorKind::kUnavailable, part_ + " cannot be made: " + error.message());
@@ -173,9 +178,9 @@ void ModelCache::Upload::add_graph(std::string_view text) {
 
 void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (offset != there_ || bytes.size() > weight_bytes_ - there_) {
-    fail(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights came for byte " + std::to_string(offset) +
-                                   ", where byte " + std::to_string(there_) + " of " + std::to_string(weight_bytes_) +
-                                   " was next");
+    fail(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights came for byte " +
+                                   std::to_string(offset) + ", where byte " + std::to_string(there_) + " of " +
+                                   std::to_string(weight_bytes_) + " was next");
   }
   write_all(weights_.get(), offset, bytes, part_);
   there_ += bytes.size();

@@ -48,7 +48,10 @@ void ServerContext::retry_waiting() {
 
 struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
-      : options(checked(std::move(given))), context(options, loop, hashing), loop("atoll-serve"), hashing("atoll-hash") {
+      : options(checked(std::move(given))),
+        context(options, loop, hashing),
+        loop("atoll-serve"),
+        hashing("atoll-hash") {
     loop.run_and_wait([this] {
       listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
       address = listener->address();
@@ -74,9 +77,8 @@ struct Server::Impl : public transport::StreamListener::Owner {
     ++context.counts.accepted;
     connections.push_back(std::make_unique<Connection>(context, std::move(socket), peer, [this](Connection& over) {
       // It may be inside a call.
-      loop.post([this, gone = &over] {
-        std::erase_if(connections, [&](const auto& each) { return each.get() == gone; });
-      });
+      loop.post(
+          [this, gone = &over] { std::erase_if(connections, [&](const auto& each) { return each.get() == gone; }); });
     }));
   }
 

@@ -19,14 +19,14 @@ struct ServerOptions {
   std::uint64_t cache_bytes = std::uint64_t{20} << 30;
   std::string worker_program;  ///< atoll_infer_worker
   std::string device = "cpu";
-  int threads = 1;                                      ///< of each worker
-  std::size_t turns = 1;                                ///< workers that compute at once
+  int threads = 1;        ///< of each worker
+  std::size_t turns = 1;  ///< workers that compute at once
   std::size_t most_connections = 256;
-  std::size_t most_workers = 64;                        ///< processes, one for each client's model; others wait
+  std::size_t most_workers = 64;                               ///< processes, one for each client's model; others wait
   std::uint64_t worker_memory_bytes = std::uint64_t{8} << 30;  ///< of address space beyond what a worker starts with
   std::uint64_t most_model_bytes = std::uint64_t{16} << 30;
-  std::chrono::milliseconds compute_limit{10'000};      ///< of one inference, without pauses
-  std::chrono::milliseconds start_limit{120'000};       ///< of loading, warming up and timing a model
+  std::chrono::milliseconds compute_limit{10'000};  ///< of one inference, without pauses
+  std::chrono::milliseconds start_limit{120'000};   ///< of loading, warming up and timing a model
   std::chrono::milliseconds hello_limit{5'000};
 };
 

@@ -99,9 +99,7 @@ class Writer {
     finish(fbs::Body::Draining, fbs::CreateDraining(to_, text));
   }
   void operator()(const Close& m) { finish(fbs::Body::Close, fbs::CreateClose(to_, m.model)); }
-  void operator()(const Turn& m) {
-    finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what)));
-  }
+  void operator()(const Turn& m) { finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what))); }
   void operator()(const Bye&) { finish(fbs::Body::Bye, fbs::CreateBye(to_)); }
 
  private:
@@ -219,8 +217,8 @@ Message read_message(std::span<const std::byte> payload) {
 
 const char* name_of(const Message& message) noexcept {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
-      "Hello", "Welcome", "Open",   "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
-      "Done",  "Cancel",  "Ack",    "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",    "Turn"};
+      "Hello", "Welcome", "Open", "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
+      "Done",  "Cancel",  "Ack",  "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",     "Turn"};
   return kNames[message.index()];
 }
 

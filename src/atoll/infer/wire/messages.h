@@ -189,8 +189,8 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
-using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel, Ack,
-                             Ping, Pong, Failed, Draining, Close, Bye, Turn>;
+using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel,
+                             Ack, Ping, Pong, Failed, Draining, Close, Bye, Turn>;
 
 /// "Hello"
 const char* name_of(const Message& message) noexcept;

@@ -183,7 +183,8 @@ class Worker {
     const auto found = prepared_.find(run.division);
     try {
       if (found == prepared_.end()) {
-        throw Error(ErrorKind::kMismatch, "division " + std::to_string(run.division) + " is not known here: divide again");
+        throw Error(ErrorKind::kMismatch,
+                    "division " + std::to_string(run.division) + " is not known here: divide again");
       }
       Prepared& prepared = *found->second;
       prepared.exchange->begin(run.inference);

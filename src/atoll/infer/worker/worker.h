@@ -12,11 +12,11 @@ namespace atl::infer {
 
 /// What a worker process is told by the server that started it.
 struct WorkerOptions {
-  double profile_seconds = 1.0;               ///< for timing the operators; 0: the server knows their times
-  std::int64_t most_activation_bytes = 0;     ///< of one operator's outputs and workspace; 0: no limit
-  std::function<void()> enter_sandbox = {};   ///< called before the first byte from a client is read
-  std::function<void()> on_ready = {};        ///< called when the model is ready to be run
-  bool admits_everything = false;             ///< for tests whose operators are not PyTorch's
+  double profile_seconds = 1.0;              ///< for timing the operators; 0: the server knows their times
+  std::int64_t most_activation_bytes = 0;    ///< of one operator's outputs and workspace; 0: no limit
+  std::function<void()> enter_sandbox = {};  ///< called before the first byte from a client is read
+  std::function<void()> on_ready = {};       ///< called when the model is ready to be run
+  bool admits_everything = false;            ///< for tests whose operators are not PyTorch's
 };
 
 /// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed. `weights` is

@@ -15,8 +15,8 @@
 #include "atoll/plan/permutation.h"
 #include "atoll/plan/policies.h"
 #include "atoll/pytorch/python/errors.h"
-#include "atoll/pytorch/python/plan_operators_module.h"
 #include "atoll/pytorch/python/plan_fleet_module.h"
+#include "atoll/pytorch/python/plan_operators_module.h"
 
 namespace atl::pytorch {
 namespace {

@@ -106,8 +106,8 @@ void bind_serve(py::module_& module) {
           },
           py::arg("seconds"), py::call_guard<py::gil_scoped_release>());
   module.def(
-      "make_key_file",
-      [](const std::string& path) { translated([&] { transport::make_key_file(path); }); }, py::arg("path"));
+      "make_key_file", [](const std::string& path) { translated([&] { transport::make_key_file(path); }); },
+      py::arg("path"));
 }
 
 }  // namespace atl::pytorch
