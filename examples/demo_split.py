@@ -8,6 +8,7 @@ is killed, and an answer comes all the same. Ends with 1 if anything is not as i
 
 import argparse
 import copy
+import itertools
 import os
 import signal
 import subprocess
@@ -41,7 +42,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths, layers = (3, 16, 32, 64, 128, 256), []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, 1, 1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], 1000)

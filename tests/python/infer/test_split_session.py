@@ -151,5 +151,5 @@ def test_a_second_session_need_not_upload(net: Net, server: Serve) -> None:
         with session_of(net, server, policy="offload") as session:
             assert session.wait_until_ready(READY_S)
             check(net, session, 2)
-    uploads = [path for path in (server.key_file.parent / "models").iterdir()]
-    assert len([path for path in uploads if path.suffix != ".part"]) == 1
+    models = server.key_file.parent / "models"
+    assert len([path for path in models.iterdir() if path.suffix != ".part"]) == 1
