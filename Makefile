@@ -7,7 +7,7 @@ VENV := .venv/bin/python
 
 help:
 	@echo "make setup    .venv with PyTorch and Atoll, built and installed (quick when nothing changed)"
-	@echo "make demo     trains a small network over two islands and shows where the time goes"
+	@echo "make demo     trains over two islands, and divides an inference between a robot and a server"
 	@echo "make test     C++ and Python tests"
 	@echo "make verify   longer tests: PyTorch's own suite, the wheel, sanitizers, fuzzing"
 	@echo "make soak     hours of load and faults"
@@ -21,6 +21,7 @@ setup:
 
 demo: setup
 	@$(VENV) examples/demo.py
+	@$(VENV) examples/demo_split.py
 
 test: setup
 	@$(VENV) scripts/run_tests.py test

@@ -13,6 +13,7 @@ import kaitian
 import online
 import parity
 import shares
+import split_tables
 from results import table
 
 MIB = 1 << 20
@@ -230,10 +231,29 @@ def right_advice(document: Document) -> list[Found]:
     return one(sum(map(breakeven.is_right, rows)) / len(rows), f"of {len(rows)} cases") if rows else []
 
 
+def divided(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
+    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds$
+    that of local inference."""
+
+    def measure(document: Document) -> list[Found]:
+        row = split_tables.row_of(document, profile, encoding, environment, "auto, guarded")
+        local = split_tables.row_of(document, profile, encoding, environment, "local")
+        if row is None or local is None:
+            return []
+        seconds = row["seconds"]
+        if over_local:
+            return one(1e3 * (seconds["p99"] - local["seconds"]["p99"]), f"{environment}, simulated")
+        mean, median, p99 = (1e3 * seconds[name] for name in ("mean", "p50", "p99"))
+        return [Found(mean, median, p99, f"{environment}, to p99, simulated")]
+
+    return measure
+
+
 GBIT = 10**9
 ADDED_US = 20
 RELAY = 2
 MPI = ("ompi4", "ompi5")
+VGG, KAPAO, AGRNAV = "nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav"
 AIMS = [
     Aim("latency", "2 ranks, 4 B, one call", 10, "us", call_time(4), at_most=True),
     Aim("latency", "2 ranks, 64 KiB, one call", 25, "us", call_time(1 << 16), at_most=True),
@@ -266,6 +286,12 @@ AIMS = [
     Aim("online", "a device slows down: plans", 5, "", plans, at_most=True),
     Aim("parity", "accuracy against one process: 0 outside by", 0, "points", accuracy_lost, at_most=True),
     Aim("breakeven", "advice on membership that is right", 1, "%", right_advice),
+    Aim("split_papers", "VGG19, bytes in, outdoors", 86, "ms", divided(VGG, "compact", "outdoors"), at_most=True),
+    Aim("split_papers", "VGG19, bytes in, indoors", 37, "ms", divided(VGG, "compact", "indoors"), at_most=True),
+    Aim("split_papers", "VGG19, p99 beyond local's", 5, "ms", divided(VGG, "compact", "outdoors", True), at_most=True),
+    Aim("split_papers", "kapao, outdoors", 620, "ms", divided(KAPAO, "as sent", "outdoors"), at_most=True),
+    Aim("split_papers", "AGRNav, outdoors", 533, "ms", divided(AGRNAV, "as sent", "outdoors"), at_most=True),
+    Aim("split_papers", "AGRNav, bits in, outdoors", 322, "ms", divided(AGRNAV, "compact", "outdoors"), at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

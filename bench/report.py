@@ -14,6 +14,12 @@ from scenarios import SCENARIOS
 
 
 def preamble(document: dict[str, Any]) -> str:
+    if "simulated" in document:
+        return (
+            f"Simulated on {document['simulated']}, at commit {document['commit']}: nothing here was timed. "
+            f"Reproduce with `{document['command']}`; all figures are in "
+            f"[{document['scenario']}.json]({document['scenario']}.json).\n"
+        )
     machine = document["machine"]
     text = (
         f"Measured {document['measured']} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} "

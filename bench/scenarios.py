@@ -14,6 +14,8 @@ import library
 import online
 import parity
 import shares
+import split_fleet
+import split_papers
 import startup
 import throttled
 from results import Scenario
@@ -34,4 +36,6 @@ SCENARIOS: dict[str, Scenario] = {
     "online": online,
     "parity": parity,
     "breakeven": breakeven,
+    "split_papers": split_papers,
+    "split_fleet": split_fleet,
 }

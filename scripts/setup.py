@@ -88,7 +88,22 @@ def build_key() -> str:
     compiler = os.environ.get("CXX", "c++")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     flags = [os.environ.get(name, "") for name in ("CXX", "CXXFLAGS", "LDFLAGS", "ATOLL_DEPS_DIR")]
-    suffixes = [".cpp", ".h", ".hpp", ".txt", ".cmake", ".in", ".map", ".json", ".toml", ".py", ".pyi", ".md", ""]
+    suffixes = [
+        ".cpp",
+        ".h",
+        ".hpp",
+        ".txt",
+        ".cmake",
+        ".in",
+        ".map",
+        ".fbs",
+        ".json",
+        ".toml",
+        ".py",
+        ".pyi",
+        ".md",
+        "",
+    ]
     inputs = [path for path in files_under(BUILD_INPUTS, suffixes) if "tests/python" not in path.as_posix()]
     return content_hash(inputs, version, *flags, (VENV / "atoll-requirements.stamp").read_text())
 

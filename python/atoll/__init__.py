@@ -70,6 +70,7 @@ __all__ = [
     "convert_batch_norm",
     "device",
     "dump",
+    "infer",
     "islands",
     "layout",
     "links",
@@ -94,6 +95,8 @@ _autoload.register()
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
+    if name == "infer":
+        return import_module("atoll.infer")
     if name == "device":
         return import_module("atoll.vendors").this_device
     raise AttributeError(f"module 'atoll' has no attribute '{name}'")

@@ -16,6 +16,9 @@ from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
 from atoll.doctor.command import doctor
 from atoll.infer.command import export
+from atoll.infer.planning.command import infer
+from atoll.infer.planning.link_command import profile
+from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
 
@@ -65,7 +68,10 @@ app.command()(export)
 app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
 app.command()(launch.ps)
 app.command()(launch.stop)
+app.command()(serve)
+plan.command()(infer)
 app.add_typer(plan)
+app.add_typer(profile)
 
 
 def main() -> None:

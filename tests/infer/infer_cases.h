@@ -56,6 +56,8 @@ class Builder {
     graph_.nodes.push_back(node);
     return node.outputs;
   }
+  /// The last node's outputs are the elements of one list.
+  void be_list() { graph_.nodes.back().is_list = true; }
   void output(int tensor) { graph_.outputs.emplace_back(TensorId{tensor}); }
   const Graph& graph() const { return graph_; }
   const Node& last() const { return graph_.nodes.back(); }

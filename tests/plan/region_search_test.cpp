@@ -240,6 +240,22 @@ TEST(RegionSearch, RefusesAGridWithoutParts) {
   EXPECT_NE(refusal([&] { search_regions(halves(4), kFastLink, kPower, options); }).find("0 parts"), std::string::npos);
 }
 
+// Half of the rows on either side take the robot 3 s, the link 4.5 s; all takes 6 s here and 8 s there. The last
+// divided tensor is larger than what comes behind it.
+TEST(RegionSearch, LongChainsMeetBeforeTheirGlobalTail) {
+  Model model;
+  int at = model.input(8, 800);
+  for (int i = 0; i < 30; ++i) at = model.add(8, i == 29 ? 100 : 4000, 0.2, 0.01, {same(at)});
+  for (int i = 0; i < 6; ++i) at = model.add(1, 10, 0.001, 0.001, {test::whole(at)});
+  model.graph.outputs = {at};
+  SearchOptions options;
+  options.grids = {4, 8};
+  options.seconds = 1000;
+  const RegionPlan found = search_regions(model.graph, {100, 100, 0, true}, kPower, options);
+  EXPECT_EQ(found.plan.policy, "regions");
+  EXPECT_LT(found.plan.seconds, 4.8);
+}
+
 TEST(RegionSearch, AModelThatComputesNothingStaysOnTheRobot) {
   Model model;
   model.graph.outputs = {model.input(8, 10)};

@@ -68,6 +68,22 @@ TEST(Timeline, OfOneSide) {
   EXPECT_EQ(offload.rows_twice, 0);
 }
 
+TEST(Timeline, OfALinkThatChanges) {
+  const OperatorGraph graph = small_graph();
+  const auto shares = everything_on(Side::kServer, graph);
+  // Nothing moves before 10; then 100 bytes a second.
+  const Channel late{[](Lane, double begin, double bytes) { return std::max(begin, 10.0) + bytes / 100; }, 0.25, false};
+  const Timeline timeline = simulate(graph, late, {10, 4, 1}, shares);
+  EXPECT_DOUBLE_EQ(timeline.seconds, 20 + 0.25 + 1.7 + 0.5 + 0.25);
+  EXPECT_DOUBLE_EQ(timeline.link_busy, 20 + 0.5);
+  EXPECT_DOUBLE_EQ(timeline.joules, 4 * timeline.seconds + 20.5);
+  EXPECT_EQ(timeline.received[2], std::vector<Region>({{0, 1}}));
+  EXPECT_TRUE(timeline.received[1].empty());
+  const Channel never{[](Lane, double, double) { return HUGE_VAL; }, 0.25, true};
+  for (const int chunks : {1, 3}) EXPECT_TRUE(std::isinf(simulate(graph, never, {}, shares, chunks).seconds));
+  EXPECT_DOUBLE_EQ(simulate(graph, never, {}, everything_on(Side::kRobot, graph)).seconds, 12);
+}
+
 // The server computes rows [0, 4) from input rows [0, 5), the robot [3, 10) and the head.
 TEST(Timeline, OfRegions) {
   const OperatorGraph graph = small_graph();

@@ -249,6 +249,7 @@ def test_scenarios_write_pages(tmp_path: Path) -> None:
     assert "not measured yet (`bench/run.py host`)" in index
 
 
+@pytest.mark.verify
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_bridge_scenario_leaves_no_namespace(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "bridge")

@@ -66,6 +66,7 @@ def test_a_fault_on_a_device_is_found() -> None:
     assert "# FAILED: 2 wrong elements" in done.stdout
 
 
+@pytest.mark.verify
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "devices")
@@ -83,6 +84,7 @@ def test_devices_scenario_writes_its_page(tmp_path: Path) -> None:
     assert "## FSDP2's exposed communication" in page
 
 
+@pytest.mark.verify
 def test_library_scenario_writes_its_page(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "library")
     assert done.returncode == 0, done.stdout + done.stderr

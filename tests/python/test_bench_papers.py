@@ -285,3 +285,32 @@ def test_only_whole_steps_count(load: Any) -> None:
     row = {"accuracy": [[1, 0.5], [3, 0.9]], "steps_s": [1.0, 2.0, 3.0]}
     assert uneven.seconds_to(row, 0.8) == 6
     assert uneven.seconds_to(row, 0.95) is None
+
+
+@pytest.mark.verify
+def test_split_papers_writes_its_page(tmp_path: Path) -> None:
+    document, page = document_of("split_papers", tmp_path)
+    assert [(case["profile"], case["encoding"]) for case in document["cases"]] == [
+        ("nsdi25_VGG19_BN", "as sent"), ("nsdi25_VGG19_BN", "compact")
+    ]  # fmt: skip
+    for case in document["cases"]:
+        for of in case["replays"].values():
+            assert of["bound"] <= of["cut"]
+            assert of["rows"]["auto, guarded"]["seconds"]["most"] <= case["guard_deadline"] * (1 + 1e-6)
+    assert "Simulated on published profiles" in page
+    assert "## Where the tables contradict themselves" in page
+    assert (tmp_path / "split-vgg19_bn-compact-cuts.svg").exists()
+
+
+def test_the_papers_gains_follow_from_their_tables(load: Any) -> None:
+    claims = load("split_claims")
+    rows = claims.read(BENCH.parent / "tests" / "data" / "intradp" / "paper_tables.csv")
+    spread = claims.gains(rows)
+    (vgg,) = (gain for gain in spread if (gain["paper"], gain["model"], gain["environment"]) == (
+        claims.INTRA, "VGG19", "indoors"))  # fmt: skip
+    assert vgg["fastest"] == "SPSO-GA"
+    assert vgg["latency"] == pytest.approx(1 - 54.62 / 69.08)
+    assert vgg["energy"] == pytest.approx(1 - 0.32 / 0.38)
+    found = list(claims.contradictions(rows, spread))
+    assert any("DenseNet, Intra-DP, indoors: Intra-DP is slower than local inference by 53%" in text for text in found)
+    assert any("DenseNet121, Intra-DP, indoors: a standard deviation of 850.7 ms" in text for text in found)

@@ -50,9 +50,8 @@ def run_driver(layout: str | None, names: list[str], timeout: float) -> tuple[in
     return int(summary[1]), finished.stdout
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["one island", "A,B,A"])
-def test_sample(layout: str | None) -> None:
-    passed, _ = run_driver(layout, SAMPLE, timeout=110)
+def test_sample() -> None:
+    passed, _ = run_driver("A,B,A", SAMPLE, timeout=110)
     assert passed == len(SAMPLE)
 
 

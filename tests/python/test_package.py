@@ -14,7 +14,9 @@ import pytest
 from atoll._version_check import mismatch
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEM_LIBRARIES = {"libc", "libm", "libgcc_s", "libstdc++", "libpthread", "librt", "libcrypto", "ld-linux-x86-64"}
+SYSTEM_LIBRARIES = {
+    "libc", "libm", "libgcc_s", "libstdc++", "libpthread", "librt", "libcrypto", "libssl", "ld-linux-x86-64"
+}  # fmt: skip
 
 
 def package_folder() -> Path:

@@ -31,7 +31,11 @@ OUTSIDE: dict[str, set[str]] = {
     "spdlog": {"logging"},
     "fmt": {"logging"},
     "openssl": {"transport"},
+    "seccomp.h": {"infer"},
     "nlohmann": {"collectives", "infer", "plan", "pytorch"},
+    "flatbuffers": {"infer"},
+    "xxhash.h": {"infer"},
+    "zstd.h": {"infer"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -5,9 +5,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atoll.infer.attached import attach, detach
     from atoll.infer.bundle import Bundle
     from atoll.infer.errors import BundleError, ExportError, InputError
     from atoll.infer.reference import run_graph
+    from atoll.infer.session import Session
     from atoll.infer.tracing import capture
 
 _WHERE = {
@@ -15,10 +17,13 @@ _WHERE = {
     "BundleError": "atoll.infer.errors",
     "ExportError": "atoll.infer.errors",
     "InputError": "atoll.infer.errors",
+    "Session": "atoll.infer.session",
+    "attach": "atoll.infer.attached",
     "capture": "atoll.infer.tracing",
+    "detach": "atoll.infer.attached",
     "run_graph": "atoll.infer.reference",
 }
-__all__ = ["Bundle", "BundleError", "ExportError", "InputError", "capture", "run_graph"]
+__all__ = ["Bundle", "BundleError", "ExportError", "InputError", "Session", "attach", "capture", "detach", "run_graph"]
 
 
 def __getattr__(name: str) -> Any:

@@ -234,7 +234,15 @@ std::size_t PlanTable::choose(double rate) const {
   return simplest(times, margin);
 }
 
-std::size_t PlanTable::choose(std::span<const RateWeight> likely, std::optional<double> quantile) const {
+double PlanTable::seconds_over(std::size_t plan, std::span<const RateWeight> likely, std::optional<double> quantile,
+                               double most_seconds) const {
+  std::vector<double> times;
+  for (const RateWeight& each : likely) times.push_back(std::min(most_seconds, seconds_at(plan, each.rate)));
+  return quantile ? quantile_of(times, likely, *quantile) : mean(times, likely);
+}
+
+std::size_t PlanTable::choose(std::span<const RateWeight> likely, std::optional<double> quantile,
+                              double most_seconds) const {
   if (quantile && !(*quantile > 0 && *quantile <= 1)) {
     refuse("the quantile is " + number(*quantile) + ": give one above 0 and up to 1");
   }
@@ -246,11 +254,7 @@ std::size_t PlanTable::choose(std::span<const RateWeight> likely, std::optional<
   }
   if (!(weights > 0)) refuse("the weights of the likely rates add up to 0: give one above 0");
   std::vector<double> times;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    std::vector<double> each;
-    for (const RateWeight& one : likely) each.push_back(seconds_at(i, one.rate));
-    times.push_back(quantile ? quantile_of(each, likely, *quantile) : mean(each, likely));
-  }
+  for (std::size_t i = 0; i < plans.size(); ++i) times.push_back(seconds_over(i, likely, quantile, most_seconds));
   return simplest(times, margin);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,6 +28,8 @@ struct RateWeight {
   double weight = 1;
 };
 
+inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
 /// A few plans of a model, of which each is the best one at some rates. Times are kept at the table's rates. Between
 /// them a plan takes at most the value on the line over the time per byte, because with fixed shares over a
 /// full-duplex link its time is a convex function of that; below the least rate at most what the line of all its bytes
@@ -45,7 +48,12 @@ struct PlanTable {
   std::size_t choose(double rate) const;
   /// Likewise by the mean time over `rates`, or by that quantile of it, such as 0.95. Error(kInvalidArgument) for
   /// rates or weights that are negative or not finite, weights of sum 0, and a quantile outside (0, 1].
-  std::size_t choose(std::span<const RateWeight> likely, std::optional<double> quantile = {}) const;
+  /// `most_seconds`: something else answers then, so no plan takes longer.
+  std::size_t choose(std::span<const RateWeight> likely, std::optional<double> quantile = {},
+                     double most_seconds = kUnlimited) const;
+  /// The mean, or that quantile, of the time of a plan over `likely`, as choose() sees it.
+  double seconds_over(std::size_t plan, std::span<const RateWeight> likely, std::optional<double> quantile = {},
+                      double most_seconds = kUnlimited) const;
 };
 
 /// The table of a model. Candidates are everything on the robot, everything on the server, the same streamed

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace atl::plan {
 namespace {
@@ -13,13 +14,40 @@ constexpr double kGap = 1e-6;
 
 std::size_t place(int index) { return static_cast<std::size_t>(index); }
 
-// Which rows some plan must compute for `wanted` rows of the user: adds them up as +1 at begins and -1 at ends.
-void mark(const std::vector<Region>& needed, const std::vector<bool>& wanted, std::vector<std::int64_t>& marks) {
-  for (std::size_t row = 0; row < needed.size(); ++row) {
-    if (!wanted[row] || needed[row].is_empty()) continue;
-    ++marks[static_cast<std::size_t>(needed[row].begin)];
-    --marks[static_cast<std::size_t>(needed[row].end)];
+// Rows of an operator that some plan must compute. Rows are looked at one by one only where they are not all wanted:
+// operators may have many.
+struct Wanted {
+  bool is_all = false;
+  std::vector<std::int64_t> marks{};  // +1 where regions begin, -1 where they end; empty: none
+
+  void add(Region region, std::int64_t rows) {
+    if (is_all || region.is_empty()) return;
+    if (marks.empty()) marks.assign(static_cast<std::size_t>(rows) + 1, 0);
+    ++marks[static_cast<std::size_t>(region.begin)];
+    --marks[static_cast<std::size_t>(region.end)];
   }
+
+  // By row, whether it is wanted; empty where all are.
+  std::vector<char> by_row(std::int64_t rows) {
+    std::vector<char> wanted;
+    if (is_all) return wanted;
+    wanted.assign(static_cast<std::size_t>(rows), 0);
+    std::partial_sum(marks.begin(), marks.end(), marks.begin());
+    for (std::size_t row = 0; row < wanted.size() && !marks.empty(); ++row) wanted[row] = marks[row] > 0 ? 1 : 0;
+    return wanted;
+  }
+};
+
+bool is_wanted(const std::vector<char>& wanted, std::size_t row) { return wanted.empty() || wanted[row] != 0; }
+
+// Whether each row needs the same row of the operand, and no other.
+bool is_same_rows(const Operand& operand, std::int64_t users, std::int64_t rows) {
+  if (users != rows) return false;
+  for (std::int64_t row = 0; row < users; ++row) {
+    const Region needed = operand.needed({row, row + 1});
+    if (needed.begin != row || needed.end != row + 1) return false;
+  }
+  return true;
 }
 
 // The most by which the share of a region in the user's rows exceeds the share of what it needs in the operand's
@@ -70,40 +98,50 @@ FluidBounds::FluidBounds(const OperatorGraph& graph)
 
 void FluidBounds::look_at_rows() {
   const std::size_t count = graph_.operators.size();
-  std::vector<std::vector<std::int64_t>> marks(count);
-  for (std::size_t i = 0; i < count; ++i) marks[i].assign(static_cast<std::size_t>(graph_.operators[i].rows) + 1, 0);
-  const auto mark_all = [&](int index) {
-    ++marks[place(index)].front();
-    --marks[place(index)].back();
-  };
-  for (const int output : graph_.outputs) mark_all(output);
+  std::vector<Wanted> wants(count);
+  for (const int output : graph_.outputs) wants[place(output)].is_all = true;
   for (std::size_t i = count; i-- > 0;) {
     const Operator& each = graph_.operators[i];
     spared_[i].assign(each.operands.size(), 0);
     if (!cuts_.is_wanted(static_cast<int>(i))) continue;
-    std::partial_sum(marks[i].begin(), marks[i].end(), marks[i].begin());
-    std::vector<bool> wanted(static_cast<std::size_t>(each.rows));
-    for (std::size_t row = 0; row < wanted.size(); ++row) wanted[row] = marks[i][row] > 0;
-    const auto computed = std::count(wanted.begin(), wanted.end(), true);
+    const std::vector<char> wanted = wants[i].by_row(each.rows);
+    const std::int64_t computed = wanted.empty() ? each.rows : std::count(wanted.begin(), wanted.end(), 1);
     idle_[i] = 1 - static_cast<double>(computed) / static_cast<double>(each.rows);
     local_seconds_ += each.robot.seconds(computed);
     is_proportional_ = is_proportional_ && (computed == each.rows || each.operands.empty());
-    std::vector<bool> needs_any(wanted.size(), each.operands.empty());
+    bool does_each_need = each.operands.empty();
+    std::vector<char> needs_any;  // by row, where some operand needs other rows
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
-      if (!operand.needed) {
-        if (computed > 0) mark_all(operand.producer);
-        needs_any.assign(wanted.size(), true);
-        continue;
-      }
+      Wanted& from = wants[place(operand.producer)];
       const std::int64_t rows = graph_.operators[place(operand.producer)].rows;
-      const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);
-      mark(needed, wanted, marks[place(operand.producer)]);
-      for (std::size_t row = 0; row < needed.size(); ++row) needs_any[row] = needs_any[row] || !needed[row].is_empty();
-      spared_[i][k] = most_spared(needed, rows);
-      is_proportional_ = is_proportional_ && spared_[i][k] == 0;
+      if (!operand.needed) {
+        from.is_all = from.is_all || computed > 0;
+        does_each_need = true;
+      } else if (is_same_rows(operand, each.rows, rows)) {
+        from.is_all = from.is_all || computed == each.rows;
+        for (std::int64_t row = 0; row < rows && !from.is_all; ++row) {
+          if (is_wanted(wanted, static_cast<std::size_t>(row))) from.add({row, row + 1}, rows);
+        }
+        does_each_need = true;
+      } else {
+        const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);
+        needs_any.resize(needed.size(), 0);
+        Region run;  // of rows that touch: one entry for many
+        for (std::size_t row = 0; row < needed.size(); ++row) {
+          if (needed[row].is_empty()) continue;
+          needs_any[row] = 1;
+          if (!is_wanted(wanted, row)) continue;
+          const bool does_touch = run.begin <= needed[row].begin && needed[row].begin <= run.end;
+          if (!does_touch) from.add(std::exchange(run, needed[row]), rows);
+          run.end = std::max(run.end, needed[row].end);
+        }
+        from.add(run, rows);
+        spared_[i][k] = most_spared(needed, rows);
+        is_proportional_ = is_proportional_ && spared_[i][k] == 0;
+      }
     }
-    if (std::find(needs_any.begin(), needs_any.end(), false) != needs_any.end()) waits_ = 1;
+    if (!does_each_need && std::find(needs_any.begin(), needs_any.end(), 0) != needs_any.end()) waits_ = 1;
   }
 }
 
@@ -144,6 +182,11 @@ double FluidBounds::certified(const Amounts& weights, const LinkCost& link) {
     best = std::max(best, value);
   }
   return best;
+}
+
+double FluidBounds::least(const Amounts& weights, const LinkCost& link) {
+  const double value = is_proportional_ ? cheapest(weights, link).value : certified(weights, link);
+  return std::min(value, weights[0] * local_seconds_);
 }
 
 FluidBound FluidBounds::at(const LinkCost& link) {

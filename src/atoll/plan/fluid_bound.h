@@ -39,6 +39,10 @@ class FluidBounds {
 
   /// What was found for one link saves cuts for the next. Error(kInvalidArgument) as check(link).
   FluidBound at(const LinkCost& link);
+  /// What no plan undercuts: the seconds for which it keeps robot, server, the way up and the way down busy, each times
+  /// its weight, of at least 0. A half-duplex link is one way, with the weight of the way up. Waiting for latencies
+  /// counts as it does in at(). The link must pass check().
+  double least(const Amounts& weights, const LinkCost& link);
 
  private:
   void look_at_rows();

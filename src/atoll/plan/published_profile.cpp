@@ -123,7 +123,11 @@ class Builder {
       operand.producer = index;
       const std::int64_t rows = graph_.operators[static_cast<std::size_t>(index)].rows;
       if (rows == 1 || layer.rows == 1) continue;
-      operand.needed = [rows, users = layer.rows](Region region) { return same_share(region, rows, users); };
+      if (rows == layer.rows) {  // without divisions: planning asks for every row
+        operand.needed = [](Region region) { return region.is_empty() ? Region{} : region; };
+      } else {
+        operand.needed = [rows, users = layer.rows](Region region) { return same_share(region, rows, users); };
+      }
     }
     add_time(result, layer.robot_seconds, layer.server_seconds);
     if (operands.empty()) return result;

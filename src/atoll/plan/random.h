@@ -11,7 +11,7 @@ namespace atl::plan {
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept;
 
 /// What random numbers are drawn for. Streams of different purposes do not overlap.
-enum class Purpose : std::uint32_t { kPermutation = 1, kDraw = 2, kShares = 3 };
+enum class Purpose : std::uint32_t { kPermutation = 1, kDraw = 2, kShares = 3, kChoice = 4 };
 
 /// One stream of random numbers, named by seed, epoch and purpose.
 class Random {

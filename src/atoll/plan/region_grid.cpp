@@ -66,6 +66,8 @@ std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& ch
     if (here.robot.is_empty() != next.robot.is_empty() || here.server.is_empty() != next.server.is_empty()) {
       is_chosen[k] = true;
     }
+    // What is divided up to here is gathered here: any later it is one side's alone.
+    if (chain.stages[k].rows > 1 && chain.stages[k + 1].rows == 1) is_chosen[k] = true;
   }
   std::vector<int> stages;
   for (std::size_t k = 0; k < count; ++k) {

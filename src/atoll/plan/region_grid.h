@@ -22,7 +22,8 @@ struct GridTensor {
 };
 
 /// The stages at whose exits the sides may exchange rows: all, or of long chains at most about `most`: the smallest
-/// tensor of each of some parts of equal work, those where the sides of `shares` change, and the last.
+/// tensor of each of some parts of equal work, those where the sides of `shares` change, those behind which nothing is
+/// divided, and the last.
 std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& chain, const std::vector<Share>& shares,
                                 int most);
 

@@ -31,19 +31,23 @@ struct Label {
   int before = -1;
 };
 
+// By tensor, then by where they come from: the inputs, then each tensor before; then by cut.
+using Passages = std::vector<std::vector<std::vector<Passage>>>;
+
 // One grid, with inputs that are sent whole or in chunks. Labels of a tensor are final when the tensor before it has
 // been gone through: all ways lead forward.
 class Search {
  public:
   Search(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link, const std::vector<Price>& prices,
-         std::vector<GridTensor> tensors, int chunks, double limit, double slack, Clock::time_point end)
+         const std::vector<GridTensor>& tensors, Passages& known, int chunks, double limit, double slack,
+         Clock::time_point end)
       : graph_(graph),
         chain_(chain),
         link_(link),
         prices_(prices),
-        tensors_(std::move(tensors)),
+        tensors_(tensors),
+        passages_(known),
         chunks_(chunks),
-        passages_(tensors_.size()),
         labels_at_(tensors_.size()),
         best_(limit),
         slack_(slack),
@@ -54,9 +58,7 @@ class Search {
     std::vector<int> stages;
     for (std::size_t t = 0; t < tensors_.size() && !is_over_; ++t) {
       const GridTensor& tensor = tensors_[t];
-      for (const std::int64_t cut : tensor.cuts) {
-        passages_[t].push_back(passages(graph_, chain_, tensor.stage, cut, stages));
-      }
+      if (passages_.size() == t) add_passages(stages);
       labels_at_[t].resize(tensor.cuts.size() * tensor.cuts.size());
       up_.resize(tensor.cuts.size());
       down_.resize(tensor.cuts.size());
@@ -88,10 +90,21 @@ class Search {
   }
 
  private:
+  // To the next tensor, from the exits of these stages.
+  void add_passages(const std::vector<int>& stages) {
+    const GridTensor& tensor = tensors_[passages_.size()];
+    auto& of_tensor = passages_.emplace_back(stages.size() + 1, std::vector<Passage>(tensor.cuts.size()));
+    for (std::size_t k = 0; k < tensor.cuts.size(); ++k) {
+      const std::vector<Passage> found = passages(graph_, chain_, tensor.stage, tensor.cuts[k], stages);
+      for (std::size_t from = 0; from < found.size(); ++from) of_tensor[from][k] = found[from];
+    }
+  }
+
   // Seconds on the link for what the sides lack at the beginning of each passage, -1 where that is nothing.
   void set_messages(const Label& label, std::size_t from, std::size_t to) {
-    for (std::size_t k = 0; k < passages_[to].size(); ++k) {
-      const Passage& passage = passages_[to][k][from];
+    const std::vector<Passage>& by_cut = passages_[to][from];
+    for (std::size_t k = 0; k < by_cut.size(); ++k) {
+      const Passage& passage = by_cut[k];
       up_[k] = down_[k] = -1;
       if (from == 0) {
         if (passage.input_messages > 0) up_[k] = passage.input_bytes / link_.up_bytes_per_second;
@@ -110,17 +123,18 @@ class Search {
 
   void carry_on(int index, std::size_t from, std::size_t to) {
     const Label label = labels_[static_cast<std::size_t>(index)];
-    if (from > 0 && bound(label.clocks, label.meeting.stage) >= best_) return;
+    if (from > 0 && is_beaten(label.clocks, label.meeting.stage)) return;
     const GridTensor& tensor = tensors_[to];
     set_messages(label, from, to);
+    const std::vector<Passage>& by_cut = passages_[to][from];
     // A streamed passage may have ended here only because nothing behind it can be computed by rows.
     const bool is_end_of_stream = from > 0 && chunks_ > 1 && label.before == 0 && tensors_[from - 1].is_by_row;
     for (std::size_t end = 0; end < tensor.cuts.size() && !is_over_; ++end) {
       if (!tensor.may_end[end]) continue;
-      const Passage& server = passages_[to][end][from];
+      const Passage& server = by_cut[end];
       for (std::size_t begin = 0; begin <= end; ++begin) {
         if (!tensor.may_begin[begin]) continue;
-        const Passage& robot = passages_[to][begin][from];
+        const Passage& robot = by_cut[begin];
         // With rows that suffice for the ways that do not stop here, so without a message, one of those is as good.
         if (from > 0 && !is_end_of_stream && server.server_makes <= label.meeting.server_end &&
             robot.robot_makes >= label.meeting.robot_begin) {
@@ -181,7 +195,7 @@ class Search {
       return;
     }
     settle(label.clocks, label.meeting, tensor.rows);
-    if (bound(label.clocks, tensor.stage) >= best_) return;
+    if (is_beaten(label.clocks, tensor.stage)) return;
     std::vector<int>& others = labels_at_[to][end * tensor.cuts.size() + begin];
     for (const int other : others) {
       if (is_no_later(labels_[static_cast<std::size_t>(other)].clocks, label.clocks, slack_)) return;
@@ -215,24 +229,24 @@ class Search {
            a.down <= b.down + slack;
   }
 
-  double bound(const Clocks& clocks, int stage) const noexcept {
-    double most = clocks.robot;
+  // Whether the cheapest rest after the stage ends too late.
+  bool is_beaten(const Clocks& clocks, int stage) const noexcept {
+    if (clocks.robot >= best_) return true;
     for (const Price& price : prices_) {
       const double spent = price.robot * clocks.robot + price.server * clocks.server + price.up * clocks.up +
                            (link_.is_half_duplex ? 0 : price.down * clocks.down);
-      most = std::max(most, spent + price.rest[static_cast<std::size_t>(stage) + 1]);
+      if (spent + price.rest[static_cast<std::size_t>(stage) + 1] >= best_) return true;
     }
-    return most;
+    return false;
   }
 
   const OperatorGraph& graph_;
   const StageChain& chain_;
   const LinkCost& link_;
   const std::vector<Price>& prices_;
-  std::vector<GridTensor> tensors_;
+  const std::vector<GridTensor>& tensors_;
+  Passages& passages_;
   int chunks_;
-  // By tensor and cut: from the inputs, then from each tensor before.
-  std::vector<std::vector<std::vector<Passage>>> passages_;
   // By tensor: by the cut of the server times the number of cuts, plus that of the robot.
   std::vector<std::vector<std::vector<int>>> labels_at_;
   double best_;
@@ -294,8 +308,9 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
     std::int64_t most_rows = 0;
     for (const GridTensor& tensor : tensors) most_rows = std::max(most_rows, tensor.rows);
     if (!is_first) keep_near(chain, result.plan.shares, options.window, tensors);
+    Passages known;
     for (const int chunks : chunkings) {
-      Search search(graph, chain, link, prices, tensors, chunks, limit, slack, end);
+      Search search(graph, chain, link, prices, tensors, known, chunks, limit, slack, end);
       search.run();
       result.labels += search.steps();
       for (const std::vector<Meeting>& meetings : search.plans()) {

@@ -2,10 +2,12 @@
 #include "atoll/plan/timeline.h"
 
 #include <algorithm>
-#include <limits>
-#include <string>
+#include <array>
+#include <cmath>
 #include <utility>
 
+#include "atoll/plan/exchange.h"
+#include "atoll/plan/stages.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -15,99 +17,49 @@ constexpr double kUnknown = -1;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-std::string text(Region region) { return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")"; }
-
-// An operator that waits for what `producer` sends.
-struct Await {
-  int user;
-  int producer;
-};
-
 struct Machine {
-  std::string name;
+  Side side;
   Lane lane;
   int next = 0;             // operator
-  std::size_t awaited = 0;  // how many of `awaits` are over
+  std::size_t awaited = 0;  // how many of the needs' awaits are over
   double free = 0;
   double busy = 0;
-  std::vector<Await> awaits{};               // by user
-  std::vector<std::vector<Region>> lacks{};  // by producer: rows that come from the other machine, in order
-  std::vector<double> arrivals{};            // by producer: of what lacks
-  std::vector<double> finishes{};            // by operator
+  Needs needs{};
+  std::vector<double> begins{};    // by producer: when what lacks goes onto the link
+  std::vector<double> arrivals{};  // by producer: of what lacks
+  std::vector<double> finishes{};  // by operator
 };
 
 // One way of the link, towards a machine.
 struct Way {
   Lane lane;
-  double rate;
   double bytes = 0;
+  double busy = 0;
   std::size_t sent = 0;                         // how many of `queue` are over
   std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
 };
 
-// What is left of `pieces` without `own`: separate regions in order.
-std::vector<Region> without(const std::vector<Region>& pieces, Region own) {
-  std::vector<Region> parts;
-  for (const Region piece : pieces) {
-    if (own.is_empty()) {
-      parts.push_back(piece);
-      continue;
-    }
-    parts.push_back({piece.begin, std::min(piece.end, own.begin)});
-    parts.push_back({std::max(piece.begin, own.end), piece.end});
-  }
-  std::erase_if(parts, [](Region part) { return part.is_empty(); });
-  std::sort(parts.begin(), parts.end(), [](Region a, Region b) { return a.begin < b.begin; });
-  std::vector<Region> merged;
-  for (const Region part : parts) {
-    if (merged.empty() || part.begin > merged.back().end) {
-      merged.push_back(part);
-    } else {
-      merged.back().end = std::max(merged.back().end, part.end);
-    }
-  }
-  return merged;
-}
-
-std::int64_t rows_of(const std::vector<Region>& regions) {
-  std::int64_t rows = 0;
-  for (const Region region : regions) rows += region.size();
-  return rows;
-}
-
-// The row behind the first `count` rows of the regions.
-std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
-  for (const Region region : regions) {
-    if (count <= region.size()) return region.begin + count;
-    count -= region.size();
-  }
-  return regions.back().end;
-}
-
 class Inference {
  public:
-  Inference(const OperatorGraph& graph, const LinkCost& link, std::span<const Share> shares)
+  Inference(const OperatorGraph& graph, const Channel& link, std::span<const Share> shares)
       : graph_(graph), link_(link), shares_(shares) {
-    check(link);
-    check_shares();
-    for (Machine& machine : machines_) {
-      machine.lacks.resize(shares.size());
-      machine.arrivals.assign(shares.size(), kUnknown);
-      machine.finishes.assign(shares.size(), 0);
+    std::array<Needs, 2> needs = needs_of(graph, shares);
+    for (const std::size_t machine : {kRobot, kServer}) {
+      machines_[machine].needs = std::move(needs[machine]);
+      machines_[machine].begins.assign(shares.size(), 0);
+      machines_[machine].arrivals.assign(shares.size(), kUnknown);
+      machines_[machine].finishes.assign(shares.size(), 0);
     }
-    for (std::size_t i = 0; i < shares.size(); ++i) find_needs(static_cast<int>(i));
-    for (const int output : graph.outputs) want(kRobot, output, all_of(output));
-    for (const std::size_t machine : {kRobot, kServer}) find_lacks(machine);
   }
 
   Timeline run(const RobotPower& power, int chunks) {
     for (std::size_t i = 0; i < shares_.size(); ++i) {
-      if (is_input(static_cast<int>(i)) && !machines_[kServer].lacks[i].empty()) {
+      if (is_input(static_cast<int>(i)) && !lacks(kServer, static_cast<int>(i)).empty()) {
         ways_[kServer].queue.emplace_back(static_cast<int>(i), 0);
         send(kServer);
       }
     }
-    if (chunks > 1 && !ways_[kServer].queue.empty()) stream(chunks);
+    if (chunks > 1) stream(chunks);
     do {
       advance(kRobot);
       advance(kServer);
@@ -119,73 +71,17 @@ class Inference {
   static constexpr std::size_t kRobot = 0;
   static constexpr std::size_t kServer = 1;
 
-  const Operator& op(int index) const { return graph_.operators[at(index)]; }
+  const Operator& op(int index) const { return operator_at(graph_, index); }
   bool is_input(int index) const { return op(index).operands.empty(); }
-  Region all_of(int index) const { return {0, op(index).rows}; }
-  Region own(std::size_t machine, int index) const {
-    return machine == kRobot ? shares_[at(index)].robot : shares_[at(index)].server;
-  }
+  Region own(std::size_t machine, int index) const { return made_by(shares_[at(index)], machines_[machine].side); }
   double seconds(std::size_t machine, int index, std::int64_t rows) const {
     return (machine == kRobot ? op(index).robot : op(index).server).seconds(rows);
   }
-  std::string name_of(int index) const { return "operator " + std::to_string(index) + " (" + op(index).name + ")"; }
-  Region needed(const Operand& operand, Region region) const {
-    const Region all = all_of(operand.producer);
-    return operand.needed ? intersection(operand.needed(region), all) : all;
+  const std::vector<Region>& lacks(std::size_t machine, int producer) const {
+    return machines_[machine].needs.lacks[at(producer)];
   }
-
-  void check_shares() const {
-    if (shares_.size() != graph_.operators.size()) {
-      refuse(counted(static_cast<std::int64_t>(shares_.size()), "share") + " for " +
-             counted(static_cast<std::int64_t>(graph_.operators.size()), "operator") + ": give one for each");
-    }
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
-      for (const std::size_t machine : {kRobot, kServer}) {
-        if (all_of(i).holds(own(machine, i))) continue;
-        refuse(name_of(i) + " has " + counted(op(i).rows, "row") + ", and its share on the " + machines_[machine].name +
-               " is " + text(own(machine, i)));
-      }
-      if (is_input(i) && (own(kRobot, i) != all_of(i) || !own(kServer, i).is_empty())) {
-        refuse(name_of(i) + " is an input: give the robot all its rows and the server none");
-      }
-    }
-  }
-
-  // Until find_lacks, `lacks` holds what is needed of operators that are not wholly at hand.
-  bool want(std::size_t machine, int producer, Region region) {
-    if (own(machine, producer).holds(region)) return false;
-    machines_[machine].lacks[at(producer)].push_back(region);
-    return true;
-  }
-
-  void find_needs(int user) {
-    for (const std::size_t machine : {kRobot, kServer}) {
-      const Region region = own(machine, user);
-      if (region.is_empty()) continue;
-      for (const Operand& operand : op(user).operands) {
-        if (want(machine, operand.producer, needed(operand, region))) {
-          machines_[machine].awaits.push_back({user, operand.producer});
-        }
-      }
-    }
-  }
-
-  void find_lacks(std::size_t machine) {
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
-      std::vector<Region>& lacks = machines_[machine].lacks[at(i)];
-      if (lacks.empty()) continue;
-      lacks = without(lacks, own(machine, i));
-      for (const Region part : lacks) {
-        if (own(1 - machine, i).holds(part)) continue;
-        refuse("the " + machines_[machine].name + " needs rows " + text(part) + " of " + name_of(i) + " and computes " +
-               text(own(machine, i)) + ", the " + machines_[1 - machine].name + " computes " +
-               text(own(1 - machine, i)) + ": give every row that is needed to one of them");
-      }
-    }
-  }
-
   double bytes_of(std::size_t machine, int producer) const {
-    const auto rows = static_cast<double>(rows_of(machines_[machine].lacks[at(producer)]));
+    const auto rows = static_cast<double>(rows_of(lacks(machine, producer)));
     return rows / static_cast<double>(op(producer).rows) * static_cast<double>(op(producer).bytes);
   }
 
@@ -196,39 +92,39 @@ class Inference {
     const auto [producer, ready] = way.queue[way.sent++];
     const double bytes = bytes_of(machine, producer);
     const double begin = std::max(ready, free);
-    free = begin + bytes / way.rate;
+    free = std::isfinite(begin) ? link_.end(way.lane, begin, bytes) : begin;
+    if (std::isfinite(begin)) way.busy += free - begin;
     way.bytes += bytes;
+    machines_[machine].begins[at(producer)] = begin;
     machines_[machine].arrivals[at(producer)] = free + link_.latency;
     timeline_.events.push_back({way.lane, producer, begin, free});
   }
 
   // Both machines wait, so nothing can still become ready before what is. False when nothing is.
   bool send_next() {
-    const auto ready = [&](std::size_t machine) {
-      const Way& way = ways_[machine];
-      return way.sent < way.queue.size() ? way.queue[way.sent].second : std::numeric_limits<double>::infinity();
-    };
-    const std::size_t machine = ready(kServer) <= ready(kRobot) ? kServer : kRobot;
-    if (ways_[machine].sent == ways_[machine].queue.size()) return false;
-    send(machine);
+    const auto has = [&](std::size_t machine) { return ways_[machine].sent < ways_[machine].queue.size(); };
+    const auto ready = [&](std::size_t machine) { return ways_[machine].queue[ways_[machine].sent].second; };
+    if (!has(kServer) && !has(kRobot)) return false;
+    send(has(kServer) && (!has(kRobot) || ready(kServer) <= ready(kRobot)) ? kServer : kRobot);
     return true;
   }
 
   void finish(std::size_t machine, int index, double time) {
     machines_[machine].finishes[at(index)] = time;
-    if (!machines_[1 - machine].lacks[at(index)].empty()) ways_[1 - machine].queue.emplace_back(index, time);
+    if (!lacks(1 - machine, index).empty()) ways_[1 - machine].queue.emplace_back(index, time);
   }
 
   // Runs operators until one waits for a message that is not on the link yet.
   void advance(std::size_t index) {
     Machine& machine = machines_[index];
+    const std::vector<Await>& awaits = machine.needs.awaits;
     for (; machine.next < static_cast<int>(shares_.size()); ++machine.next) {
       const Region region = own(index, machine.next);
       if (region.is_empty() || is_input(machine.next)) continue;
       double begin = machine.free;
       std::size_t awaited = machine.awaited;
-      for (; awaited < machine.awaits.size() && machine.awaits[awaited].user == machine.next; ++awaited) {
-        const double arrival = machine.arrivals[at(machine.awaits[awaited].producer)];
+      for (; awaited < awaits.size() && awaits[awaited].user == machine.next; ++awaited) {
+        const double arrival = machine.arrivals[at(awaits[awaited].producer)];
         if (arrival == kUnknown) return;
         begin = std::max(begin, arrival);
       }
@@ -241,88 +137,36 @@ class Inference {
     }
   }
 
-  // The server's first operators that are computed row by row from inputs and one another. Moves its `next` behind
-  // them.
-  std::vector<int> streamed_operators() {
-    Machine& server = machines_[kServer];
-    std::vector<int> streamed;
-    for (; server.next < static_cast<int>(shares_.size()); ++server.next) {
-      if (own(kServer, server.next).is_empty() || is_input(server.next)) continue;
-      const auto& operands = op(server.next).operands;
-      if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
-      std::size_t awaited = server.awaited;
-      bool from_inputs = true;
-      for (; awaited < server.awaits.size() && server.awaits[awaited].user == server.next; ++awaited) {
-        from_inputs = from_inputs && is_input(server.awaits[awaited].producer);
-      }
-      if (!from_inputs) break;
-      server.awaited = awaited;
-      streamed.push_back(server.next);
-    }
-    return streamed;
-  }
-
-  // The row up to which the operator can be computed when its operands are there up to `reach`.
-  std::int64_t possible_end(int index, const std::vector<std::int64_t>& reach) const {
-    const Region region = own(kServer, index);
-    const auto is_possible = [&](std::int64_t end) {
-      return std::all_of(op(index).operands.begin(), op(index).operands.end(), [&](const Operand& operand) {
-        const Region rows = needed(operand, {region.begin, end});
-        return rows.is_empty() || rows.end <= reach[at(operand.producer)];
-      });
-    };
-    std::int64_t low = std::max(region.begin, reach[at(index)]);
-    std::int64_t high = region.end;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (is_possible(middle)) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
-  }
-
   // After each chunk the server computes what has become possible.
   void stream(int chunks) {
-    std::vector<int> streamed = streamed_operators();
-    if (streamed.empty()) return;
+    Stream stream = stream_of(graph_, shares_, machines_[kServer].needs, chunks);
+    if (stream.operators.empty()) return;
     Machine& server = machines_[kServer];
-    std::vector<std::int64_t> reach(shares_.size(), 0);
-    for (const auto& [input, ready] : ways_[kServer].queue) {
-      const std::vector<Region>& parts = server.lacks[at(input)];
-      const std::int64_t rows = rows_of(parts);
-      const std::int64_t count = std::min<std::int64_t>(chunks, rows);
-      for (std::int64_t chunk = 1; chunk <= count; ++chunk) {
-        const std::int64_t there = rows * chunk / count;
-        const double rest = static_cast<double>(rows - there) / static_cast<double>(rows) * bytes_of(kServer, input);
-        reach[at(input)] = end_of_first(there, parts);
-        server.free = std::max(server.free, server.arrivals[at(input)] - rest / ways_[kServer].rate);
-        for (const int index : streamed) compute_possible(index, reach);
+    server.next = stream.next;
+    const std::vector<Await>& awaits = server.needs.awaits;
+    while (server.awaited < awaits.size() && awaits[server.awaited].user < server.next) ++server.awaited;
+    for (const Chunk& chunk : stream.chunks) {
+      const auto rows = static_cast<double>(rows_of(lacks(kServer, chunk.input)));
+      const double bytes = (rows - static_cast<double>(chunk.behind)) / rows * bytes_of(kServer, chunk.input);
+      const double begun = server.begins[at(chunk.input)];
+      const double there = std::isfinite(begun) ? link_.end(Lane::kUp, begun, bytes) : begun;
+      server.free = std::max(server.free, there + link_.latency);
+      for (const OperatorRows& possible : chunk.possible) {
+        const double begin = server.free;
+        const double length = seconds(kServer, possible.index, possible.rows.size());
+        server.free += length;
+        server.busy += length;
+        server.finishes[at(possible.index)] = server.free;
+        timeline_.events.push_back({Lane::kServer, possible.index, begin, server.free});
       }
     }
-    std::stable_sort(streamed.begin(), streamed.end(),
+    std::stable_sort(stream.operators.begin(), stream.operators.end(),
                      [&](int a, int b) { return server.finishes[at(a)] < server.finishes[at(b)]; });
-    for (const int index : streamed) finish(kServer, index, server.finishes[at(index)]);
-  }
-
-  void compute_possible(int index, std::vector<std::int64_t>& reach) {
-    Machine& server = machines_[kServer];
-    const std::int64_t from = std::max(own(kServer, index).begin, reach[at(index)]);
-    const std::int64_t end = possible_end(index, reach);
-    if (end == from) return;
-    const double begin = server.free;
-    const double length = seconds(kServer, index, end - from);
-    server.free += length;
-    server.busy += length;
-    server.finishes[at(index)] = server.free;
-    reach[at(index)] = end;
-    timeline_.events.push_back({Lane::kServer, index, begin, server.free});
+    for (const int index : stream.operators) finish(kServer, index, server.finishes[at(index)]);
   }
 
   Timeline summed_up(const RobotPower& power) {
-    const Machine& robot = machines_[kRobot];
+    Machine& robot = machines_[kRobot];
     for (const int output : graph_.outputs) {
       timeline_.seconds = std::max({timeline_.seconds, robot.finishes[at(output)], robot.arrivals[at(output)]});
     }
@@ -333,24 +177,42 @@ class Inference {
     for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
       timeline_.rows_twice += seconds(kRobot, i, intersection(own(kRobot, i), own(kServer, i)).size());
     }
-    const double sending = timeline_.up_bytes / ways_[kServer].rate + timeline_.down_bytes / ways_[kRobot].rate;
-    timeline_.joules = power.compute_watts * robot.busy +
-                       power.idle_watts * std::max(0.0, timeline_.seconds - robot.busy) + power.radio_watts * sending;
+    timeline_.link_busy = ways_[kServer].busy + ways_[kRobot].busy;
+    timeline_.joules = joules(power, timeline_.seconds, robot.busy, timeline_.link_busy);
+    timeline_.received = std::move(robot.needs.lacks);
     return std::move(timeline_);
   }
 
   const OperatorGraph& graph_;
-  const LinkCost& link_;
+  const Channel& link_;
   std::span<const Share> shares_;
-  Machine machines_[2] = {{"robot", Lane::kRobot}, {"server", Lane::kServer}};
-  Way ways_[2] = {{Lane::kDown, link_.down_bytes_per_second}, {Lane::kUp, link_.up_bytes_per_second}};
+  Machine machines_[2] = {{Side::kRobot, Lane::kRobot}, {Side::kServer, Lane::kServer}};
+  Way ways_[2] = {{Lane::kDown}, {Lane::kUp}};
   double link_free_[2] = {0, 0};
   Timeline timeline_;
 };
 
 }  // namespace
 
+Channel steady(const LinkCost& link) {
+  check(link);
+  return {[up = link.up_bytes_per_second, down = link.down_bytes_per_second](Lane way, double begin, double bytes) {
+            return begin + bytes / (way == Lane::kUp ? up : down);
+          },
+          link.latency, link.is_half_duplex};
+}
+
+double joules(const RobotPower& power, double seconds, double robot_busy, double link_busy) noexcept {
+  return power.compute_watts * robot_busy + power.idle_watts * std::max(0.0, seconds - robot_busy) +
+         power.radio_watts * link_busy;
+}
+
 Timeline simulate(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
+                  std::span<const Share> shares, int chunks) {
+  return simulate(graph, steady(link), power, shares, chunks);
+}
+
+Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPower& power,
                   std::span<const Share> shares, int chunks) {
   if (chunks < 1) refuse("an input is sent in " + std::to_string(chunks) + " chunks: give at least 1");
   return Inference(graph, link, shares).run(power, chunks);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,8 +29,25 @@ struct Timeline {
   double down_bytes = 0;
   double joules = 0;
   double rows_twice = 0;
-  std::vector<Event> events;  ///< by lane in order of time
+  double link_busy = 0;                       ///< seconds, of both directions together
+  std::vector<Event> events;                  ///< by lane in order of time
+  std::vector<std::vector<Region>> received;  ///< by operator, the rows that the robot gets, in order
 };
+
+/// The link that one inference meets, whose rates may change with time.
+struct Channel {
+  /// When the last of some bytes is off the link that go onto it at `begin`, kUp or kDown, in seconds from the moment
+  /// the robot has the inputs; infinite where that never happens. No earlier for more bytes or a later beginning.
+  std::function<double(Lane way, double begin, double bytes)> end;
+  double latency = 0;
+  bool is_half_duplex = false;
+};
+
+/// A link whose rates stay. Error(kInvalidArgument) as check().
+Channel steady(const LinkCost& link);
+
+/// What the robot draws in `seconds`, of which it computes and its radio is busy as long as is said.
+double joules(const RobotPower& power, double seconds, double robot_busy, double link_busy) noexcept;
 
 /// One inference with these shares. Both machines run their operators one at a time in the graph's order. What a
 /// side needs of a tensor and does not compute comes from the other in one message, of exactly the rows that lack;
@@ -45,6 +63,9 @@ struct Timeline {
 /// The graph must pass check(). Error(kInvalidArgument) for shares that are not one per operator, lie outside its
 /// rows or take an input from the robot, for chunks below 1, and for rows that one side needs and nobody computes.
 Timeline simulate(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
+                  std::span<const Share> shares, int chunks = 1);
+/// The same over a link that changes. `seconds` are infinite where something that the robot waits for never arrives.
+Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPower& power,
                   std::span<const Share> shares, int chunks = 1);
 
 /// Fills in what the plan's shares and chunks are predicted to take.

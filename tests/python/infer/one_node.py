@@ -2,6 +2,7 @@
 """One call of an operator as a graph, and the same call for a part of its rows."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,10 @@ def argument_json(value: Any, kind: str, ids: Any) -> Any:
         return {"tensor": next(ids)}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value).removeprefix("torch.")}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
     if isinstance(value, str):
         return {"text": value}
     if isinstance(value, list | tuple):

@@ -5,6 +5,10 @@
 
 #include "atoll/infer/regions_json.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/infer_run_module.h"
+#include "atoll/pytorch/python/infer_safety_module.h"
+#include "atoll/pytorch/python/serve_module.h"
+#include "atoll/pytorch/python/session_module.h"
 
 namespace atl::pytorch {
 
@@ -28,6 +32,10 @@ void bind_infer(py::module_& module) {
         return translated([&] { return infer::dims_json(graph, input_tensor, dim); });
       },
       py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<py::gil_scoped_release>());
+  bind_infer_run(module);
+  bind_infer_safety(module);
+  bind_serve(module);
+  bind_session(module);
 }
 
 }  // namespace atl::pytorch

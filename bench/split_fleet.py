@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several robots with published profiles on one server and one radio: everyone's own best, sessions that see the
+server's load, one plan for all, and the bound. Simulated, no inference is run."""
+
+import json
+from typing import Any
+
+from atoll import _C
+from results import ROOT, Settings, say, table
+
+TITLE = "several robots on one server and one radio, simulated"
+SIMULATED = "published profiles of a robot and a server"  # others on the machine change nothing
+PROFILES = ROOT / "tests" / "data" / "intradp" / "profiles"
+# Inputs as bytes per pixel and channel, as the authors send them, and as bits per voxel.
+MODELS = {"VGG19": ("nsdi25_VGG19_BN", 1), "kapao": ("nsdi25_kapao", None), "AGRNav": ("nsdi25_agrnav", 1 / 8)}
+RATES = (45, 73, 93)  # decimal Mbit/s: the median of the outdoors record, and the papers' two means
+ROBOTS = (2, 4, 8)
+LATENCY = 0.002
+SEARCH_SECONDS = 2.0
+SHOWN = ("local", "selfish", "distributed", "aware")
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    names = list(MODELS)[:1] if settings.quick else list(MODELS)
+    rows = []
+    for name in names:
+        for rate in RATES[:1] if settings.quick else RATES:
+            for count in ROBOTS[:2] if settings.quick else ROBOTS:
+                rows.append(row_of([(name, count)], rate))
+    if not settings.quick:
+        rows += [row_of([(name, each) for name in MODELS], rate) for rate in RATES for each in (1, 2)]
+    return {"simulated": SIMULATED, "rows": rows, "latency": LATENCY}
+
+
+def row_of(fleet: list[tuple[str, int]], rate: float) -> dict[str, Any]:
+    """All policies for so many robots of each model, whose links have `rate` Mbit/s when they are alone."""
+    robots = [robots_of(name, count, rate) for name, count in fleet]
+    answer = json.loads(_C.plan_fleet(json.dumps({"robots": robots, "search_seconds": SEARCH_SECONDS})))
+    policies = {each.pop("policy"): each for each in answer["policies"]}
+    row = {"models": [f"{count} {name}" for name, count in fleet], "robots": sum(count for _, count in fleet),
+           "mbps": rate, "bound": answer["bound"], "policies": policies}  # fmt: skip
+    say(f"{', '.join(row['models'])} at {rate} Mbit/s: {policies['aware']['seconds'] * 1e3:.0f} ms")
+    return row
+
+
+def robots_of(name: str, count: int, rate: float) -> dict[str, Any]:
+    profile, bytes_per_value = MODELS[name]
+    text = (PROFILES / f"{profile}.json").read_text()
+    link = {"up": rate * 1e6 / 8, "latency": LATENCY, "half_duplex": True}
+    robots: dict[str, Any] = {"profile": text, "link": link, "count": count}
+    if bytes_per_value is not None:
+        values = 1
+        for size in json.loads(text)["layers"][0]["output_shapes"][0]:
+            values *= size
+        robots["input_bytes"] = int(values * bytes_per_value)
+    return robots
+
+
+def over_selfish(row: dict[str, Any], policy: str) -> float:
+    """The time that the policy saves, as a share of the selfish one's."""
+    return 1 - float(row["policies"][policy]["seconds"] / row["policies"]["selfish"]["seconds"])
+
+
+def users(row: dict[str, Any], policy: str) -> int:
+    """Robots that do not compute alone."""
+    return sum(robot["kind"] != "local" for robot in row["policies"][policy]["robots"])
+
+
+def report(document: dict[str, Any]) -> str:
+    text = (
+        "Robots infer back to back. All share one radio, both directions and all robots one medium with equal parts "
+        "of the time, and a server that computes for one at a time. Each rate is what a robot has when it is alone; "
+        f"messages take {document['latency'] * 1e3:g} ms more. **selfish**: each robot's best plan as if it were "
+        "alone. **distributed**: sessions that change their plans by what the server tells of its load. **aware**: one "
+        "plan for all; the optimum, where all choices of the robots' plans were simulated. The sums are over robots: "
+        "of their mean milliseconds, which no plans undercut below the **bound** in the long run, and of their joules "
+        "for an inference; in brackets, how many use the server. Profiles have no halos.\n\n"
+    )
+    titles = ["robots", "Mbit/s", *(f"{name}, ms" for name in SHOWN), "bound, ms", "aware saves",
+              *(f"{name}, J" for name in SHOWN)]  # fmt: skip
+    return text + table(titles, [_cells(row) for row in document["rows"]])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    policies = row["policies"]
+    times = [f"{policies[name]['seconds'] * 1e3:.0f} ({users(row, name)})" for name in SHOWN]
+    optimum = "" if not policies["aware"]["is_optimum"] else ", optimum"
+    times[-1] += optimum
+    joules = [f"{policies[name]['joules']:.1f}" for name in SHOWN]
+    return [", ".join(row["models"]), f"{row['mbps']:g}", *times, f"{row['bound'] * 1e3:.0f}",
+            f"{over_selfish(row, 'aware'):.0%}", *joules]  # fmt: skip

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of split_papers: tables like the papers', their own figures beside ours, and the bounds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import split_claims
+from results import table
+
+Document = dict[str, Any]
+SYSTEMS = {"local": "Local", "offload": "ALL", "cut": "DSCCS", "energy": "SPSO-GA", "tensor": "TP (DINA)",
+           "intra-dp": "Intra-DP"}  # fmt: skip
+NAMES = {"offload": "offload (ALL)", "cut": "cut (DSCCS)", "energy": "energy (SPSO-GA)", "tensor": "tensor (DINA)"}
+ENVIRONMENTS = ("indoors", "outdoors")
+DRAWN = ("nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav", "nsdi25_DenseNet121")
+VGG, KAPAO, AGRNAV = DRAWN[:3]
+HEDGE = "offload, guarded"
+# Milliseconds that simulations outside of this library gave on the same data.
+REFERENCE = [
+    (VGG, "as sent", "outdoors", "offload", 749), (VGG, "as sent", "outdoors", HEDGE, 107),
+    (VGG, "compact", "outdoors", HEDGE, 82), (VGG, "compact", "indoors", HEDGE, 33),
+    (KAPAO, "as sent", "outdoors", "offload", 2767), (KAPAO, "as sent", "outdoors", HEDGE, 620),
+    (AGRNAV, "as sent", "outdoors", "offload", 4549), (AGRNAV, "as sent", "outdoors", HEDGE, 533),
+    (AGRNAV, "compact", "outdoors", HEDGE, 322), (AGRNAV, "compact", "indoors", HEDGE, 203),
+]  # fmt: skip
+OPENING = """\
+**Simulated on published profiles**: times of operators on a robot (Jetson Xavier NX) and a server, as published with
+the papers, over recorded links. No inference was run, halos are not in these profiles, messages have no latency, and
+both directions share the link. An input comes every {period:g} s and has the link for itself. `compact` sends the
+same input losslessly: a byte per pixel and channel, a bit per voxel. `guarded` begins local execution in time; it
+and `auto` are Atoll's, `oracle` is `auto` that knows the trace.
+"""
+LATENCY = """
+Milliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for a link that always
+has the mean rate; no plan undercuts it there.
+
+"""
+ENERGY = """
+Joules of the robot for an inference {environment}, mean ± std and mean watts. Computing draws what was recorded for
+the model's local inference, waiting 4.04 W, the radio 0.21 W more.
+
+"""
+RATES = """## At constant rates
+
+Milliseconds. `most gain` is what the bound leaves over the best of local, offload and cut: no overlap of any kind saves
+more.
+
+"""
+HEADLINE = """## The papers' headline, recomputed from their tables
+
+What Intra-DP saves to the best of ALL, DSCCS and SPSO-GA in the same row; `to any` compares with the worst of them.
+
+"""
+STUDY = """## Which forecast serves best
+
+Outdoors, each half of the record with what the other half taught; milliseconds, means of both halves, quantiles of the
+worse one.
+
+"""
+TWICE = """## The same data, simulated twice
+
+Milliseconds; `elsewhere` is the mean of a simulation that shares no code with this one.
+
+"""
+
+
+def page(document: Document) -> str:
+    """All of it."""
+    parts = [
+        OPENING.format(period=document["period"]), _reference(document), _latencies(document, "as sent"),
+        _latencies(document, "compact"), _energy(document), _breakdown(document), _bounds(document), _figures(document),
+        _headline(document), _contradictions(document), _study(document), _left_out(document),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def row_of(document: Document, profile: str, encoding: str, environment: str, replay: str) -> Document | None:
+    """What became of the inferences of one case."""
+    for case in document["cases"]:
+        if (case["profile"], case["encoding"]) == (profile, encoding):
+            found: Document | None = case["replays"][environment]["rows"].get(replay)
+            return found
+    return None
+
+
+def _ms(seconds: float) -> str:
+    return _short(1e3 * seconds)
+
+
+def _short(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 or value < 5e-4 else f"{value:.3g}"
+
+
+def _with_std(spread: Document) -> str:
+    return f"{_ms(spread['mean'])} ± {_ms(spread['std'])}"
+
+
+def _paper(document: Document, case: Document, system: str, environment: str, key: str) -> str:
+    """The papers' own figure, in italics."""
+    paper = {"nsdi25": split_claims.INTRA, "eurosys25": split_claims.HYBRID}.get(case["source"], "")
+    for where in (environment, "both"):
+        for row in document["papers"]:
+            is_here = (row["environment"], row["system"], row["paper"]) == (where, system, paper)
+            if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
+                return f" *({row[key]:g})*"
+    return ""
+
+
+def _cases(document: Document, encoding: str) -> Iterator[Document]:
+    return (case for case in document["cases"] if case["encoding"] == encoding)
+
+
+def _reference(document: Document) -> str:
+    rows = []
+    for profile, encoding, environment, replay, expected in REFERENCE:
+        if row := row_of(document, profile, encoding, environment, replay):
+            seconds = row["seconds"]
+            times = (_ms(seconds[name]) for name in ("mean", "p50", "p95", "p99"))
+            rows.append([profile, encoding, environment, replay, f"{expected}", *times])
+    titles = ["profile", "input", "link", "policy", "elsewhere", "mean", "p50", "p95", "p99"]
+    return TWICE + table(titles, rows)
+
+
+def _latencies(document: Document, encoding: str) -> str:
+    text = f"## Latency, input {encoding}\n"
+    for environment in ENVIRONMENTS:
+        rows = []
+        for case in _cases(document, encoding):
+            of = case["replays"][environment]
+            line = [case["profile"]]
+            for name, row in of["rows"].items():
+                paper = ""
+                if encoding == "as sent" and name in SYSTEMS:
+                    paper = _paper(document, case, SYSTEMS[name], environment, "latency_mean_ms")
+                line.append(_with_std(row["seconds"]) + paper)
+            rows.append([*line, _ms(of["bound"])])
+        names = [NAMES.get(name, name) for name in _replays(document)]
+        text += LATENCY.format(environment=environment)
+        text += table(["profile", *names, "bound"], rows)
+    return text
+
+
+def _replays(document: Document) -> list[str]:
+    return list(document["cases"][0]["replays"]["indoors"]["rows"])
+
+
+def _energy(document: Document) -> str:
+    text = "## Energy\n"
+    for environment in ENVIRONMENTS:
+        rows = []
+        for case in document["cases"]:
+            line = [case["profile"], case["encoding"], f"{case['watts']['compute_watts']:.4g}"]
+            for name, row in case["replays"][environment]["rows"].items():
+                paper = ""
+                if case["encoding"] == "as sent" and name in SYSTEMS:
+                    paper = _paper(document, case, SYSTEMS[name], environment, "energy_J_mean")
+                line.append(
+                    f"{_short(row['joules']['mean'])} ± {_short(row['joules']['std'])}, {row['watts']:.3g} W{paper}"
+                )
+            rows.append(line)
+        names = [NAMES.get(name, name) for name in _replays(document)]
+        text += ENERGY.format(environment=environment)
+        text += table(["profile", "input", "W computing", *names], rows)
+    return text
+
+
+def _breakdown(document: Document) -> str:
+    text = "## Where the time goes\n"
+    for environment in ENVIRONMENTS:
+        rows = []
+        for case in _cases(document, "as sent"):
+            line = [case["profile"]]
+            for row in case["replays"][environment]["rows"].values():
+                parts = [row["robot_busy"], row["link_busy"]["mean"], row["server_busy"]]
+                share = row["link_busy"]["mean"] / row["seconds"]["mean"]
+                line.append(" / ".join(_ms(part) for part in parts) + f", {share:.0%}")
+            rows.append(line)
+        names = [NAMES.get(name, name) for name in _replays(document)]
+        text += f"\nMean milliseconds of robot / link / server {environment}, and the link's share of the latency.\n\n"
+        text += table(["profile", *names], rows)
+    return text
+
+
+def _bounds(document: Document) -> str:
+    rows = []
+    for case in document["cases"]:
+        for point in case["sensitivity"]:
+            plans = {each["policy"]: each["seconds"] for each in point["plans"]}
+            simple = min(plans[name] for name in ("local", "offload", "cut"))
+            rate = f"{point['rate'] * 8e-6:.0f}"
+            rows.append([case["profile"], case["encoding"], rate, *(_ms(plans[name]) for name in plans),
+                         _ms(point["bound"]), f"{1 - point['bound'] / simple:.0%}"])  # fmt: skip
+    names = [each["policy"] for each in document["cases"][0]["sensitivity"][0]["plans"]]
+    return RATES + table(
+        ["profile", "input", "Mbit/s", *(NAMES.get(each, each) for each in names), "bound", "most gain"], rows
+    )
+
+
+def _figures(document: Document) -> str:
+    text = "## Latency at every cut, and by rate\n"
+    for case in document["cases"]:
+        if case["profile"] not in DRAWN:
+            continue
+        stem = f"split-{case['model'].lower()}-{case['encoding'].replace(' ', '-')}"
+        text += f"\n![{case['model']}: cuts]({stem}-cuts.svg)\n![{case['model']}: rates]({stem}-rates.svg)\n"
+    return text
+
+
+def _headline(document: Document) -> str:
+    spread = split_claims.gains(document["papers"])
+    found = split_claims.headline(spread)
+    rows = [[name, f"{split_claims.CLAIMED[name]:g} %" if name in split_claims.CLAIMED else "-",
+             f"{split_claims.LATER[name]:g} %" if name in split_claims.LATER else "-", f"{value:.1f} %"]
+            for name, value in found.items()]  # fmt: skip
+    text = HEADLINE
+    text += table(["saved", "papers", "version of 2025", "from the tables"], rows)
+    text += "\n" + table(["paper", "model", "link", "fastest other", "latency", "energy", "bound leaves", ""],
+                         _forbidden(document, spread))  # fmt: skip
+    return text
+
+
+def _forbidden(document: Document, spread: list[Document]) -> Iterator[list[str]]:
+    """Each gain beside the largest that the bound leaves for that model at the mean rate."""
+    for gain in spread:
+        model = split_claims.PROFILES.get(gain["model"])
+        sources = ("nsdi25",) if gain["paper"] == split_claims.INTRA else ("eurosys25", "nsdi25")
+        found = [case for source in sources for case in _cases(document, "as sent")
+                 if (case["source"], case["model"]) == (source, model)]  # fmt: skip
+        line = [gain["paper"], gain["model"], gain["environment"], gain["fastest"], f"{gain['latency']:.1%}",
+                f"{gain['energy']:.1%}"]  # fmt: skip
+        if not found:
+            yield [*line, "no profile", ""]
+            continue
+        of = found[0]["replays"][gain["environment"]]
+        leaves = 1 - of["bound"] / min(of["cut"], found[0]["robot_seconds"])
+        verdict = "**more than any plan can save**" if gain["latency"] > leaves else "possible"
+        yield [*line, f"{leaves:.1%} ({found[0]['profile']})", verdict]
+
+
+def _contradictions(document: Document) -> str:
+    spread = split_claims.gains(document["papers"])
+    lines = [f"- {text}" for text in split_claims.contradictions(document["papers"], spread)]
+    return "## Where the tables contradict themselves\n\n" + "\n".join(lines) + "\n"
+
+
+def _study(document: Document) -> str:
+    """Both halves together: the mean of means, and the larger of the two tails."""
+    groups: dict[tuple[Any, ...], list[Document]] = {}
+    for row in document["study"]:
+        key = (row["profile"], row["encoding"], row["forecast"], row["quantile"], row["sees_every_bin"], row["guard"])
+        groups.setdefault(key, []).append(row)
+    rows = []
+    for (profile, encoding, forecast, quantile, sees, guard), found in groups.items():
+        if forecast == "recent" and sees:  # which has one bin, as `last`
+            continue
+        mean = sum(row["seconds"]["mean"] for row in found) / len(found)
+        joules = sum(row["joules"] for row in found) / len(found)
+        tail = [_ms(max(row["seconds"][name] for row in found)) for name in ("p50", "p95", "p99")]
+        rows.append([profile, encoding, forecast, f"{quantile:g}" if quantile else "mean", "every bin" if sees else
+                     "messages", "yes" if guard else "no", _ms(mean), *tail, f"{joules:.3g}"])  # fmt: skip
+    titles = ["profile", "input", "forecast", "by", "sees", "guard", "mean", "p50", "p95", "p99", "J"]
+    return STUDY + "\n".join(_best(groups)) + "\n\n" + table(titles, rows)
+
+
+def _best(groups: dict[tuple[Any, ...], list[Document]]) -> Iterator[str]:
+    """For each model, which forecast of what messages show has the least mean with a guard."""
+    for case in dict.fromkeys(key[:2] for key in groups):
+        means = {
+            key[2:4]: sum(row["seconds"]["mean"] for row in found) / len(found)
+            for key, found in groups.items()
+            if key[:2] == case and not key[4] and key[5] and key[2] != "oracle"
+        }
+        if not means:
+            continue
+        order = sorted(means, key=lambda name: means[name])
+        names = [f"{forecast} ({'mean' if quantile is None else f'{quantile:g}'})" for forecast, quantile in order]
+        yield (
+            f"- {case[0]}, input {case[1]}: of what messages show, with a guard, {names[0]} is best at "
+            f"{_ms(means[order[0]])} ms, {names[-1]} worst at {_ms(means[order[-1]])} ms"
+        )
+
+
+def _left_out(document: Document) -> str:
+    lines = [f"- {each['profile']}: {each['reason']}" for each in document["left_out"]]
+    return "## Left out\n\n" + ("\n".join(lines) or "Nothing.") + "\n"

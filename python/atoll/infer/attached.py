@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module whose own calls are split."""
+
+import types
+import warnings
+from typing import Any
+
+from torch import nn
+
+from atoll.infer.errors import InputError
+from atoll.infer.session import Session
+
+_FORWARD = "forward"
+
+
+class _Forward:
+    """Stands in for a module's forward. Whatever the session was not made for goes to the module's own."""
+
+    def __init__(self, module: nn.Module, session: Session, before: Any) -> None:
+        self.module = module
+        self.session = session
+        self.before = before  # an instance's own forward; None: the class's
+        self.weights = _marks(module)
+        self.warned: set[str] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        why = self._unfit()
+        if why is None:
+            try:
+                return self.session(*args, **kwargs)
+            except InputError as error:
+                why = str(error)
+        self._warn(why)
+        return self.own(*args, **kwargs)
+
+    def own(self, *args: Any, **kwargs: Any) -> Any:
+        if self.before is not None:
+            return self.before(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        # A copy of the module, pickled or not, is the module alone.
+        if self.before is not None:
+            return _same, (self.before,)
+        return _own_forward, (self.module,)
+
+    def _unfit(self) -> str | None:
+        if self.module.training:
+            return "the module is in training mode"
+        if _marks(self.module) != self.weights:
+            return "its weights have changed since it was attached: attach it again"
+        return None
+
+    def _warn(self, why: str) -> None:
+        kind = why.partition(":")[0]
+        if kind in self.warned:
+            return
+        self.warned.add(kind)
+        warnings.warn(f"atoll: this call is not split, the module computes it itself: {why}", stacklevel=4)
+
+
+def attach(net: nn.Module, example_inputs: Any, server: str | None = None, **options: Any) -> Session:
+    """Makes `net(x)` itself split: from now on calls with inputs like the example go through a session, which is
+    returned; `options` are those of Session. Everything else stays as it is: parameters, state_dict, pickling (a copy
+    is the plain module), train(). Calls in training mode, with other shapes, or after the weights have changed go to
+    the module's own forward, with one warning. Results carry no gradients. ValueError where it is attached already."""
+    if isinstance(net.__dict__.get(_FORWARD), _Forward):
+        raise ValueError("the module is attached already: detach it first")
+    session = Session(net, example_inputs, server, **options)
+    forward: Any = _Forward(net, session, net.__dict__.get(_FORWARD))
+    net.forward = forward
+    return session
+
+
+def detach(net: nn.Module) -> None:
+    """Gives the module its own forward back and closes the session. ValueError where nothing is attached."""
+    forward = net.__dict__.get(_FORWARD)
+    if not isinstance(forward, _Forward):
+        raise ValueError("the module is not attached")
+    if forward.before is None:
+        del net.__dict__[_FORWARD]
+    else:
+        net.__dict__[_FORWARD] = forward.before
+    forward.session.close()
+
+
+def _marks(module: nn.Module) -> list[tuple[int, int]]:
+    """Differ when a parameter or buffer is another tensor, or was changed in place."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _own_forward(module: nn.Module) -> Any:
+    return types.MethodType(type(module).forward, module)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `atoll plan infer` sub-command."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.infer.planning import rates as rates_of
+from atoll.infer.planning.asking import Question, ask
+
+_MODEL_HELP = "A measured or published profile (JSON); with --operators the folder of a bundle."
+
+
+def infer(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help=_MODEL_HELP)],
+    rate: Annotated[str, typer.Option(metavar="BITS", help="Of the link, both ways, such as 93M.")] = "",
+    down: Annotated[str, typer.Option(metavar="BITS", help="Of the way to the robot, where it differs.")] = "",
+    latency: Annotated[float, typer.Option(min=0, help="Seconds of a message, whatever its size.")] = 0.0,
+    half_duplex: Annotated[bool, typer.Option("--half-duplex", help="Both ways share one medium.")] = False,
+    trace: Annotated[str, typer.Option(metavar="FILE", help="A recorded link: also replay inferences over it.")] = "",
+    period: Annotated[float, typer.Option(min=0, help="Seconds between inputs of a replay; 0: without a pause.")] = 0.0,
+    policy: Annotated[list[str] | None, typer.Option(help="Only this policy, again for each.")] = None,
+    deadline: Annotated[float | None, typer.Option(min=0, help="Seconds that an inference may take.")] = None,
+    input_bytes: Annotated[int | None, typer.Option(min=0, help="Of the inputs on the link, as encoded.")] = None,
+    chunks: Annotated[int, typer.Option(min=1, max=1 << 20, help="In which inputs are streamed.")] = 8,
+    literal: Annotated[bool, typer.Option("--literal", help="intra-dp, hybrid-parallel as published.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of random, intra-dp and hybrid-parallel.")] = 0,
+    watts: Annotated[str, typer.Option(metavar="WATTS", help="COMPUTE/IDLE/RADIO, or a file of records.")] = "",
+    operators: Annotated[bool, typer.Option("--operators", help="How a bundle's operators can be divided.")] = False,
+    json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a picture, complete in FILE.")] = "",
+) -> None:
+    """Show what each policy would do with an inference that a robot and a server divide: latency, energy, bytes, and
+    how far that is from the bound that no plan undercuts."""
+    try:
+        if operators:
+            from atoll.infer.planning.localities import localities
+
+            document = localities(profile)
+        else:
+            document = ask(
+                Question(
+                    profile, rate=_rate(rate), down=_rate(down), latency=latency, half_duplex=half_duplex, trace=trace,
+                    period=period, policies=policy or [], deadline=deadline, input_bytes=input_bytes, chunks=chunks,
+                    literal=literal, seed=seed, watts=watts,
+                )
+            )  # fmt: skip
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _give(document, operators, json, html)
+
+
+def _rate(text: str) -> float | None:
+    return rates_of.bytes_per_second(text) if text else None
+
+
+def _give(document: dict[str, Any], is_bundle: bool, json: str, html: str) -> None:
+    if html:
+        if is_bundle:
+            raise typer.BadParameter("--html draws plans, and --operators has none: leave one of them out")
+        _write(html, _page(document))
+    text = json_module.dumps(document, indent=1)
+    if json == "-":
+        typer.echo(text)
+        return
+    if json:
+        _write(json, text + "\n")
+    from atoll.infer.planning import table
+
+    (table.show_localities if is_bundle else table.show)(document)
+
+
+def _page(document: dict[str, Any]) -> str:
+    try:
+        from atoll.infer.planning.page import page
+    except ImportError as error:
+        raise typer.BadParameter(f"--html needs the package jinja2 ({error}): pip install jinja2") from None
+    return page(document)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `atoll profile` sub-commands."""
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atoll.infer.planning import trace as traces
+from atoll.infer.planning.rates import rate_text
+
+if TYPE_CHECKING:
+    from atoll.infer.planning.recording import Counts
+
+profile = typer.Typer(name="profile", help="What devices and links can do.", no_args_is_help=True)
+
+
+@profile.callback()
+def _group() -> None:
+    """What devices and links can do."""
+
+
+@profile.command()
+def link(
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The service that is reached through here.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")] = "127.0.0.1:0",
+    replay: Annotated[str, typer.Option(metavar="FILE", help="A trace: carry no faster than it says.")] = "",
+    record: Annotated[str, typer.Option(metavar="FILE", help="Write what is carried to FILE, in bins of 0.1 s.")] = "",
+    seconds: Annotated[float, typer.Option(min=0.1, help="To record.")] = 60.0,
+    latency: Annotated[float, typer.Option(min=0, help="Seconds to add each way.")] = 0.0,
+    half_duplex: Annotated[bool, typer.Option("--half-duplex", help="Both ways share one medium.")] = False,
+) -> None:
+    """Carry TCP connections to a service, as a recorded link would, or to record one.
+
+    Clients connect to --listen instead of the service. A record has the rates that were used: let something fill the
+    link meanwhile."""
+    from atoll.infer.planning.relay import Relay
+
+    if not replay and not record:
+        raise typer.BadParameter("there is nothing to do: give --replay FILE, --record FILE or both")
+    try:
+        recorded = traces.read(replay) if replay else None
+        relay = Relay(
+            host_and_port(to), recorded, listen=host_and_port(listen), latency=latency, half_duplex=half_duplex
+        )  # fmt: skip
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if recorded:
+        mean = sum(recorded.up) / len(recorded.up)
+        typer.echo(f"a trace of {recorded.seconds:.1f} s with {rate_text(mean)} in the mean, again and again")
+    host, port = relay.address()
+    typer.echo(f"listening on {host}:{port}")
+    over = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: over.set())
+    with relay:
+        if record:
+            _record(relay.carried, record, seconds, over)
+        else:
+            over.wait()
+
+
+def _record(counts: "Counts", path: str, seconds: float, over: threading.Event) -> None:
+    from atoll.infer.planning.recording import record
+
+    class Interrupted(Exception):  # noqa: N818 - nothing went wrong
+        pass
+
+    def wait(length: float) -> None:
+        if over.wait(length):
+            raise Interrupted
+
+    try:
+        found = record(counts, seconds, wait=wait)
+        found.write(path)
+    except Interrupted:
+        typer.echo("interrupted: nothing was written", err=True)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+    typer.echo(f"{len(found.up)} bins written to {path}: {rate_text(sum(found.up) / len(found.up))} up in the mean")
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Of "localhost:80" or "[::1]:80". ValueError that says how to write it."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"the address {text!r} is not known: give HOST:PORT, such as 127.0.0.1:4711 or [::1]:4711")
+    return host, int(port)

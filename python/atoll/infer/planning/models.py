@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models for the planner, from files: a profile that was published with Intra-DP, or a list of operators of our own.
+What cannot be read is a ValueError that names the file and the way out."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = 1  # of our own files
+_MOST_BYTES = 64 << 20
+_ADVICE = 'give a published profile (with "layers") or a measured model (with "atoll_operators")'
+
+
+@dataclass(frozen=True)
+class Model:
+    request: dict[str, Any]  # as the planner takes it
+    name: str
+    source: str  # who published it, "nsdi25"; empty for our own
+    input_values: int  # how many numbers go in; 0 where that is not known
+    input_bytes: int  # on the link
+
+
+def read(path: str, input_bytes: int | None = None) -> Model:
+    """`input_bytes` replaces what the inputs have on the link."""
+    value = _json_of(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no model: {_ADVICE}")
+    if "layers" in value:
+        return _published(path, value, input_bytes)
+    if "atoll_operators" in value:
+        return _ours(path, value, input_bytes)
+    raise ValueError(f"{path} holds no model: {_ADVICE}")
+
+
+def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
+    source = Path(path).name.partition("_")[0] if "source_repo" in value else ""
+    try:
+        first = value["layers"][0]
+        values = 1
+        for size in first["output_shapes"][0]:
+            values *= int(size)
+        sent = values * int(value["input_bytes_per_element"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: its first layer is no input ({error!r}): {_ADVICE}") from None
+    request: dict[str, Any] = {"profile": json.dumps(value)}
+    if input_bytes is not None:
+        request["input_bytes"] = input_bytes
+    return Model(request, str(value.get("model", "")), source, values, sent if input_bytes is None else input_bytes)
+
+
+def _ours(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
+    if value["atoll_operators"] != VERSION:
+        raise ValueError(f"{path} has version {value['atoll_operators']!r}, this is {VERSION}: measure the model again")
+    request = {key: item for key, item in value.items() if key != "atoll_operators"}
+    try:
+        inputs = [each for each in request["operators"] if not each.get("operands")]
+        if input_bytes is not None:
+            if len(inputs) != 1:
+                raise ValueError(f"{path} has {len(inputs)} inputs: --input-bytes is for a model with one")
+            inputs[0]["bytes"] = input_bytes
+        total = sum(int(each["bytes"]) for each in inputs)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} holds no list of operators ({error!r}): docs/plan-infer.md has the format") from None
+    return Model(request, str(value.get("name", "")), "", 0, total)
+
+
+def _json_of(path: str) -> Any:
+    try:
+        size = Path(path).stat().st_size
+        if size > _MOST_BYTES:
+            raise ValueError(f"{path} has {size} bytes: give a profile of at most {_MOST_BYTES}")
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}: {_ADVICE}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}): {_ADVICE}") from None

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network path in user space: TCP connections to one address go on to another, at the rates of a trace.
+
+Each byte is due when the path has carried all bytes before it. A sender that waits loses nothing when the relay wakes
+up late. Little waits here that is not yet due, so that senders feel the rate of the path and no queue."""
+
+import errno
+import math
+import select
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from atoll.infer.planning.trace import Carrier, Trace
+
+UP, DOWN = 0, 1  # towards the target, and back
+_PIECE_SECONDS = 0.001  # of the path at the rate at hand; pieces are passed on whole
+_LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
+_BACKLOG = 0.002  # seconds that a path may be ahead before its sender has to wait
+_CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while its sender waited
+_SOCKET_BYTES = 1 << 17  # of the system's queues
+_UNLIMITED_BYTES = 1 << 20  # that wait here for a receiver, where the path has no rate
+_LONGEST_WAIT = 0.5
+
+
+@dataclass
+class Wire:
+    """One direction of the path, or both of a shared medium: when it is free for the next byte."""
+
+    free_at: float = 0.0
+
+
+@dataclass
+class Pipe:
+    """One direction of one connection."""
+
+    source: socket.socket
+    sink: socket.socket
+    way: int
+    pieces: deque[tuple[float, memoryview]] = field(default_factory=deque)
+    waiting: int = 0  # bytes
+    has_more: bool = False  # the source had, when it was read
+    ended: bool = False  # the source has
+    finished: bool = False  # and its end was passed on
+
+    def is_due(self, now: float) -> bool:
+        return bool(self.pieces) and self.pieces[0][0] <= now
+
+
+class Relay:
+    """Listens at once; carries when run() is called, or as a context, in a thread of its own. The trace begins with the
+    first connection and repeats; without one, and where `trace` is None, bytes pass as fast as they can. `latency` is
+    added each way, in seconds."""
+
+    def __init__(
+        self, target: tuple[str, int], trace: Trace | None = None, *, listen: tuple[str, int] = ("127.0.0.1", 0),
+        latency: float = 0.0, half_duplex: bool = False,
+    ) -> None:  # fmt: skip
+        self._target, self._latency = target, latency
+        self._carriers = _carriers(trace)
+        wires = [Wire(), Wire()]
+        self._wires = [wires[0], wires[0 if half_duplex else 1]]
+        self._pairs: list[tuple[Pipe, Pipe]] = []
+        self._begin: float | None = None
+        self._carried = [0, 0]
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        try:
+            self._listener.bind(listen)
+            self._listener.listen(64)
+        except OSError as error:
+            self._listener.close()
+            raise ValueError(f"the relay cannot listen on {listen[0]}:{listen[1]}: {error.strerror}") from None
+        self._listener.setblocking(False)
+        self._wake, self._waker = socket.socketpair()
+
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def carried(self) -> tuple[int, int]:
+        """Bytes that were passed on so far, towards the target and back."""
+        return self._carried[UP], self._carried[DOWN]
+
+    def __enter__(self) -> "Relay":
+        self._thread = threading.Thread(target=self.run, name="atoll-relay", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends run() and all connections."""
+        self._stopping.set()
+        with suppress(OSError):
+            self._waker.send(b"x")
+        if self._thread is not None:
+            self._thread.join()
+
+    def run(self) -> None:
+        """Carries until stop()."""
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+        finally:
+            for pair in self._pairs:
+                _close(pair)
+            self._pairs = []
+            for each in (self._listener, self._wake, self._waker):
+                each.close()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        readers: list[socket.socket] = [self._listener, self._wake]
+        writers: list[socket.socket] = []
+        until = now + _LONGEST_WAIT
+        for pair in self._pairs:
+            for pipe in pair:
+                ready = self._ready_to_read(pipe)
+                if ready <= now:
+                    readers.append(pipe.source)
+                until = min(until, ready if ready > now else until)
+                if pipe.is_due(now):
+                    writers.append(pipe.sink)
+                elif pipe.pieces:
+                    until = min(until, pipe.pieces[0][0])
+        readable, _, _ = select.select(readers, writers, [], max(0.0, until - now))
+        self._move(set(readable))
+        if self._listener in readable:
+            self._accept()
+
+    def _move(self, readable: set[socket.socket]) -> None:
+        ended = []
+        for pair in self._pairs:
+            try:
+                for pipe in pair:
+                    if pipe.source in readable:
+                        self._read(pipe)
+                    self._write(pipe)
+            except OSError:
+                ended.append(pair)
+                continue
+            if all(pipe.finished for pipe in pair):
+                ended.append(pair)
+        for pair in ended:
+            _close(pair)
+            self._pairs.remove(pair)
+
+    def _ready_to_read(self, pipe: Pipe) -> float:
+        if pipe.ended:
+            return math.inf
+        if self._carriers is not None:
+            return self._wires[pipe.way].free_at - _BACKLOG
+        return 0.0 if pipe.waiting < _UNLIMITED_BYTES else math.inf
+
+    def _read(self, pipe: Pipe) -> None:
+        now = time.monotonic()
+        carrier = self._carriers[pipe.way] if self._carriers is not None else None
+        begin = self._begin or 0.0
+        most = _MOST_PIECE
+        if carrier is not None:
+            most = min(max(int(carrier.rate(now - begin) * _PIECE_SECONDS), _LEAST_PIECE), _MOST_PIECE)
+        try:
+            data = pipe.source.recv(most)
+        except BlockingIOError:
+            return
+        if not data:
+            pipe.ended = True
+            return
+        due = now
+        if carrier is not None:
+            wire = self._wires[pipe.way]
+            start = max(wire.free_at, now - _CATCH_UP if pipe.has_more else now)
+            wire.free_at = begin + carrier.end(start - begin, len(data))
+            due = max(wire.free_at, now)
+        pipe.pieces.append((due + self._latency, memoryview(data)))
+        pipe.waiting += len(data)
+        pipe.has_more = len(data) == most
+
+    def _write(self, pipe: Pipe) -> None:
+        while pipe.is_due(time.monotonic()):
+            due, piece = pipe.pieces[0]
+            try:
+                sent = pipe.sink.send(piece)
+            except BlockingIOError:
+                return
+            self._carried[pipe.way] += sent
+            pipe.waiting -= sent
+            if sent < len(piece):
+                pipe.pieces[0] = (due, piece[sent:])
+                return
+            pipe.pieces.popleft()
+        if pipe.ended and not pipe.pieces and not pipe.finished:
+            pipe.finished = True
+            with suppress(OSError):
+                pipe.sink.shutdown(socket.SHUT_WR)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(0.01)  # until somebody has closed a descriptor; the listener stays readable
+            return
+        try:
+            server = socket.create_connection(self._target, timeout=5)
+        except OSError:
+            client.close()
+            return
+        for each in (client, server):
+            each.setblocking(False)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        if self._begin is None:
+            self._begin = time.monotonic()
+        self._pairs.append((Pipe(client, server, UP), Pipe(server, client, DOWN)))
+
+
+def _carriers(trace: Trace | None) -> tuple[Carrier, Carrier] | None:
+    if trace is None:
+        return None
+    return Carrier(trace.bin_seconds, trace.up), Carrier(trace.bin_seconds, trace.down or trace.up)
+
+
+def _close(pair: tuple[Pipe, Pipe]) -> None:
+    for pipe in pair:
+        pipe.source.close()

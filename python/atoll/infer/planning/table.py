@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of divided inferences as tables."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from atoll.infer.planning.rates import bytes_text, rate_text
+from atoll.planning.table import seconds_text
+
+Document = dict[str, Any]
+_WIDTH = 120  # where the output is not a terminal
+
+
+def show(document: Document, console: Console | None = None) -> None:
+    """Prints the model, the plans, and what became of them over a trace."""
+    console = _console(console)
+    for line in headline(document):
+        console.print(Text(line), soft_wrap=True)
+    console.print()
+    console.print(plans(document))
+    if document.get("replay"):
+        console.print()
+        recorded = document["trace"]
+        console.print(Text(f"Inferences over {recorded['file']}, {recorded['seconds']:.0f} s", "bold"), soft_wrap=True)
+        console.print(replays(document))
+    console.print()
+    for note in document["notes"]:
+        console.print(Text(note, "yellow"), soft_wrap=True)
+    console.print(Text(verdict(document), "bold"), soft_wrap=True)
+
+
+def show_localities(document: Document, console: Console | None = None) -> None:
+    """Prints how many operators can be divided."""
+    console = _console(console)
+    console.print(Text(f"{document['nodes']} operators, bundle {document['bundle'][:16]}", "bold"))
+    table = _table("input", "dim", "rows", "local", "partial", "global", "constant", left=("input",))
+    for row in document["inputs"]:
+        numbers = (str(row[key]) for key in ("dim", "rows", "local", "partial", "global", "constant"))
+        table.add_row(row["input"], *numbers)
+    console.print(table)
+
+
+def headline(document: Document) -> Iterator[str]:
+    link, watts = document["link"], document["watts"]
+    both = "" if link["down"] == link["up"] else f" up, {rate_text(link['down'])} down"
+    shared = ", half duplex" if link["half_duplex"] else ""
+    yield (
+        f"{document['model']}: {document['operators']} operators, "
+        f"{seconds_text(document['robot_seconds'])} on the robot, "
+        f"{seconds_text(document['server_seconds'])} on the server; {bytes_text(document['input_bytes'])} go in"
+    )
+    yield f"link: {rate_text(link['up'])}{both}, {seconds_text(link['latency'])} a message{shared}"
+    figures = "/".join(f"{watts[key]:.4g}" for key in ("compute_watts", "idle_watts", "radio_watts"))
+    yield f"watts: {figures} for computing, waiting and the radio ({document['watts_source']})"
+
+
+def plans(document: Document) -> Table:
+    """Gap: by how much a plan exceeds the bound, as a share of its time, which is the most that any plan could save."""
+    table = _table("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
+    for plan in document["plans"]:
+        seconds = plan["seconds"]
+        table.add_row(
+            plan["policy"], seconds_text(seconds), f"{plan['joules']:.4g} J", bytes_text(plan["up_bytes"]),
+            bytes_text(plan["down_bytes"]), _share(plan["link_busy"], seconds), _share(plan["robot_busy"], seconds),
+            _share(plan["server_busy"], seconds), _share(plan["rows_twice"], seconds), _percent(plan["gap"]),
+        )  # fmt: skip
+    return table
+
+
+def replays(document: Document) -> Table:
+    table = _table("policy", "mean", "std", "p50", "p95", "p99", "energy", "up", "answers here", "missed")
+    for row in document["replay"]:
+        seconds = row["seconds"]
+        times = (seconds_text(seconds[key]) for key in ("mean", "std", "p50", "p95", "p99"))
+        table.add_row(
+            name_of(row), *times, f"{row['joules']['mean']:.4g} J", bytes_text(row["up_bytes"]),
+            _percent(row["local_answers"]), _percent(row["missed"]) if "missed" in row else "-",
+        )  # fmt: skip
+    return table
+
+
+def name_of(row: Document) -> str:
+    """The policy of a replay, with what it knows and whether it is guarded."""
+    forecast = f", {row['forecast']}" if "forecast" in row else ""
+    return str(row["policy"]) + forecast + (f", by {seconds_text(row['deadline'])}" if "deadline" in row else "")
+
+
+def verdict(document: Document) -> str:
+    """How the fastest plan compares with the simple ones and the bound."""
+    best = min(document["plans"], key=lambda plan: plan["seconds"])
+    bound = document["bound"]["seconds"]
+    limits = {key: document["bound"][key] for key in ("robot", "server", "up", "down")}
+    most = max(limits, key=lambda key: limits[key])
+    return (
+        f"Atoll: {best['policy']} takes {seconds_text(best['seconds'])}; "
+        f"no plan takes less than {seconds_text(bound)}, "
+        f"which is held up most by {'the way ' + most if most in ('up', 'down') else 'the ' + most}"
+    )
+
+
+def _console(console: Console | None) -> Console:
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)
+    return console
+
+
+def _share(part: float, whole: float) -> str:
+    return _percent(part / whole if whole else 0.0)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _table(*columns: str, left: Sequence[str] = ("policy",)) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    return table

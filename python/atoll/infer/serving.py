@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `atoll serve` sub-command: runs parts of models for robots."""
+
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def size(text: str) -> int:
+    """Bytes of "512M" or "20G"."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no size: write a number with K, M, G or T, such as 20G")
+    return int(float(match[1]) * (1 << _POWERS[match[2].upper()]))
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from None
+
+
+def options_of(listen: str, key_file: Path, **others: Any) -> dict[str, Any]:
+    """What _C.InferServer takes."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:4700; port 0 takes a free one")
+    worker = Path(__file__).parent.parent / "atoll_infer_worker"
+    options = {"host": host.strip("[]"), "port": int(port), "key_file": str(key_file), "worker_program": str(worker)}
+    return {**options, **{name: value for name, value in others.items() if value is not None}}
+
+
+def serve(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen. Only this machine can reach 127.0.0.1.")
+    ] = "127.0.0.1:4700",
+    key_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="The key that robots must hold too. Made when it does not exist.")
+    ] = Path("atoll.key"),
+    device: Annotated[str, typer.Option(help="What models run on: cpu, cuda:0.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each model's process on the CPU.")] = 1,
+    turns: Annotated[int, typer.Option(min=1, help="How many inferences compute at once; others wait.")] = 1,
+    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where models are kept.")] = None,
+    cache_size: Annotated[str, typer.Option(metavar="SIZE", help="Of all models that are kept.")] = "20G",
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Of one model's process, beyond its weights.")] = "8G",
+    models: Annotated[int, typer.Option(min=1, help="Model processes at once; further ones wait.")] = 64,
+    clients: Annotated[int, typer.Option(min=1, help="Clients at once; further ones are turned away.")] = 256,
+    time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds of computing for one inference.")] = 10.0,
+    metrics: Annotated[int | None, typer.Option(metavar="PORT", help="Counters for Prometheus; 0: any port.")] = None,
+    drain: Annotated[float, typer.Option(min=0, help="Seconds that running inferences get at the end.")] = 10.0,
+) -> None:
+    """Run parts of models for robots, until Ctrl+C.
+
+    Robots hold a copy of the key file. Each robot's model runs in a process of its own, without files or network."""
+    from atoll import _C
+    from atoll.profiling.saved import folder as cache_folder
+
+    _check_device(device)
+    if not key_file.exists():
+        _C.make_key_file(str(key_file))
+        typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
+    folder = cache or cache_folder() / "models"
+    options = options_of(
+        listen, key_file, device=device, threads=threads, turns=turns, cache_folder=str(folder), cache_bytes=size(cache_size),
+        worker_memory_bytes=size(memory), most_workers=models, most_connections=clients, compute_limit=time_limit,
+    )  # fmt: skip
+    try:
+        server = _C.InferServer(options)
+    except (ValueError, RuntimeError) as error:
+        raise typer.BadParameter(str(error)) from None
+    exporter = _Exporter(server, metrics) if metrics is not None else None
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    typer.echo(f"listening on {server.address} (device {device}, key {key_file})")
+    if exporter is not None:
+        typer.echo(f"metrics on http://127.0.0.1:{exporter.port}/metrics")
+    while not stop.wait(0.5):
+        pass
+    typer.echo("Atoll: finishing what runs")
+    is_done = server.drain(drain)
+    counts = server.counts()
+    typer.echo(f"Atoll: served {counts['inferences']} inferences to {counts['accepted']} clients")
+    if exporter is not None:
+        exporter.close()
+    if not is_done:
+        typer.echo(f"Atoll: some did not end within {drain:g} s", err=True)
+        raise typer.Exit(1)
+
+
+class _Exporter:
+    """The server's counters over HTTP, on this machine alone."""
+
+    def __init__(self, server: Any, port: int) -> None:
+        try:
+            import prometheus_client as client
+            from prometheus_client import core
+        except ImportError as error:
+            raise typer.BadParameter(
+                f"--metrics needs the package prometheus_client ({error}): pip install prometheus_client"
+            ) from None
+        self._core, self._server = core, server
+        registry = client.CollectorRegistry()
+        registry.register(self)
+        try:
+            self._http, self._thread = client.start_http_server(port, addr="127.0.0.1", registry=registry)
+        except OSError as error:
+            raise typer.BadParameter(f"--metrics {port}: {error.strerror}: give a free port, or 0 for any") from None
+        self.port = self._http.server_port
+
+    def collect(self) -> Any:
+        now = ("connections", "workers", "waiting_models", "waiting_inferences")
+        for name, value in self._server.counts().items():
+            kind = self._core.GaugeMetricFamily if name in now else self._core.CounterMetricFamily
+            yield kind(f"atoll_serve_{name}", name.replace("_", " "), value=value)
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()

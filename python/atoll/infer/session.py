@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model that a robot and a server run together."""
+
+import json
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll import _C
+from atoll.infer import graph as graphs
+from atoll.infer.bundle import Bundle
+from atoll.infer.inputs import check_tensors
+from atoll.infer.tracing import capture
+
+_MOST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How one answer came about. Seconds, bytes and joules."""
+
+    origin: str  # "local", "server" or "mixed"
+    plan: str
+    seconds: float
+    predicted: float
+    bound: float  # that no plan undercuts; 0: not known
+    up_bytes: int
+    down_bytes: int
+    joules: float
+    guard_used: bool
+    missed: bool
+
+
+class Report(dict[str, Any]):
+    """What a session has done, by name; as text for people."""
+
+    def __str__(self) -> str:
+        origins = ", ".join(f"{count} {name}" for name, count in self["origins"].items() if count)
+        lines = [
+            f"{self['inferences']} inferences ({origins or 'none yet'}), {self['missed']} missed their deadline, "
+            f"{self['guarded']} went on alone",
+            f"latency: median {_ms(self['p50'])}, 95 % {_ms(self['p95'])}, 99 % {_ms(self['p99'])}, "
+            f"worst {_ms(self['worst'])}; here alone {_ms(self['local_seconds'])}",
+            f"plan: {self['plan'] or '-'}, predicted {_ms(self['predicted'])}, bound {_ms(self['bound'])} "
+            f"(policy {self['policy']}; known: {', '.join(self['plans']) or 'local'})",
+            f"bytes: {self['up_bytes']} up, {self['down_bytes']} down; {self['link']['probe_bytes']} on probes",
+            f"energy: {self['mean_joules']:.3g} J per inference, estimated",
+            f"link: {self['link']['text']}; up {_mbit(self['up_rate'])}, down {_mbit(self['down_rate'])}, latency "
+            f"{_ms(self['latency'])}; forecasts off by {self['forecast']['median_error']:.0%} (median), "
+            f"{self['forecast']['high_error']:.0%} (90 %)",
+        ]
+        return "\n".join(lines)
+
+
+class Session:
+    """A model prepared for inputs like `example_inputs`, divided between this machine and a server as suits each
+    inference. `model` is a module in eval mode, a Bundle, or the folder of one. `server` is "host:port" of an
+    `atoll serve`, `key_file` the key that both hold; without a server everything is computed here.
+
+    Calling the session gives what the model gives, in the same structure and dtypes, on the CPU. No failure of link or
+    server is one of a call: what the server does not answer in time is computed here, from wherever the inference was.
+    `deadline` (seconds) is when that is: local computing starts at the last moment that still meets it. Without one, or
+    with one that this machine alone cannot meet, an inference takes at most about twice what it takes here alone.
+    `hedge="always"` computes here whenever this machine would wait, `"never"` only when the server is lost or silent
+    for `patience` seconds.
+
+    `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in
+    both directions; without it answers differ from the model's by rounding at most. `profile_seconds` is how long the
+    model is timed here at the beginning. Weights stay those of the module where they lie: do not change them while
+    there is a session.
+
+    Thread-safe; one inference runs at a time. `submit` queues."""
+
+    def __init__(
+        self,
+        model: nn.Module | Bundle | str | os.PathLike[str],
+        example_inputs: Any = None,
+        server: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        *,
+        example_kwargs: Mapping[str, Any] | None = None,
+        policy: str = "auto",
+        deadline: float | None = None,
+        hedge: str = "deadline",
+        device: str | torch.device | None = None,
+        lossy: str | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        **others: Any,
+    ) -> None:
+        self.bundle = _bundle(model, example_inputs, example_kwargs)
+        self._closing = threading.Lock()
+        self._queue: ThreadPoolExecutor | None = None
+        self._last: Inference | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
+        if server is not None:
+            options |= {"server": server, "key_file": str(_checked_key(key_file))}
+        if cache is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="atoll-session-")
+            cache = self._temporary.name
+        folder = self.bundle.save(cache)
+        weights = {name: tensor.detach() for name, tensor in self.bundle.weights.items()}
+        self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these arguments. InputError where they are unlike the example."""
+        return self.run(args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
+        """The same with a deadline of its own, in seconds from now."""
+        outputs, inference = self._run(self.bundle.check_inputs(args, kwargs or {}), deadline)
+        self._last = inference
+        return self.bundle.output.build(outputs)
+
+    def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """A future of what a call gives. Inferences run one after the other, in order: they do not overlap, so a second
+        frame waits for the first. Tensors must not change before the future is done."""
+        with self._closing:
+            if self._queue is None:
+                self._queue = ThreadPoolExecutor(1, "atoll-session")
+            return self._queue.submit(self.run, args, kwargs)
+
+    @property
+    def last(self) -> Inference | None:
+        """How the last answer came about."""
+        return self._last
+
+    def report(self) -> Report:
+        """What the session has done so far: print it, or look names up."""
+        return Report(json.loads(self._session.report_json()))
+
+    def wait_until_ready(self, seconds: float) -> bool:
+        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start."""
+        return self._session.wait_until_ready(seconds)
+
+    def close(self) -> None:
+        """Ends what runs and says goodbye to the server. Calls fail afterwards; closing again does nothing."""
+        with self._closing:
+            if self._queue is not None:
+                self._queue.shutdown(cancel_futures=True)
+            self._session.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, tensors: list[torch.Tensor], deadline: float | None) -> tuple[list[torch.Tensor], Inference]:
+        outputs, facts = self._session.run([tensor.detach() for tensor in tensors], deadline)
+        return outputs, Inference(**facts)
+
+
+def _bundle(model: Any, example: Any, kwargs: Mapping[str, Any] | None) -> Bundle:
+    if isinstance(model, Bundle):
+        bundle = model
+    elif isinstance(model, nn.Module):
+        return capture(model, example if example is not None else (), kwargs)
+    else:
+        bundle = Bundle.load(model)
+    if example is not None:
+        args = example if isinstance(example, tuple) else (example,)
+        check_tensors(bundle.check_inputs(args, kwargs), graphs.of_inputs(bundle.graph), bundle.inputs.names())
+    return bundle
+
+
+def _checked_key(key_file: str | os.PathLike[str] | None) -> Path:
+    """ValueError that says what to do, before anything is captured or loaded."""
+    if key_file is None:
+        raise ValueError("a server needs a key: give key_file=, the file that `atoll serve --key-file` uses")
+    path = Path(key_file)
+    if not path.is_file():
+        raise ValueError(f"key_file {path} is not there: copy the file of `atoll serve --key-file`")
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ValueError(f"key_file {path} can be read by others: chmod 600 {path}")
+    return path
+
+
+def _name() -> str:
+    return f"{os.uname().nodename} {os.getpid()}"[:_MOST_NAME]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+def _mbit(rate: float) -> str:
+    return f"{8e-6 * rate:.1f} Mbit/s"

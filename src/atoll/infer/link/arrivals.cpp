@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/link/arrivals.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "atoll/infer/wire/codecs.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+// Packed bytes may be a little more than the plain ones: the head of a codec.
+constexpr std::size_t kMostOverhead = 4096;
+
+std::string text(int tensor, Region rows) {
+  return "rows [" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ") of tensor " +
+         std::to_string(tensor);
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kProtocol, message); }
+
+struct Free {
+  void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{kAlignment}); }
+};
+
+}  // namespace
+
+Tensor type_of_rows(const Tensor& whole, int dim, Region rows) {
+  Tensor type = whole;
+  if (dim >= 0) type.shape.at(static_cast<std::size_t>(dim)) = rows.size();
+  return type;
+}
+
+// Memory at a multiple of 64 bytes, as kernels like it.
+struct Arrivals::Buffer {
+  explicit Buffer(std::size_t size)
+      : bytes(new (std::align_val_t{kAlignment}) std::byte[std::max<std::size_t>(size, 1)]) {}
+  std::unique_ptr<std::byte[], Free> bytes;
+};
+
+Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program& program) {
+  for (const Step& step : program.steps) {
+    if (step.kind != Step::Kind::kReceive) continue;
+    Message message;
+    message.rows = step.rows;
+    const auto tensor = static_cast<std::size_t>(step.index);
+    message.type = type_of_rows(graph.tensors.at(tensor), operators.dims.at(tensor), step.rows);
+    message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMostOverhead;
+    messages_.emplace(Key{step.index, step.rows.begin}, std::move(message));
+  }
+}
+
+Arrivals::~Arrivals() = default;
+
+void Arrivals::begin(std::uint64_t inference) {
+  const std::lock_guard lock(mutex_);
+  inference_ = inference;
+  failed_.reset();
+  for (auto& [key, message] : messages_) {
+    if (message.packed.use_count() > 1) message.packed.reset();
+    if (message.plain.use_count() > 1) message.plain.reset();
+    message.size = message.there = message.first_bytes = 0;
+    message.is_begun = message.is_complete = false;
+  }
+}
+
+std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  const std::lock_guard lock(mutex_);
+  if (header.id < inference_) return std::nullopt;
+  const Region rows{header.rows_begin, header.rows_end};
+  const std::string what = text(header.tensor, rows);
+  if (header.id != inference_)
+    refuse(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
+  const auto found = messages_.find({header.tensor, header.rows_begin});
+  if (found == messages_.end() || found->second.rows != rows) refuse(what + " came, which nobody waits for");
+  Message& message = found->second;
+  if (!message.is_begun) {
+    if (header.message_bytes > message.most_bytes) {
+      refuse(what + " are said to have " + std::to_string(header.message_bytes) + " bytes; they have " +
+             std::to_string(message.type.bytes()));
+    }
+    message.size = header.message_bytes;
+    message.codec = header.codec;
+    message.begun = Clock::now();
+    message.first_bytes = payload.size();
+    message.is_begun = true;
+    if (!message.packed) message.packed = std::make_shared<Buffer>(message.most_bytes);
+  }
+  if (message.is_complete || header.message_bytes != message.size || header.codec != message.codec ||
+      header.offset != message.there || payload.size() > message.size - message.there) {
+    refuse(what + ": a frame at byte " + std::to_string(header.offset) + " of " + std::to_string(header.message_bytes) +
+           " does not follow the " + std::to_string(message.there) + " bytes that are there");
+  }
+  if (!payload.empty()) std::memcpy(message.packed->bytes.get() + message.there, payload.data(), payload.size());
+  message.there += payload.size();
+  if (message.there < message.size) return std::nullopt;
+  message.is_complete = true;
+  changed_.notify_all();
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - message.begun);
+  wire::Ack ack;
+  ack.inference = header.id;
+  ack.tensor = header.tensor;
+  ack.rows_begin = header.rows_begin;
+  ack.bytes = message.size;
+  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
+  ack.first_bytes = message.first_bytes;
+  return ack;
+}
+
+std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until) {
+  std::unique_lock lock(mutex_);
+  const auto found = messages_.find({tensor, rows.begin});
+  if (found == messages_.end() || found->second.rows != rows) {
+    throw Error(ErrorKind::kInternal, text(tensor, rows) + " are not expected");
+  }
+  Message& message = found->second;
+  const auto is_over = [&] { return message.is_complete || failed_.has_value(); };
+  if (until.is_never()) {
+    changed_.wait(lock, is_over);
+  } else if (!changed_.wait_until(lock, until.when(), is_over)) {
+    return std::nullopt;
+  }
+  // What is there counts, even if the link was lost behind it.
+  if (!message.is_complete) throw *failed_;
+  const auto size = static_cast<std::size_t>(message.type.bytes());
+  if (message.codec == wire::Codec::kRaw) {
+    if (message.size != size)
+      refuse(text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " + std::to_string(size));
+    return HostBytes{{message.packed->bytes.get(), size}, message.packed};
+  }
+  if (!message.plain) message.plain = std::make_shared<Buffer>(size);
+  // A complete message does not change until begin(), and only the taker calls that.
+  const std::shared_ptr<Buffer> packed = message.packed;
+  const std::shared_ptr<Buffer> plain = message.plain;
+  lock.unlock();
+  wire::unpack(message.codec, message.type, {packed->bytes.get(), message.size}, {plain->bytes.get(), size});
+  return HostBytes{{plain->bytes.get(), size}, plain};
+}
+
+bool Arrivals::are_there(std::span<const int> tensors) const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(messages_.begin(), messages_.end(), [&](const auto& entry) {
+    return entry.second.is_complete || std::find(tensors.begin(), tensors.end(), entry.first.first) == tensors.end();
+  });
+}
+
+void Arrivals::fail(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = error;
+  changed_.notify_all();
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "atoll/infer/run/runner.h"
+#include "atoll/infer/wire/frame.h"
+#include "atoll/infer/wire/messages.h"
+
+namespace atl::infer {
+
+/// Carries frames to the other end, in the order of the calls. Any thread; returns at once. When the way is gone they are
+/// dropped: who waits for an answer hears of it.
+class FrameSender {
+ public:
+  virtual ~FrameSender() = default;
+  virtual void send(const wire::Message& message) = 0;
+  /// `header.payload_bytes` must be the payload's.
+  virtual void send(const wire::FrameHeader& header, HostBytes payload) = 0;
+};
+
+}  // namespace atl::infer

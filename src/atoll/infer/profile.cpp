@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/profile.h"
+
+#include <cstddef>
+
+#include "atoll/plan/json_fields.h"
+#include "atoll/plan/text.h"
+
+namespace atl::infer {
+namespace {
+
+using plan::Fields;
+using plan::Json;
+using plan::refuse;
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::size_t kMostText = 256;
+constexpr std::size_t kMostNodes = 1'000'000;
+constexpr std::size_t kHashDigits = 64;
+constexpr double kMostSeconds = 86'400;
+
+double seconds_of(const Json& value, const std::string& name) {
+  if (value.is_number()) {
+    const double seconds = value.get<double>();
+    if (seconds >= 0 && seconds <= kMostSeconds) return seconds;
+  }
+  refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMostSeconds));
+}
+
+std::string short_text(Fields& fields, const std::string& key) {
+  std::string text = fields.text(key);
+  if (text.size() <= kMostText) return text;
+  refuse("the profile's \"" + key + "\" has " + std::to_string(text.size()) + " bytes: give at most " +
+         std::to_string(kMostText));
+}
+
+bool is_hash(const std::string& text) {
+  return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+void read_node(const Json& value, Profile& profile) {
+  const std::string name = "node " + std::to_string(profile.whole.size()) + " of the profile";
+  if (!value.is_array() || value.size() != 3) {
+    refuse(name + " is " + value.dump().substr(0, 80) + ": give [fixed, per_row, whole]");
+  }
+  profile.fixed.push_back(seconds_of(value[0], name + ": fixed"));
+  profile.per_row.push_back(seconds_of(value[1], name + ": per_row"));
+  profile.whole.push_back(seconds_of(value[2], name + ": whole"));
+}
+
+}  // namespace
+
+std::string to_json(const Profile& profile) {
+  Json nodes = Json::array();
+  for (std::size_t i = 0; i < profile.whole.size(); ++i) {
+    nodes.push_back({profile.fixed[i], profile.per_row[i], profile.whole[i]});
+  }
+  return Json{{"atoll_profile", kVersion}, {"device", profile.device},      {"runner", profile.runner},
+              {"model", profile.model},    {"input", profile.input_tensor}, {"dim", profile.dim},
+              {"total", profile.total},    {"nodes", std::move(nodes)}}
+      .dump();
+}
+
+Profile profile_from_json(const std::string& text) {
+  const Json root = plan::parse_json(text, "a profile");
+  Fields fields(root, "the profile");
+  if (const std::int64_t version = fields.integer("atoll_profile"); version != kVersion) {
+    refuse("the profile has version " + std::to_string(version) + ", this is " + std::to_string(kVersion) +
+           ": measure the model again");
+  }
+  Profile profile;
+  profile.device = short_text(fields, "device");
+  profile.runner = short_text(fields, "runner");
+  profile.model = short_text(fields, "model");
+  if (!profile.model.empty() && !is_hash(profile.model)) {
+    refuse("the profile's model is \"" + profile.model + "\": give the hash of its bundle, " +
+           std::to_string(kHashDigits) + " hexadecimal digits");
+  }
+  profile.input_tensor = static_cast<int>(fields.integer("input"));
+  profile.dim = static_cast<int>(fields.integer("dim"));
+  profile.total = seconds_of(fields.at("total"), "the profile's total");
+  const Json& nodes = fields.list("nodes");
+  if (nodes.size() > kMostNodes) {
+    refuse("the profile has " + std::to_string(nodes.size()) + " nodes: give at most " + std::to_string(kMostNodes));
+  }
+  for (const Json& each : nodes) read_node(each, profile);
+  fields.done();
+  return profile;
+}
+
+}  // namespace atl::infer

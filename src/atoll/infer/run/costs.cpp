@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/costs.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/regions.h"
+
+namespace atl::infer {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+void check_profile(const Graph& graph, const NodeCosts& profile, const char* whose) {
+  if (profile.empty() || profile.size() == graph.nodes.size()) return;
+  throw Error(ErrorKind::kInvalidArgument, std::string("the ") + whose + "'s profile has " +
+                                               std::to_string(profile.size()) + " nodes, the graph " +
+                                               std::to_string(graph.nodes.size()) + ": measure this graph");
+}
+
+plan::RowCost cost_of(const NodeCosts& profile, int node, std::int64_t rows) {
+  if (profile.empty()) return {};
+  const NodeCost& cost = profile[at(node)];
+  return {cost.fixed, cost.all_rows / static_cast<double>(rows)};
+}
+
+// In order of the node's operands that operators make.
+std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& operators,
+                                       const Operators::Operator& user) {
+  const Node& node = graph.nodes[at(user.node)];
+  const std::vector<int> tensors = infer::operands_of(node);
+  std::optional<NodeSplit> rows;
+  if (user.rows > 1) rows = split(graph, node, operators.dims[at(node.outputs.front())]);
+  std::vector<plan::Operand> operands;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const int producer = operators.operator_of[at(tensors[i])];
+    if (producer < 0) continue;
+    plan::Operand operand;
+    operand.producer = producer;
+    const std::int64_t count = operators.operators[at(producer)].rows;
+    if (count > 1 && rows && rows->operands[i].dim >= 0) {
+      operand.needed = [map = rows->operands[i].map, count](Region made) { return needed(map, made, count); };
+    }
+    operands.push_back(std::move(operand));
+  }
+  return operands;
+}
+
+}  // namespace
+
+plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operators, const NodeCosts& robot,
+                                   const NodeCosts& server) {
+  check_profile(graph, robot, "robot");
+  check_profile(graph, server, "server");
+  plan::OperatorGraph lowered;
+  for (const Operators::Operator& each : operators.operators) {
+    plan::Operator& added = lowered.operators.emplace_back();
+    added.rows = each.rows;
+    for (const int tensor : each.makes) added.bytes += graph.tensors[at(tensor)].bytes();
+    if (each.node < 0) {
+      added.name = "input " + std::to_string(lowered.operators.size() - 1);
+      continue;
+    }
+    added.name = graph.nodes[at(each.node)].name();
+    added.robot = cost_of(robot, each.node, each.rows);
+    added.server = cost_of(server, each.node, each.rows);
+    added.operands = operands_of(graph, operators, each);
+  }
+  for (const int tensor : outputs_of(graph)) {
+    const int made = operators.operator_of[at(tensor)];
+    if (made >= 0 && std::find(lowered.outputs.begin(), lowered.outputs.end(), made) == lowered.outputs.end()) {
+      lowered.outputs.push_back(made);
+    }
+  }
+  if (lowered.outputs.empty() && !lowered.operators.empty()) lowered.outputs.push_back(0);
+  return lowered;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/division.h"
+
+#include <algorithm>
+
+#include "atoll/infer/dims.h"
+
+namespace atl::infer {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// By tensor, whether a node takes it or the caller gets it.
+std::vector<bool> used_tensors(const Graph& graph) {
+  std::vector<bool> used(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (const int tensor : infer::operands_of(node)) used[at(tensor)] = true;
+  }
+  for (const int tensor : outputs_of(graph)) used[at(tensor)] = true;
+  return used;
+}
+
+class Finding {
+ public:
+  Finding(const Graph& graph, int input_tensor, int dim) : graph_(graph), used_(used_tensors(graph)) {
+    const bool divides = input_tensor != -1 || dim != -1;
+    found_.dims = divides ? choose_dims(graph, input_tensor, dim) : std::vector<int>(graph.tensors.size(), -1);
+    found_.operator_of.assign(graph.tensors.size(), -1);
+  }
+
+  Operators all() {
+    for (const int input : graph_.inputs) add(-1, {input});
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) take(static_cast<int>(i));
+    return std::move(found_);
+  }
+
+ private:
+  void take(int index) {
+    const Node& node = graph_.nodes[at(index)];
+    const std::vector<int> operands = infer::operands_of(node);
+    std::vector<int> makes;
+    for (const int output : node.outputs) {
+      if (used_[at(output)]) makes.push_back(output);
+    }
+    const bool is_constant =
+        std::all_of(operands.begin(), operands.end(), [&](int tensor) { return found_.operator_of[at(tensor)] < 0; });
+    if (!is_constant) {
+      add(index, std::move(makes));
+    } else if (!makes.empty()) {
+      found_.constants.push_back(index);
+    }
+  }
+
+  // Rows are counted where all that the operator makes has the same.
+  void add(int index, std::vector<int> makes) {
+    const std::vector<int>& outputs = index < 0 ? makes : graph_.nodes[at(index)].outputs;
+    const int place = static_cast<int>(found_.operators.size());
+    for (const int output : outputs) found_.operator_of[at(output)] = place;
+    const int dim = outputs.empty() ? -1 : found_.dims[at(outputs.front())];
+    const std::int64_t rows = makes.empty() ? 1 : rows_of(makes.front(), dim);
+    const bool is_divided = rows > 1 && std::all_of(makes.begin(), makes.end(), [&](int tensor) {
+                              return found_.dims[at(tensor)] == dim && rows_of(tensor, dim) == rows;
+                            });
+    if (!is_divided) {
+      for (const int output : outputs) found_.dims[at(output)] = -1;
+    }
+    found_.operators.push_back({index, std::move(makes), is_divided ? rows : 1});
+  }
+
+  std::int64_t rows_of(int tensor, int dim) const {
+    const Shape& shape = graph_.tensors[at(tensor)].shape;
+    return dim < 0 || at(dim) >= shape.size() ? 1 : shape[at(dim)];
+  }
+
+  const Graph& graph_;
+  std::vector<bool> used_;
+  Operators found_;
+};
+
+}  // namespace
+
+std::vector<int> outputs_of(const Graph& graph) {
+  std::vector<int> outputs;
+  for (const Argument& output : graph.outputs) {
+    const auto* tensor = std::get_if<TensorId>(&output);
+    if (tensor == nullptr) continue;
+    if (std::find(outputs.begin(), outputs.end(), tensor->id) == outputs.end()) outputs.push_back(tensor->id);
+  }
+  return outputs;
+}
+
+Operators operators_of(const Graph& graph, int input_tensor, int dim) {
+  return Finding(graph, input_tensor, dim).all();
+}
+
+std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index) {
+  const int node = operators.operators[at(index)].node;
+  if (node < 0) return {};
+  std::vector<int> taken = infer::operands_of(graph.nodes[at(node)]);
+  std::erase_if(taken, [&](int tensor) { return operators.operator_of[at(tensor)] < 0; });
+  return taken;
+}
+
+Region rows_of(const Graph& graph, const Operators& operators, int tensor) {
+  const int dim = operators.dims[at(tensor)];
+  return {0, dim < 0 ? 1 : graph.tensors[at(tensor)].shape[at(dim)]};
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "atoll/infer/graph.h"
+#include "atoll/plan/operators.h"
+
+namespace atl::infer {
+
+/// Which parts of a graph take part in a division. Operators are the inputs in order, then the nodes in order that depend
+/// on an input; other nodes are constant, and each side computes them once. A plan has a share for each operator.
+struct Operators {
+  struct Operator {
+    int node = -1;           ///< -1: an input
+    std::vector<int> makes;  ///< tensors: the input, or outputs of the node that are used
+    std::int64_t rows = 1;   ///< of each of `makes` along its dimension; 1: not divided
+  };
+  std::vector<Operator> operators;
+  std::vector<int> dims;         ///< by tensor, the dimension that is divided, or -1
+  std::vector<int> operator_of;  ///< by tensor, who makes it; -1: a weight or a constant
+  std::vector<int> constants;    ///< nodes that depend on no input, in order, as far as others use them
+};
+
+/// The operators of a graph whose input `input_tensor` is divided along `dim` (choose_dims); -1, -1: nothing is divided, and
+/// each operator has one row. Where used outputs of a node would be divided differently, none is. Error(kInvalidArgument) as
+/// choose_dims.
+Operators operators_of(const Graph& graph, int input_tensor, int dim);
+
+/// The tensors that operator `index` takes of operators, in order; a tensor may come twice.
+std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index);
+
+/// All rows of a tensor as programs count them.
+Region rows_of(const Graph& graph, const Operators& operators, int tensor);
+
+/// The tensors among the graph's outputs, each once.
+std::vector<int> outputs_of(const Graph& graph);
+
+/// Who computes what in one inference: a plan, as both sides must know it. Nobody changes it once it is made.
+struct Division {
+  int input_tensor = -1;  ///< what operators_of was called with
+  int dim = -1;
+  std::vector<plan::Share> shares;  ///< by operator
+  int chunks = 1;                   ///< in which inputs go up
+  bool operator==(const Division&) const = default;
+};
+
+}  // namespace atl::infer

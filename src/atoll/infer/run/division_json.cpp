@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/division_json.h"
+
+#include "atoll/core/error.h"
+#include "atoll/infer/argument_json.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 30;  // fits an int
+
+[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
+
+const Json& field(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) broken(std::string(name) + " is missing");
+  return *found;
+}
+
+int small(const Json& object, const char* name) {
+  const std::int64_t value = integer_from(field(object, name), std::string("a division's ") + name);
+  if (value < -1 || value > kMost) broken(std::string(name) + " is " + std::to_string(value) + ": -1 to 2^30");
+  return static_cast<int>(value);
+}
+
+plan::Share share_from(const Json& value) {
+  if (!value.is_array() || value.size() != 4) broken("share is not a list of four rows: robot's and server's");
+  const auto row = [&](std::size_t i) { return integer_from(value[i], "a division's share"); };
+  return {{row(0), row(1)}, {row(2), row(3)}};
+}
+
+}  // namespace
+
+std::string to_json(const Division& division) {
+  Json shares = Json::array();
+  for (const plan::Share& share : division.shares) {
+    shares.push_back({share.robot.begin, share.robot.end, share.server.begin, share.server.end});
+  }
+  return Json{{"input", division.input_tensor},
+              {"dim", division.dim},
+              {"chunks", division.chunks},
+              {"shares", std::move(shares)}}
+      .dump();
+}
+
+Division division_from_json(const std::string& text) {
+  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) broken("text is not a JSON object");
+  const Json& shares = field(parsed, "shares");
+  if (!shares.is_array()) broken("shares are not a list");
+  Division division{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};
+  for (const Json& share : shares) division.shares.push_back(share_from(share));
+  return division;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "atoll/infer/run/division.h"
+
+namespace atl::infer {
+
+/// {"chunks": c, "dim": d, "input": t, "shares": [[robot begin, robot end, server begin, server end], ...]}
+std::string to_json(const Division& division);
+
+/// Error(kProtocol), which names the field, for anything else. Whether it fits a graph is not looked at.
+Division division_from_json(const std::string& text);
+
+}  // namespace atl::infer

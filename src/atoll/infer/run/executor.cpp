@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/regions.h"
+#include "atoll/plan/exchange.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenQuestions{1};
+constexpr std::size_t kMostSlices = 50'000;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+std::string text(Region rows) { return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")"; }
+
+std::string text(const Tensor& tensor) {
+  std::string shown = std::string(to_string(tensor.dtype)) + "[";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    shown += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+  }
+  return shown + "]";
+}
+
+Tensor with_rows(Tensor type, int dim, std::int64_t rows) {
+  if (dim >= 0) type.shape[at(dim)] = rows;
+  return type;
+}
+
+void check_made(const OperatorRunner& runner, const std::string& name, const Value& made, const Tensor& wanted) {
+  if (!made) throw Error(ErrorKind::kInvalidArgument, name + " has not made an output that is used");
+  const Tensor type = runner.type_of(made);
+  if (type == wanted) return;
+  throw Error(ErrorKind::kInvalidArgument, name + " has made " + text(type) + ", not " + text(wanted));
+}
+
+class NoExchange final : public Exchange {
+ public:
+  void send(int tensor, Region /*rows*/, HostBytes /*bytes*/) override { refuse(tensor); }
+  std::optional<HostBytes> receive(int tensor, Region /*rows*/, Deadline /*until*/) override { refuse(tensor); }
+
+ private:
+  [[noreturn]] static void refuse(int tensor) {
+    throw Error(ErrorKind::kInternal, "a program that runs alone exchanges tensor " + std::to_string(tensor));
+  }
+};
+
+}  // namespace
+
+LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& weights,
+                         std::shared_ptr<OperatorRunner> runner)
+    : graph_(std::move(graph)), runner_(std::move(runner)), constants_(graph_.tensors.size()) {
+  for (const Weight& weight : graph_.weights) {
+    const auto found = weights.find(weight.name);
+    if (found == weights.end()) throw Error(ErrorKind::kProtocol, "the weight \"" + weight.name + "\" is missing");
+    const Tensor& type = graph_.tensors[at(weight.tensor)];
+    if (static_cast<std::int64_t>(found->second.bytes.size()) != type.bytes()) {
+      throw Error(ErrorKind::kProtocol, "the weight \"" + weight.name + "\" has " +
+                                            std::to_string(found->second.bytes.size()) + " bytes, and " + text(type) +
+                                            " has " + std::to_string(type.bytes()));
+    }
+    constants_[at(weight.tensor)] = runner_->from_host(type, found->second);
+  }
+  for (const Node& node : graph_.nodes) calls_.push_back(runner_->prepare(graph_, node));
+  const Operators operators = operators_of(graph_, -1, -1);
+  for (const int index : operators.constants) compute_constant(index);
+  std::vector<bool> used(graph_.tensors.size(), false);  // by an inference
+  for (int i = 0; i < static_cast<int>(operators.operators.size()); ++i) {
+    const int node = operators.operators[at(i)].node;
+    if (node < 0) continue;
+    for (const int tensor : operands_of(graph_.nodes[at(node)])) used[at(tensor)] = true;
+  }
+  for (const int tensor : outputs_of(graph_)) used[at(tensor)] = true;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) constants_[i].reset();
+  }
+}
+
+const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
+  if (sliced_.size() > kMostSlices) sliced_.clear();  // plans come and go
+  const std::tuple key{node, dim, rows.begin, rows.end};
+  const auto found = sliced_.find(key);
+  if (found != sliced_.end()) return found->second;
+  return sliced_.emplace(key, slice(graph_, graph_.nodes.at(at(node)), dim, rows)).first->second;
+}
+
+void LoadedModel::compute_constant(int index) {
+  const Node& node = graph_.nodes[at(index)];
+  std::vector<Value> operands;
+  for (const int tensor : operands_of(node)) operands.push_back(constants_[at(tensor)]);
+  std::vector<Value> made = runner_->run(call(index), operands, {});
+  if (made.size() != node.outputs.size()) {
+    throw Error(ErrorKind::kInvalidArgument, node.name() + " has made " + std::to_string(made.size()) +
+                                                 " tensors, not " + std::to_string(node.outputs.size()));
+  }
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const int tensor = node.outputs[i];
+    if (made[i]) check_made(*runner_, node.name(), made[i], graph_.tensors[at(tensor)]);
+    constants_[at(tensor)] = std::move(made[i]);
+  }
+}
+
+Exchange& no_exchange() {
+  static NoExchange nobody;
+  return nobody;
+}
+
+Inference::Inference(const LoadedModel& model, const Operators& operators)
+    : model_(model), operators_(operators), pieces_(model.graph().tensors.size()) {
+  if (operators.dims.size() == pieces_.size()) return;
+  throw Error(ErrorKind::kInvalidArgument, "operators of a graph with " + std::to_string(operators.dims.size()) +
+                                               " tensors, and the model's has " + std::to_string(pieces_.size()));
+}
+
+void Inference::set_input(int tensor, Value value) {
+  keep(tensor, rows_of(model_.graph(), operators_, tensor), std::move(value));
+}
+
+bool Inference::run(const Program& program, Exchange& exchange, const GoOn& go_on) {
+  for (const Step& step : program.steps) {
+    if (go_on && !go_on()) return false;
+    switch (step.kind) {
+      case Step::Kind::kCompute: compute(step.index, step.rows); break;
+      case Step::Kind::kSend:
+        exchange.send(step.index, step.rows, model_.runner().to_host(piece(step.index, step.rows)));
+        break;
+      case Step::Kind::kReceive:
+        if (!receive(step.index, step.rows, exchange, go_on)) return false;
+        break;
+      case Step::Kind::kFree: pieces_[at(step.index)].clear(); break;
+    }
+  }
+  return true;
+}
+
+bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn& go_on) {
+  std::optional<HostBytes> bytes;
+  for (;;) {
+    bytes = exchange.receive(tensor, rows, go_on ? Deadline::after(kBetweenQuestions) : Deadline::never());
+    if (bytes) break;
+    if (go_on && !go_on()) return false;
+  }
+  const Tensor type = with_rows(model_.graph().tensors[at(tensor)], operators_.dims[at(tensor)], rows.size());
+  keep(tensor, rows, model_.runner().from_host(type, *bytes));
+  return true;
+}
+
+std::vector<std::vector<Region>> Inference::held() const {
+  std::vector<std::vector<Region>> held(pieces_.size());
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    for (const Piece& piece : pieces_[i]) held[i].push_back(piece.rows);
+    held[i] = plan::without(held[i], {});
+  }
+  return held;
+}
+
+Value Inference::whole(int tensor) {
+  const Value& constant = model_.constant(tensor);
+  return constant ? constant : piece(tensor, rows_of(model_.graph(), operators_, tensor));
+}
+
+// Whether all rows are here.
+bool Inference::is_whole(int tensor) const {
+  if (model_.constant(tensor)) return true;
+  const Region all = rows_of(model_.graph(), operators_, tensor);
+  std::int64_t end = all.begin;
+  for (const Piece& piece : pieces_[at(tensor)]) {
+    if (piece.rows.begin > end) return false;
+    end = std::max(end, piece.rows.end);
+  }
+  return end >= all.end && !pieces_[at(tensor)].empty();
+}
+
+void Inference::compute(int index, Region rows) {
+  const Graph& graph = model_.graph();
+  const Node& node = graph.nodes.at(at(index));
+  if (node.outputs.empty() || rows.is_empty()) return;
+  const int first = node.outputs.front();
+  const int dim = operators_.dims[at(first)];
+  const std::vector<int> tensors = infer::operands_of(node);
+  std::vector<Value> made;
+  Region kept;
+  if (rows == rows_of(graph, operators_, first) &&
+      std::all_of(tensors.begin(), tensors.end(), [&](int tensor) { return is_whole(tensor); })) {
+    std::vector<Value> operands;  // the call as the unsplit model makes it, for the same bits
+    for (const int tensor : tensors) operands.push_back(whole(tensor));
+    made = model_.runner().run(model_.call(index), operands, {});
+  } else {
+    const SlicedCall& call = model_.sliced(index, dim, rows);
+    made = model_.runner().run(model_.call(index), operands_of(call), call.changes);
+    kept = call.keep;
+  }
+  if (made.size() != node.outputs.size()) {
+    throw Error(ErrorKind::kInvalidArgument, name_of(index) + " has made " + std::to_string(made.size()) +
+                                                 " tensors, not " + std::to_string(node.outputs.size()));
+  }
+  for (const int tensor : operators_.operators[at(operators_.operator_of[at(first)])].makes) {
+    const auto place = std::find(node.outputs.begin(), node.outputs.end(), tensor) - node.outputs.begin();
+    Value value = std::move(made[static_cast<std::size_t>(place)]);
+    if (value && !kept.is_empty()) value = model_.runner().narrow(value, dim, kept);
+    check_made(model_.runner(), name_of(index), value, with_rows(graph.tensors[at(tensor)], dim, rows.size()));
+    keep(tensor, rows, std::move(value));
+  }
+}
+
+std::vector<Value> Inference::operands_of(const SlicedCall& call) {
+  OperatorRunner& runner = model_.runner();
+  std::vector<Value> operands;
+  for (const OperandSlice& read : call.operands) {
+    if (read.dim < 0) {
+      operands.push_back(whole(read.tensor));
+    } else if (read.dim == operators_.dims[at(read.tensor)]) {
+      operands.push_back(piece(read.tensor, read.rows));
+    } else {
+      operands.push_back(runner.narrow(whole(read.tensor), read.dim, read.rows));
+    }
+  }
+  for (const Pad& pad : call.pads) {
+    Value& operand = operands.at(pad.operand);
+    if (pad.low > 0 || pad.high > 0) operand = runner.pad(operand, pad.dim, pad.low, pad.high, pad.value);
+  }
+  return operands;
+}
+
+// No piece lies within another, so they are in order of their ends too.
+void Inference::keep(int tensor, Region rows, Value value) {
+  std::vector<Piece>& pieces = pieces_[at(tensor)];
+  for (const Piece& piece : pieces) {
+    if (piece.rows.holds(rows)) return;
+  }
+  std::erase_if(pieces, [&](const Piece& piece) { return rows.holds(piece.rows); });
+  const auto behind =
+      std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.rows.begin > rows.begin; });
+  pieces.insert(behind, {rows, std::move(value)});
+}
+
+Value Inference::piece(int tensor, Region rows) {
+  OperatorRunner& runner = model_.runner();
+  const int dim = operators_.dims[at(tensor)];
+  // An operator may need no row of an operand, and the operand all the same.
+  if (rows.is_empty()) return runner.from_host(with_rows(model_.graph().tensors[at(tensor)], dim, 0), {});
+  const std::vector<Piece>& pieces = pieces_[at(tensor)];
+  std::vector<Value> parts;
+  std::int64_t end = rows.begin;
+  for (const Piece& piece : pieces) {
+    const Region part{end, std::min(rows.end, piece.rows.end)};
+    if (piece.rows.begin > end || part.is_empty()) continue;
+    const Region place{part.begin - piece.rows.begin, part.end - piece.rows.begin};
+    parts.push_back(part == piece.rows ? piece.value : runner.narrow(piece.value, dim, place));
+    end = part.end;
+  }
+  if (end != rows.end) {
+    throw Error(ErrorKind::kInternal, "rows " + text({end, rows.end}) + " of tensor " + std::to_string(tensor) +
+                                          " are needed and are not here");
+  }
+  if (parts.size() == 1) return parts.front();
+  Value joined = runner.join(parts, dim);
+  if (rows.holds({pieces.front().rows.begin, pieces.back().rows.end})) keep(tensor, rows, joined);
+  return joined;
+}
+
+std::string Inference::name_of(int node) const {
+  return "node " + std::to_string(node) + " (" + model_.graph().nodes[at(node)].name() + ")";
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/dims.h"
+
+namespace atl::infer {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+HostBytes zeros(const Tensor& type) {
+  constexpr std::size_t kAlignment = 64;
+  const auto size = static_cast<std::size_t>(type.bytes());
+  const auto owner = std::make_shared<std::vector<std::byte>>(size + kAlignment);
+  const auto misfit = reinterpret_cast<std::uintptr_t>(owner->data()) % kAlignment;
+  return {{owner->data() + (kAlignment - misfit) % kAlignment, size}, owner};
+}
+
+double lower_quartile(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 4);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
+class Measuring {
+ public:
+  Measuring(const LoadedModel& model, const Operators& operators, const std::function<bool()>& stop)
+      : model_(model), operators_(operators), stop_(stop), times_(operators.operators.size()) {
+    for (const int input : model.graph().inputs) {
+      const Tensor& type = model.graph().tensors[at(input)];
+      inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
+    }
+    std::vector<std::vector<Region>> held(model.graph().tensors.size());
+    for (const int input : model.graph().inputs) held[at(input)] = {rows_of(model.graph(), operators, input)};
+    program_ = rest_of(model.graph(), operators, held);
+    operator_of_node_.assign(model.graph().nodes.size(), -1);
+    for (std::size_t i = 0; i < operators.operators.size(); ++i) {
+      const int node = operators.operators[i].node;
+      if (node >= 0) operator_of_node_[at(node)] = static_cast<int>(i);
+    }
+  }
+
+  // All nodes one after the other, each at all and at half its rows.
+  void round(bool counts) {
+    Inference inference = begun();
+    for (const Step& step : program_.steps) {
+      if (stop_ && stop_()) throw Error(ErrorKind::kAborted, "measuring a model was stopped");
+      if (step.kind != Step::Kind::kCompute) {
+        inference.run({{step}}, no_exchange());
+        continue;
+      }
+      const int index = operator_of_node_[at(step.index)];
+      Times& times = times_[at(index)];
+      const std::int64_t half = operators_.operators[at(index)].rows / 2;
+      if (half > 0) {
+        Inference part = with_operands(inference, index);
+        const double seconds = timed(part, {Step::Kind::kCompute, step.index, {0, half}});
+        if (counts) times.half.push_back(seconds);
+      }
+      const double seconds = timed(inference, step);
+      if (counts) times.whole.push_back(seconds);
+    }
+  }
+
+  void whole(bool counts) {
+    Inference inference = begun();
+    model_.runner().wait();
+    const Clock::time_point begin = Clock::now();
+    inference.run(program_, no_exchange());
+    model_.runner().wait();
+    if (counts) totals_.push_back(seconds_since(begin));
+  }
+
+  Profile profile() const {
+    const Graph& graph = model_.graph();
+    Profile profile;
+    profile.device = model_.runner().device();
+    for (const int input : graph.inputs) {
+      if (operators_.dims[at(input)] < 0) continue;
+      profile.input_tensor = input;
+      profile.dim = operators_.dims[at(input)];
+      break;
+    }
+    for (std::vector<double>* each : {&profile.fixed, &profile.per_row, &profile.whole}) {
+      each->assign(graph.nodes.size(), 0);
+    }
+    double sum = 0;
+    for (const Times& times : times_) sum += times.whole.empty() ? 0 : lower_quartile(times.whole);
+    profile.total = lower_quartile(totals_);
+    const double scale = sum > profile.total ? profile.total / sum : 1;
+    for (std::size_t i = 0; i < times_.size(); ++i) {
+      if (!times_[i].whole.empty()) fill(profile, operators_.operators[i], times_[i], scale);
+    }
+    return profile;
+  }
+
+ private:
+  struct Times {
+    std::vector<double> whole;
+    std::vector<double> half;
+  };
+
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  Inference begun() const {
+    Inference inference(model_, operators_);
+    for (const auto& [tensor, value] : inputs_) inference.set_input(tensor, value);
+    return inference;
+  }
+
+  Inference with_operands(Inference& whole, int index) const {
+    Inference part(model_, operators_);
+    for (const int tensor : taken_by(model_.graph(), operators_, index)) part.set_input(tensor, whole.whole(tensor));
+    return part;
+  }
+
+  double timed(Inference& inference, const Step& step) const {
+    const Program program{{step}};
+    model_.runner().wait();
+    const Clock::time_point begin = Clock::now();
+    inference.run(program, no_exchange());
+    model_.runner().wait();
+    return seconds_since(begin);
+  }
+
+  // The line through both times, with nothing negative.
+  static void fill(Profile& profile, const Operators::Operator& of, const Times& times, double scale) {
+    const std::size_t node = at(of.node);
+    const double whole = lower_quartile(times.whole) * scale;
+    profile.whole[node] = whole;
+    profile.fixed[node] = whole;
+    if (times.half.empty()) return;
+    const double half = lower_quartile(times.half) * scale;
+    const auto rows = static_cast<double>(of.rows);
+    const std::int64_t more_rows = of.rows - of.rows / 2;
+    const auto more = static_cast<double>(more_rows);
+    profile.per_row[node] = std::clamp((whole - half) / more, 0.0, whole / rows);
+    profile.fixed[node] = std::max(0.0, whole - profile.per_row[node] * rows);
+  }
+
+  const LoadedModel& model_;
+  const Operators& operators_;
+  const std::function<bool()>& stop_;
+  std::vector<std::pair<int, Value>> inputs_;
+  Program program_;
+  std::vector<int> operator_of_node_;
+  std::vector<Times> times_;  // by operator
+  std::vector<double> totals_;
+};
+
+}  // namespace
+
+SplitDim usual_split(const Graph& graph) {
+  SplitDim best;
+  double most = 0;
+  for (const int input : graph.inputs) {
+    const Shape& shape = graph.tensors[at(input)].shape;
+    for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+      if (shape[at(dim)] < 2) continue;
+      const std::vector<int> dims = choose_dims(graph, input, dim);
+      double bytes = 0;
+      for (const Node& node : graph.nodes) {
+        for (const int tensor : node.outputs) {
+          const Tensor& type = graph.tensors[at(tensor)];
+          const int along = dims[at(tensor)];
+          if (along >= 0 && type.shape[at(along)] > 1) bytes += static_cast<double>(type.bytes());
+        }
+      }
+      if (bytes > most) {
+        most = bytes;
+        best = {input, dim};
+      }
+    }
+  }
+  return best;
+}
+
+Profile measure_profile(const LoadedModel& model, const Operators& operators, double seconds,
+                        const std::function<bool()>& stop) {
+  const Clock::time_point begin = Clock::now();
+  Measuring measuring(model, operators, stop);
+  measuring.whole(false);
+  measuring.round(false);
+  do {
+    measuring.whole(true);
+    measuring.round(true);
+  } while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds);
+  return measuring.profile();
+}
+
+}  // namespace atl::infer

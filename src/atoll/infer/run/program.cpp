@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/program.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/run/costs.h"
+#include "atoll/plan/exchange.h"
+#include "atoll/plan/stages.h"
+
+namespace atl::infer {
+namespace {
+
+using plan::Side;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+bool holds(const std::vector<int>& tensors, int tensor) {
+  return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
+}
+
+// The steps so far, and after which of them each tensor is not used any more.
+class Steps {
+ public:
+  Steps(const Graph& graph, const Operators& operators)
+      : graph_(graph),
+        operators_(operators),
+        last_(graph.tensors.size(), kNever),
+        comes_(graph.tensors.size(), false) {}
+
+  void compute(int index, Region rows) {
+    const Operators::Operator& each = operators_.operators[at(index)];
+    steps_.push_back({Step::Kind::kCompute, each.node, rows});
+    for (const int tensor : taken_by(graph_, operators_, index)) touch(tensor);
+    for (const int tensor : each.makes) {
+      touch(tensor);
+      comes_[at(tensor)] = true;
+    }
+  }
+  void move(Step::Kind kind, int tensor, const std::vector<Region>& regions) {
+    for (const Region rows : regions) {
+      steps_.push_back({kind, tensor, rows});
+      touch(tensor);
+      if (kind == Step::Kind::kReceive) comes_[at(tensor)] = true;
+    }
+  }
+
+  // With what is not used any more freed, but for `kept`; first what is `here` and never used.
+  Program finished(const std::vector<int>& kept, const std::vector<int>& here) {
+    std::vector<std::vector<int>> freed(steps_.size() + 1);  // after how many steps
+    for (int tensor = 0; tensor < static_cast<int>(last_.size()); ++tensor) {
+      const std::size_t last = last_[at(tensor)];
+      if (holds(kept, tensor) || !(comes_[at(tensor)] || holds(here, tensor))) continue;
+      freed[last == kNever ? 0 : last + 1].push_back(tensor);
+    }
+    Program program;
+    for (std::size_t i = 0; i <= steps_.size(); ++i) {
+      if (i > 0) program.steps.push_back(steps_[i - 1]);
+      for (const int tensor : freed[i]) program.steps.push_back({Step::Kind::kFree, tensor, {}});
+    }
+    return program;
+  }
+
+ private:
+  static constexpr std::size_t kNever = static_cast<std::size_t>(-1);
+
+  void touch(int tensor) { last_[at(tensor)] = steps_.size() - 1; }
+
+  const Graph& graph_;
+  const Operators& operators_;
+  std::vector<Step> steps_;
+  std::vector<std::size_t> last_;  // by tensor, the last step that has to do with it
+  std::vector<bool> comes_;        // by tensor, whether steps make or receive it
+};
+
+// What the robot keeps to the end: outputs for the caller, inputs to compute anew what it misses when it stops.
+std::vector<int> kept_by_robot(const Graph& graph) {
+  std::vector<int> kept = outputs_of(graph);
+  kept.insert(kept.end(), graph.inputs.begin(), graph.inputs.end());
+  return kept;
+}
+
+// A side sends as soon as it can and waits as late as it can, so neither waits for the other in a circle. Say that the
+// robot waits with operator u for what the server makes in operator p < u, and the server with v for what the robot
+// makes in q < v; outputs that the robot waits for at its end count as used by an operator behind all others. The
+// server has sent all that it makes before v, so p >= v, and likewise q >= u. Then u <= q < v <= p < u. The messages of
+// inputs, which the server takes while it streams, are the robot's first steps.
+class Writing {
+ public:
+  Writing(const Graph& graph, const Operators& operators, const Division& division, Side side)
+      : graph_(graph),
+        operators_(operators),
+        division_(division),
+        side_(side),
+        lowered_(operator_graph(graph, operators, {}, {})),
+        needs_(plan::needs_of(lowered_, division.shares)),
+        stream_(plan::stream_of(lowered_, division.shares, needs(Side::kServer), division.chunks)),
+        steps_(graph, operators),
+        received_(graph.tensors.size(), false) {
+    for (const Side each : {Side::kRobot, Side::kServer}) find_sent(each);
+  }
+
+  Program written() { return side_ == Side::kRobot ? of_robot() : of_server(); }
+
+ private:
+  const plan::Needs& needs(Side side) const { return needs_[static_cast<std::size_t>(side)]; }
+  std::vector<std::vector<int>>& sent_to(Side side) { return sent_[static_cast<std::size_t>(side)]; }
+  Side other() const { return side_ == Side::kRobot ? Side::kServer : Side::kRobot; }
+  Region made(int index) const { return plan::made_by(division_.shares[at(index)], side_); }
+  int count() const { return static_cast<int>(operators_.operators.size()); }
+  int input_tensor(int index) const { return operators_.operators[at(index)].makes.front(); }
+
+  // Of an operator with several outputs those go over the link which the other side waits for.
+  void find_sent(Side to) {
+    std::vector<std::vector<int>>& sent = sent_to(to);
+    sent.resize(at(count()));
+    const auto add = [&](int producer, int tensor) {
+      if (!holds(sent[at(producer)], tensor)) sent[at(producer)].push_back(tensor);
+    };
+    for (const plan::Await& await : needs(to).awaits) {
+      add(await.producer, taken_by(graph_, operators_, await.user)[at(await.operand)]);
+    }
+    if (to == Side::kServer) return;
+    for (const int tensor : outputs_of(graph_)) {
+      const int producer = operators_.operator_of[at(tensor)];
+      if (producer < 0 || needs(to).lacks[at(producer)].empty()) continue;
+      if (!division_.shares[at(producer)].robot.holds(rows_of(graph_, operators_, tensor))) add(producer, tensor);
+    }
+  }
+
+  void send(int producer) {
+    for (const int tensor : sent_to(other())[at(producer)]) {
+      steps_.move(Step::Kind::kSend, tensor, needs(other()).lacks[at(producer)]);
+    }
+  }
+
+  void receive(int tensor) {
+    if (received_[at(tensor)]) return;
+    received_[at(tensor)] = true;
+    const int producer = operators_.operator_of[at(tensor)];
+    if (operators_.operators[at(producer)].node >= 0) {
+      steps_.move(Step::Kind::kReceive, tensor, needs(side_).lacks[at(producer)]);
+      return;
+    }
+    for (const plan::Chunk& chunk : stream_.chunks) {
+      if (chunk.input == producer) steps_.move(Step::Kind::kReceive, tensor, chunk.rows);
+    }
+  }
+
+  // The operators from `first` on.
+  void compute_from(int first) {
+    std::size_t awaited = 0;
+    const std::vector<plan::Await>& awaits = needs(side_).awaits;
+    for (int i = first; i < count(); ++i) {
+      const Operators::Operator& each = operators_.operators[at(i)];
+      if (each.node < 0 || made(i).is_empty()) continue;
+      while (awaited < awaits.size() && awaits[awaited].user < i) ++awaited;
+      const std::vector<int> taken = taken_by(graph_, operators_, i);
+      for (; awaited < awaits.size() && awaits[awaited].user == i; ++awaited) {
+        receive(taken[at(awaits[awaited].operand)]);
+      }
+      steps_.compute(i, made(i));
+      send(i);
+    }
+  }
+
+  Program of_robot() {
+    for (const plan::Chunk& chunk : stream_.chunks) {
+      steps_.move(Step::Kind::kSend, input_tensor(chunk.input), chunk.rows);
+    }
+    compute_from(0);
+    for (const int tensor : outputs_of(graph_)) {
+      const int producer = operators_.operator_of[at(tensor)];
+      if (producer >= 0 && holds(sent_to(Side::kRobot)[at(producer)], tensor)) receive(tensor);
+    }
+    return steps_.finished(kept_by_robot(graph_), {});
+  }
+
+  Program of_server() {
+    if (!stream_.operators.empty()) {
+      for (const plan::Chunk& chunk : stream_.chunks) {
+        const int tensor = input_tensor(chunk.input);
+        received_[at(tensor)] = true;
+        steps_.move(Step::Kind::kReceive, tensor, chunk.rows);
+        for (const plan::OperatorRows& possible : chunk.possible) {
+          steps_.compute(possible.index, possible.rows);
+          if (possible.rows.end == made(possible.index).end) send(possible.index);
+        }
+      }
+    }
+    compute_from(stream_.next);
+    return steps_.finished({}, {});
+  }
+
+  const Graph& graph_;
+  const Operators& operators_;
+  const Division& division_;
+  Side side_;
+  plan::OperatorGraph lowered_;
+  std::array<plan::Needs, 2> needs_;
+  plan::Stream stream_;
+  Steps steps_;
+  std::vector<bool> received_;                         // by tensor
+  std::array<std::vector<std::vector<int>>, 2> sent_;  // by receiver and producer: tensors
+};
+
+}  // namespace
+
+Program program_of(const Graph& graph, const Operators& operators, const Division& division, Side side) {
+  return Writing(graph, operators, division, side).written();
+}
+
+Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held) {
+  if (held.size() != graph.tensors.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(held.size()) + " tensors are held, of " +
+                                                 std::to_string(graph.tensors.size()));
+  }
+  const plan::OperatorGraph lowered = operator_graph(graph, operators, {}, {});
+  std::vector<std::vector<Region>> lacks(graph.tensors.size());
+  const auto need = [&](int tensor, Region rows) {
+    std::vector<Region> missing{rows};
+    for (const Region here : held[at(tensor)]) missing = plan::without(missing, here);
+    lacks[at(tensor)].insert(lacks[at(tensor)].end(), missing.begin(), missing.end());
+  };
+  for (const int tensor : outputs_of(graph)) {
+    if (operators.operator_of[at(tensor)] >= 0) need(tensor, rows_of(graph, operators, tensor));
+  }
+  std::vector<std::vector<Region>> made(operators.operators.size());
+  for (std::size_t i = made.size(); i-- > 0;) {
+    const int index = static_cast<int>(i);
+    for (const int tensor : operators.operators[i].makes) {
+      made[i].insert(made[i].end(), lacks[at(tensor)].begin(), lacks[at(tensor)].end());
+    }
+    made[i] = plan::without(made[i], {});
+    if (operators.operators[i].node < 0 && !made[i].empty()) {
+      throw Error(ErrorKind::kInvalidArgument, "input tensor " + std::to_string(operators.operators[i].makes.front()) +
+                                                   " is not wholly held: set the inputs before");
+    }
+    const std::vector<int> taken = taken_by(graph, operators, index);
+    for (const Region rows : made[i]) {
+      for (std::size_t k = 0; k < taken.size(); ++k) {
+        const plan::Operand& operand = lowered.operators[i].operands[k];
+        need(taken[k], plan::rows_needed(operand, rows, lowered.operators[at(operand.producer)].rows));
+      }
+    }
+  }
+  Steps steps(graph, operators);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    for (const Region rows : made[i]) steps.compute(static_cast<int>(i), rows);
+  }
+  std::vector<int> here;
+  for (std::size_t tensor = 0; tensor < held.size(); ++tensor) {
+    if (!held[tensor].empty()) here.push_back(static_cast<int>(tensor));
+  }
+  return steps.finished(kept_by_robot(graph), here);
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/safety/admit.h"
+
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/safety/validators.h"
+
+namespace atl::infer::safety {
+namespace {
+
+const Operators& operators() {
+  static const Operators known = [] {
+    Operators added;
+    add_element_validators(added);
+    add_binary_validators(added);
+    add_convolution_validators(added);
+    add_pool_validators(added);
+    add_norm_validators(added);
+    add_product_validators(added);
+    add_attention_validators(added);
+    add_view_validators(added);
+    add_part_validators(added);
+    add_border_validators(added);
+    add_reduction_validators(added);
+    add_indexing_validators(added);
+    add_creation_validators(added);
+    add_resize_validators(added);
+    add_recurrent_validators(added);
+    return added;
+  }();
+  return known;
+}
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kRefused, what); }
+
+const Tensor& tensor_at(const Graph& graph, int id) { return graph.tensors.at(static_cast<std::size_t>(id)); }
+
+std::string shown(const Tensor& tensor) {
+  std::string text = std::string(to_string(tensor.dtype)) + " [";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.shape[i]);
+  return text + "]";
+}
+
+std::string shown(double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))) + " MiB"; }
+
+std::string name_of(const Node& node) { return node.name().substr(0, 80); }
+
+Made made_by(const std::string& where, const Node& node, const std::vector<Argument>& args,
+             std::span<const Tensor> operands, const Limits& limits) {
+  const auto found = operators().find(node.name());
+  if (found == operators().end()) refuse(where + ": this operator is not on the server's list (docs/safety.md)");
+  const CallView view(where, args, operands, found->second.takes_empty);
+  Made made = found->second.validate(view);
+  double bytes = made.workspace_bytes;
+  for (const Tensor& output : made.outputs) bytes += bytes_in(output);
+  if (!(bytes <= static_cast<double>(limits.node_bytes))) {
+    view.refuse("it may need " + shown(bytes) + " of memory, at most " + shown(static_cast<double>(limits.node_bytes)) +
+                " are allowed for one node");
+  }
+  return made;
+}
+
+void require_declared(const std::string& where, const Graph& graph, const Node& node, const Made& made) {
+  if (node.outputs.size() != made.outputs.size() || node.is_list != made.is_list) {
+    refuse(where + ": it makes " + std::to_string(made.outputs.size()) +
+           (made.is_list ? " tensors as a list" : " tensors") + ", the graph says otherwise");
+  }
+  for (std::size_t i = 0; i < made.outputs.size(); ++i) {
+    const Tensor& declared = tensor_at(graph, node.outputs[i]);
+    if (declared != made.outputs[i]) {
+      refuse(where + ": output " + std::to_string(i) + " is " + shown(made.outputs[i]) + ", the graph says " +
+             shown(declared));
+    }
+  }
+}
+
+// A tensor that no node makes.
+void require_small(const Graph& graph, int id, const std::string& what, std::int64_t most_bytes) {
+  const Tensor& tensor = tensor_at(graph, id);
+  const double bytes = bytes_in(tensor);
+  if (!(count_of(tensor.shape) <= static_cast<double>(kMostElements) && bytes <= static_cast<double>(most_bytes))) {
+    refuse(what + " has " + shown(bytes) + ": at most " + shown(static_cast<double>(most_bytes)) +
+           " and 2^31 elements");
+  }
+}
+
+void require_within(const Graph& graph, const Limits& limits) {
+  if (static_cast<std::int64_t>(graph.nodes.size()) > limits.nodes) {
+    refuse("the graph has " + std::to_string(graph.nodes.size()) + " nodes: at most " + std::to_string(limits.nodes));
+  }
+  for (const int input : graph.inputs) {
+    require_small(graph, input, "input tensor " + std::to_string(input), limits.node_bytes);
+  }
+  double bytes = 0;
+  for (const Weight& weight : graph.weights) {
+    require_small(graph, weight.tensor, "the weight \"" + weight.name.substr(0, 80) + "\"", limits.weight_bytes);
+    bytes += bytes_in(tensor_at(graph, weight.tensor));
+  }
+  if (!(bytes <= static_cast<double>(limits.weight_bytes))) {
+    refuse("the weights have " + shown(bytes) + ": at most " + shown(static_cast<double>(limits.weight_bytes)));
+  }
+}
+
+}  // namespace
+
+void admit(const Graph& graph, const Limits& limits) {
+  require_within(graph, limits);
+  double operations = 0;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const std::string where = "node " + std::to_string(i) + " (" + name_of(node) + ")";
+    std::vector<Tensor> operands;
+    for (const int id : operands_of(node)) operands.push_back(tensor_at(graph, id));
+    const Made made = made_by(where, node, node.args, operands, limits);
+    require_declared(where, graph, node, made);
+    operations += made.operations;
+    if (!(operations <= limits.operations)) {
+      refuse(where + ": up to here the graph needs more than the " +
+             std::to_string(static_cast<std::int64_t>(limits.operations / 1e6)) + " million operations of one run");
+    }
+  }
+}
+
+std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<const Tensor> operands,
+                               std::span<const Change> changes, const Limits& limits) {
+  std::string where = "a part of " + name_of(node);
+  if (!node.outputs.empty()) where += " for tensor " + std::to_string(node.outputs.front());
+  std::vector<Argument> args = node.args;
+  for (const Change& change : changes) {
+    const bool tensor =
+        std::holds_alternative<TensorId>(change.value) || std::holds_alternative<TensorIds>(change.value);
+    if (change.argument >= args.size() || tensor) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  where + ": argument " + std::to_string(change.argument) + " cannot be changed");
+    }
+    args[change.argument] = change.value;
+  }
+  Made made = made_by(where, node, args, operands, limits);
+  if (node.outputs.empty()) return std::move(made.outputs);
+  if (made.outputs.size() != node.outputs.size() || made.is_list != node.is_list) {
+    refuse(where + ": it makes " + std::to_string(made.outputs.size()) + " tensors, the graph says " +
+           std::to_string(node.outputs.size()));
+  }
+  for (std::size_t i = 0; i < made.outputs.size(); ++i) {
+    const Tensor& whole = tensor_at(graph, node.outputs[i]);
+    const Tensor& part = made.outputs[i];
+    if (part.dtype != whole.dtype || part.shape.size() != whole.shape.size()) {
+      refuse(where + ": output " + std::to_string(i) + " is " + shown(part) + ", of the whole it is " + shown(whole));
+    }
+  }
+  return std::move(made.outputs);
+}
+
+std::vector<std::string> admitted_operators() {
+  std::vector<std::string> names;
+  for (const auto& [name, known] : operators()) names.push_back(name);
+  return names;
+}
+
+}  // namespace atl::infer::safety

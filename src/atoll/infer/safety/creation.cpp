@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <utility>
+
+#include "atoll/infer/safety/validators.h"
+
+// Operators that make tensors from nothing. None leaves memory as it was: empty and its like are not here, they would
+// give away what the process had in it.
+namespace atl::infer::safety {
+namespace {
+
+Dtype type_of_number(const CallView& view, std::size_t argument) {
+  const Dtype dtype = view.scalar(argument).dtype;
+  return dtype == Dtype::kFloat64 ? Dtype::kFloat32 : dtype;
+}
+
+// (size, [fill_value,] dtype, layout, device, pin_memory)
+Made filled(const CallView& view, bool has_value) {
+  const std::size_t options = has_value ? 2 : 1;
+  view.require_arguments(options + 4);
+  const Dtype dtype = view.options(options, has_value ? type_of_number(view, 1) : Dtype::kFloat32);
+  if (has_value) view.require_fits(1, dtype);
+  return one(view, dtype, view.integers(0, 0, kMostRows));
+}
+
+// (self, [fill_value,] dtype, layout, device, pin_memory, memory_format)
+Made filled_like(const CallView& view, bool has_value) {
+  const std::size_t options = has_value ? 2 : 1;
+  view.require_arguments(options + 5);
+  const Tensor& self = view.tensor(0);
+  const Dtype dtype = view.options(options, self.dtype);
+  if (has_value) view.require_fits(1, dtype);
+  view.require_memory_format(options + 4, self.shape.size());
+  return one(view, dtype, self.shape);
+}
+
+// (self, size, [fill_value,] dtype, layout, device, pin_memory)
+Made filled_new(const CallView& view, bool has_value) {
+  const std::size_t options = has_value ? 3 : 2;
+  view.require_arguments(options + 4);
+  const Dtype dtype = view.options(options, view.tensor(0).dtype);
+  if (has_value) view.require_fits(2, dtype);
+  return one(view, dtype, view.integers(1, 0, kMostRows));
+}
+
+// (s, dtype, layout, device, pin_memory)
+Made scalar_tensor(const CallView& view) {
+  view.require_arguments(5);
+  const Dtype dtype = view.options(1, Dtype::kFloat32);
+  view.require_fits(0, dtype);
+  return one(view, dtype, {});
+}
+
+// An argument that is a finite number, or the one that stands for it.
+double number_at(const CallView& view, std::size_t argument) {
+  view.require(view.scalar(argument).dtype != Dtype::kBool, "its bounds are booleans");
+  return view.real(argument);
+}
+
+std::int64_t steps(const CallView& view, double start, double end, double step) {
+  view.require(step != 0 && (end - start) * step >= 0, "its steps lead away from its end");
+  const double count = std::ceil((end - start) / step);
+  view.require(count >= 0 && count <= static_cast<double>(kMostRows), "it has too many steps");
+  return static_cast<std::int64_t>(count);
+}
+
+// ([start,] end[, step], dtype, layout, device, pin_memory)
+Made arange(const CallView& view, std::size_t numbers) {
+  view.require_arguments(numbers + 4);
+  bool whole = true;
+  for (std::size_t i = 0; i < numbers; ++i) whole = whole && view.scalar(i).dtype == Dtype::kInt64;
+  const double start = numbers > 1 ? number_at(view, 0) : 0;
+  const double end = number_at(view, numbers > 1 ? 1 : 0);
+  const double step = numbers > 2 ? number_at(view, 2) : 1;
+  const Dtype dtype = view.options(numbers, whole ? Dtype::kInt64 : Dtype::kFloat32);
+  view.require(dtype != Dtype::kBool, "it counts in booleans");
+  // Kernels convert the bounds to the type first where that is whole.
+  view.require(whole || is_floating(dtype), "it counts in whole numbers between others");
+  for (std::size_t i = 0; i < numbers; ++i) view.require_fits(i, dtype);
+  return one(view, dtype, {steps(view, start, end, step)});
+}
+
+// (start, end, steps, dtype, layout, device, pin_memory)
+Made linspace(const CallView& view) {
+  view.require_arguments(7);
+  const Dtype dtype = view.options(3, Dtype::kFloat32);
+  view.require(is_floating(dtype), "it divides a line in whole numbers");
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    static_cast<void>(number_at(view, i));
+    view.require_fits(i, dtype);
+  }
+  return one(view, dtype, {view.integer(2, 0, kMostRows)});
+}
+
+}  // namespace
+
+void add_creation_validators(Operators& operators) {
+  operators["aten::full"] = {[](const CallView& view) { return filled(view, true); }, true};
+  operators["aten::full_like"] = {[](const CallView& view) { return filled_like(view, true); }, true};
+  operators["aten::new_full"] = {[](const CallView& view) { return filled_new(view, true); }, true};
+  for (const char* name : {"zeros", "ones"}) {
+    const std::string op = name;
+    operators["aten::" + op] = {[](const CallView& view) { return filled(view, false); }, true};
+    operators["aten::" + op + "_like"] = {[](const CallView& view) { return filled_like(view, false); }, true};
+    operators["aten::new_" + op] = {[](const CallView& view) { return filled_new(view, false); }, true};
+  }
+  operators["aten::scalar_tensor"] = {scalar_tensor};
+  operators["aten::arange"] = {[](const CallView& view) { return arange(view, 1); }};
+  operators["aten::arange.start"] = {[](const CallView& view) { return arange(view, 2); }};
+  operators["aten::arange.start_step"] = {[](const CallView& view) { return arange(view, 3); }};
+  operators["aten::linspace"] = {linspace};
+}
+
+}  // namespace atl::infer::safety

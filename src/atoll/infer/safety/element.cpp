@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <utility>
+
+#include "atoll/infer/safety/validators.h"
+
+// Operators of one tensor whose elements depend on the element at the same place. Their kernels walk over operand and
+// result together, whatever the shape.
+namespace atl::infer::safety {
+namespace {
+
+enum class Result { kSame, kFloating, kBoolean };
+
+struct Unary {
+  Dtypes takes;
+  Result result = Result::kSame;
+  std::size_t numbers = 0;  // arguments behind the tensor
+};
+
+Dtype type_of(Dtype dtype, Result result) {
+  if (result == Result::kBoolean) return Dtype::kBool;
+  return result == Result::kFloating && !is_floating(dtype) ? Dtype::kFloat32 : dtype;
+}
+
+Made unary(const CallView& view, const Unary& rule) {
+  view.require_arguments(1 + rule.numbers);
+  const Tensor& self = view.tensor(0, rule.takes);
+  for (std::size_t i = 1; i <= rule.numbers; ++i) view.require_fits(i, self.dtype);
+  return with_copies(view, one(view, type_of(self.dtype, rule.result), self.shape));
+}
+
+// (self, lambda)
+Made softshrink(const CallView& view) {
+  view.require(view.real(1) >= 0, "its lambda is negative");
+  return unary(view, {kFloats, Result::kSame, 1});
+}
+
+// (self, alpha)
+Made celu(const CallView& view) {
+  view.require(std::abs(view.real(1)) >= 1e-4, "its alpha is too close to 0, by which it divides");
+  return unary(view, {kFloats, Result::kSame, 1});
+}
+
+// (self, approximate)
+Made gelu(const CallView& view) {
+  view.require_arguments(2);
+  const Tensor& self = view.tensor(0, kFloats);
+  const std::string how = view.text(1);
+  view.require(how == "none" || how == "tanh", "approximate is neither none nor tanh");
+  return one(view, self.dtype, self.shape);
+}
+
+// (self, nan, posinf, neginf)
+Made nan_to_num(const CallView& view) {
+  view.require_arguments(4);
+  const Tensor& self = view.tensor(0, kFloats);
+  for (std::size_t i = 1; i < 4; ++i) {
+    if (!view.is_null(i)) view.require_fits(i, self.dtype);
+  }
+  return one(view, self.dtype, self.shape);
+}
+
+// (self, weight): one weight, or one for each channel.
+Made prelu(const CallView& view) {
+  view.require_arguments(2);
+  const Tensor& self = view.tensor(0, kFloats);
+  const Tensor& weight = view.tensor(1);
+  const std::int64_t channels = self.shape.size() > 1 ? self.shape[1] : 1;
+  view.require(weight.dtype == self.dtype && weight.shape.size() == 1, "its weight is no vector of its input's type");
+  view.require(weight.shape[0] == 1 || weight.shape[0] == channels,
+               "there is neither one weight nor one for each channel");
+  view.require(!self.shape.empty(), "its input has no dimension");
+  return with_copies(view, one(view, self.dtype, self.shape));
+}
+
+// (self, memory_format)
+Made clone(const CallView& view) {
+  view.require_arguments(2);
+  const Tensor& self = view.tensor(0);
+  view.require_memory_format(1, self.shape.size());
+  return one(view, self.dtype, self.shape);
+}
+
+Made contiguous(const CallView& view) {
+  view.require_arguments(2);
+  view.require(!view.is_null(1), "it has no memory format");
+  return clone(view);
+}
+
+Made same(const CallView& view) {
+  view.require_arguments(1);
+  return one(view, view.tensor(0).dtype, view.tensor(0).shape);
+}
+
+// (self, dtype, layout, device, pin_memory, non_blocking, memory_format)
+Made to_copy(const CallView& view) {
+  view.require_arguments(7);
+  const Tensor& self = view.tensor(0);
+  const Dtype dtype = view.options(1, self.dtype);
+  static_cast<void>(view.boolean(5));
+  view.require_memory_format(6, self.shape.size());
+  return one(view, dtype, self.shape);
+}
+
+// (self, dtype, non_blocking, copy, memory_format)
+Made to(const CallView& view) {
+  view.require_arguments(5);
+  const Tensor& self = view.tensor(0);
+  const std::optional<Dtype> dtype = view.try_dtype(1);
+  view.require(dtype.has_value(), "it has no element type");
+  static_cast<void>(view.boolean(2));
+  static_cast<void>(view.boolean(3));
+  view.require_memory_format(4, self.shape.size());
+  return one(view, dtype.value_or(self.dtype), self.shape);
+}
+
+// (self, src, non_blocking): src with the shape and type of self.
+Made copy(const CallView& view) {
+  view.require_arguments(3);
+  const Tensor& self = view.tensor(0);
+  const Tensor& source = view.tensor(1);
+  static_cast<void>(view.boolean(2));
+  view.require(CallView::spreads(source.shape, self.shape), "its source does not fit its target");
+  return one(view, self.dtype, self.shape);
+}
+
+// (self, p, train)
+Made dropout(const CallView& view) {
+  view.require_arguments(3);
+  view.require(view.real(1) >= 0 && view.real(1) <= 1, "its probability is none");
+  view.require(!view.boolean(2), "it draws random numbers");
+  return one(view, view.tensor(0).dtype, view.tensor(0).shape);
+}
+
+// (self, value): the value has no dimensions.
+Made fill(const CallView& view) {
+  view.require_arguments(2);
+  const Tensor& self = view.tensor(0);
+  const Operand value = view.operand(1);
+  view.require(value.shape.empty(), "what it fills with has dimensions");
+  if (value.is_number) view.require_fits(1, self.dtype);
+  return one(view, self.dtype, self.shape);
+}
+
+Made fill_number(const CallView& view) {
+  static_cast<void>(view.scalar(1));
+  return fill(view);
+}
+
+}  // namespace
+
+void add_element_validators(Operators& operators) {
+  const auto add = [&](const std::string& name, Unary rule) {
+    operators["aten::" + name] = {[rule](const CallView& view) { return unary(view, rule); }, true};
+  };
+  for (const char* name : {"acos",  "acosh",   "asin", "asinh", "atan", "atanh", "cos",   "cosh", "erf",
+                           "erfc",  "exp",     "exp2", "expm1", "log",  "log10", "log1p", "log2", "reciprocal",
+                           "rsqrt", "sigmoid", "sin",  "sinh",  "sqrt", "tan",   "tanh"}) {
+    add(name, {kAny, Result::kFloating});
+  }
+  for (const char* name : {"silu", "mish", "hardswish", "hardsigmoid", "relu6", "selu", "log_sigmoid", "frac"}) {
+    add(name, {kFloats});
+  }
+  for (const char* name : {"abs", "ceil", "floor", "neg", "relu", "round", "sign", "square", "trunc"}) {
+    add(name, {kNumbers});
+  }
+  for (const char* name : {"leaky_relu", "hardshrink"}) add(name, {kFloats, Result::kSame, 1});
+  for (const char* name : {"hardtanh", "softplus", "threshold"}) add(name, {kFloats, Result::kSame, 2});
+  operators["aten::softshrink"] = {softshrink, true};
+  operators["aten::celu"] = {celu, true};
+  add("elu", {kFloats, Result::kSame, 3});
+  for (const char* name : {"isnan", "isinf", "isfinite", "logical_not"}) add(name, {kAny, Result::kBoolean});
+  add("bitwise_not", {kWhole});
+  operators["aten::gelu"] = {gelu, true};
+  operators["aten::nan_to_num"] = {nan_to_num, true};
+  operators["aten::prelu"] = {prelu};
+  operators["aten::clone"] = {clone, true};
+  operators["aten::contiguous"] = {contiguous, true};
+  for (const char* name : {"alias", "detach", "lift_fresh_copy"})
+    operators["aten::" + std::string(name)] = {same, true};
+  operators["aten::_to_copy"] = {to_copy, true};
+  operators["aten::to.dtype"] = {to, true};
+  operators["aten::copy"] = {copy, true};
+  operators["aten::dropout"] = {dropout, true};
+  operators["aten::fill.Scalar"] = {fill_number, true};
+  operators["aten::fill.Tensor"] = {fill, true};
+}
+
+}  // namespace atl::infer::safety

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "atoll/infer/safety/validators.h"
+
+// Reductions, running sums and softmax.
+namespace atl::infer::safety {
+namespace {
+
+enum class Result { kSame, kSum, kMean, kIndex, kTruth };
+
+// What the arguments name; none: all dimensions.
+struct Reduced {
+  std::vector<bool> dims;
+  bool keeps = false;
+};
+
+Reduced over_all(const CallView& view) { return {std::vector<bool>(view.tensor(0).shape.size(), true), false}; }
+
+// `empty_is_all`: what an empty list means; where it may mean two things it is refused.
+Reduced over(const CallView& view, std::size_t dims, std::size_t keepdim, bool empty_is_all) {
+  const std::size_t rank = view.tensor(0).shape.size();
+  Reduced reduced{std::vector<bool>(rank, true), view.boolean(keepdim)};
+  if (view.is_null(dims)) return reduced;
+  const std::vector<int> named = view.dims(dims, rank);
+  if (named.empty()) {
+    view.require(empty_is_all, "it names no dimension");
+    return reduced;
+  }
+  reduced.dims.assign(rank, false);
+  for (const int dim : named) reduced.dims[static_cast<std::size_t>(dim)] = true;
+  return reduced;
+}
+
+Dtype type_of(const CallView& view, Result result, std::optional<Dtype> wanted) {
+  const Dtype dtype = view.tensor(0).dtype;
+  switch (result) {
+    case Result::kSame: return dtype;
+    case Result::kSum: return wanted.value_or(is_floating(dtype) ? dtype : Dtype::kInt64);
+    case Result::kMean:
+      view.require(is_floating(wanted.value_or(dtype)), "it takes the mean of whole numbers");
+      return wanted.value_or(dtype);
+    case Result::kIndex: return Dtype::kInt64;
+    case Result::kTruth: return dtype == Dtype::kUint8 ? Dtype::kUint8 : Dtype::kBool;
+  }
+  return dtype;
+}
+
+Made reduce(const CallView& view, const Reduced& reduced, Dtype dtype) {
+  const Tensor& self = view.tensor(0);
+  Shape shape;
+  for (std::size_t i = 0; i < self.shape.size(); ++i) {
+    if (!reduced.dims[i]) shape.push_back(self.shape[i]);
+    if (reduced.dims[i] && reduced.keeps) shape.push_back(1);
+  }
+  Made made = with_copies(view, one(view, dtype, std::move(shape)));
+  made.workspace_bytes += count_of(self.shape) * 8;  // in the type of the sum
+  made.operations = kMove * count_of(self.shape);
+  return made;
+}
+
+// (self, dim, keepdim[, dtype])
+Made by_dims(const CallView& view, Result result, Dtypes takes, bool has_dtype, bool empty_is_all) {
+  view.require_arguments(has_dtype ? 4 : 3);
+  view.require(result != Result::kSame || !view.is_null(1), "it names no dimension");
+  static_cast<void>(view.tensor(0, takes));
+  const std::optional<Dtype> wanted = has_dtype ? view.try_dtype(3) : std::nullopt;
+  return reduce(view, over(view, 1, 2, empty_is_all), type_of(view, result, wanted));
+}
+
+// (self[, dtype])
+Made of_all(const CallView& view, Result result, Dtypes takes, bool has_dtype) {
+  view.require_arguments(has_dtype ? 2 : 1);
+  static_cast<void>(view.tensor(0, takes));
+  const std::optional<Dtype> wanted = has_dtype ? view.try_dtype(1) : std::nullopt;
+  return reduce(view, over_all(view), type_of(view, result, wanted));
+}
+
+// The overloads whose dimension is one integer, never null.
+Made by_dim(const CallView& view, Result result, Dtypes takes, bool has_dtype) {
+  static_cast<void>(view.dim(1, view.tensor(0).shape.size()));
+  return by_dims(view, result, takes, has_dtype, false);
+}
+
+// (self, dim, keepdim): the value, and where it is.
+Made extreme(const CallView& view) {
+  Made made = by_dim(view, Result::kSame, kAny, false);
+  made.outputs.push_back({Dtype::kInt64, made.outputs.front().shape});
+  return made;
+}
+
+// (self, dim, keepdim): null or one integer.
+Made place(const CallView& view) {
+  if (!view.is_null(1)) static_cast<void>(view.dim(1, view.tensor(0).shape.size()));
+  return by_dims(view, Result::kIndex, kNumbers, false, false);
+}
+
+// (self, dim, correction, keepdim)
+Made spread(const CallView& view, bool with_mean) {
+  view.require_arguments(4);
+  const Tensor& self = view.tensor(0, kFloats);
+  if (!view.is_null(2)) static_cast<void>(view.real(2));
+  Made made = reduce(view, over(view, 1, 3, true), self.dtype);
+  made.operations *= 2;
+  const Tensor mean = made.outputs.front();
+  if (with_mean) made.outputs.push_back(mean);
+  return made;
+}
+
+// (self, dim, unbiased, keepdim)
+Made spread_unbiased(const CallView& view) {
+  view.require_arguments(4);
+  static_cast<void>(view.boolean(2));
+  return reduce(view, over(view, 1, 3, true), view.tensor(0, kFloats).dtype);
+}
+
+// (self, ord, dim, keepdim, dtype)
+Made norm(const CallView& view) {
+  view.require_arguments(5);
+  const Tensor& self = view.tensor(0, kFloats);
+  view.require_fits(1, Dtype::kFloat64);
+  view.require_null(4);
+  return reduce(view, over(view, 2, 3, false), self.dtype);
+}
+
+// (self, dim, dtype)
+Made running(const CallView& view) {
+  view.require_arguments(3);
+  const Tensor& self = view.tensor(0);
+  static_cast<void>(view.dim(1, self.shape.size()));
+  const Dtype dtype = type_of(view, Result::kSum, view.try_dtype(2));
+  view.require(dtype != Dtype::kBool, "it adds up in booleans");
+  return with_copies(view, one(view, dtype, self.shape));
+}
+
+// (self, dim, dtype)
+Made softmax(const CallView& view) {
+  view.require_arguments(3);
+  const Tensor& self = view.tensor(0);
+  static_cast<void>(view.dim(1, self.shape.size()));
+  const Dtype dtype = view.try_dtype(2).value_or(self.dtype);
+  view.require(is_floating(dtype), "its result is not floating");
+  Made made = with_copies(view, one(view, dtype, self.shape));
+  made.workspace_bytes += bytes_in(made.outputs.front());
+  made.operations *= 3;
+  return made;
+}
+
+// (self, dim, half_to_float)
+Made plain_softmax(const CallView& view) {
+  view.require_arguments(3);
+  const Tensor& self = view.tensor(0, kFloats);
+  static_cast<void>(view.dim(1, self.shape.size()));
+  view.require(!view.boolean(2), "it converts halves, which not every device does");
+  return with_copies(view, one(view, self.dtype, self.shape));
+}
+
+}  // namespace
+
+void add_reduction_validators(Operators& operators) {
+  const auto add = [&](const std::string& name, auto validate) { operators["aten::" + name] = {validate}; };
+  const auto dims = [](Result result, Dtypes takes, bool has_dtype, bool empty_is_all) {
+    return [=](const CallView& view) { return by_dims(view, result, takes, has_dtype, empty_is_all); };
+  };
+  const auto dim = [](Result result, Dtypes takes, bool has_dtype) {
+    return [=](const CallView& view) { return by_dim(view, result, takes, has_dtype); };
+  };
+  const auto all = [](Result result, Dtypes takes, bool has_dtype) {
+    return [=](const CallView& view) { return of_all(view, result, takes, has_dtype); };
+  };
+  add("sum", all(Result::kSum, kAny, true));
+  add("sum.dim_IntList", dims(Result::kSum, kAny, true, true));
+  add("mean", all(Result::kMean, kAny, true));
+  add("mean.dim", dims(Result::kMean, kAny, true, true));
+  add("prod", all(Result::kSum, kAny, true));
+  add("prod.dim_int", dim(Result::kSum, kAny, true));
+  for (const char* name : {"amax", "amin"}) add(name, dims(Result::kSame, kAny, false, true));
+  for (const char* name : {"max", "min"}) add(name, all(Result::kSame, kAny, false));
+  for (const char* name : {"max.dim", "min.dim"}) add(name, extreme);
+  for (const char* name : {"argmax", "argmin"}) add(name, place);
+  for (const char* name : {"any", "all"}) {
+    const std::string op = name;
+    add(op, all(Result::kTruth, kAny, false));
+    add(op + ".dim", dim(Result::kTruth, kAny, false));
+    add(op + ".dims", dims(Result::kTruth, kAny, false, false));
+  }
+  for (const char* name : {"var", "std"}) {
+    add(std::string(name) + ".correction", [](const CallView& view) { return spread(view, false); });
+    add(std::string(name) + ".dim", spread_unbiased);
+  }
+  add("var_mean.correction", [](const CallView& view) { return spread(view, true); });
+  add("logsumexp", dims(Result::kSame, kFloats, false, false));
+  add("linalg_vector_norm", norm);
+  for (const char* name : {"cumsum", "cumprod"}) add(name, running);
+  for (const char* name : {"softmax.int", "log_softmax.int", "_safe_softmax"}) add(name, softmax);
+  for (const char* name : {"_softmax", "_log_softmax"}) add(name, plain_softmax);
+}
+
+}  // namespace atl::infer::safety

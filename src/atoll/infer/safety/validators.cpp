@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/safety/validators.h"
+
+#include <utility>
+
+namespace atl::infer::safety {
+
+double count_of(const Shape& shape) {
+  double count = 1;
+  for (const std::int64_t size : shape) count *= static_cast<double>(size);
+  return count;
+}
+
+double bytes_in(const Tensor& tensor) { return count_of(tensor.shape) * static_cast<double>(bytes_of(tensor.dtype)); }
+
+Made one(const CallView& view, Dtype dtype, Shape shape) {
+  Made made;
+  made.outputs.push_back({dtype, view.bounded(std::move(shape))});
+  made.operations = kMove * count_of(made.outputs.front().shape);
+  return made;
+}
+
+Made seen(const CallView& view, const Tensor& source, Shape shape) { return one(view, source.dtype, std::move(shape)); }
+
+Made with_copies(const CallView& view, Made made) {
+  for (const Tensor& operand : view.operands()) made.workspace_bytes += bytes_in(operand);
+  return made;
+}
+
+std::int64_t window_rows(const CallView& view, std::int64_t rows, std::int64_t padding, std::int64_t kernel,
+                         std::int64_t stride, std::int64_t dilation) {
+  const std::int64_t free = rows + padding - dilation * (kernel - 1) - 1;
+  if (free < 0) view.refuse("its window is larger than its input with the padding");
+  return free / stride + 1;
+}
+
+void require_weight(const CallView& view, std::size_t argument, const Tensor& input, const Shape& shape) {
+  const Tensor* weight = view.try_tensor(argument);
+  if (weight == nullptr) return;
+  if (weight->dtype != input.dtype) view.refuse("argument " + std::to_string(argument) + " must have its input's type");
+  if (weight->shape != shape)
+    view.refuse("argument " + std::to_string(argument) + " has another shape than its input asks for");
+}
+
+}  // namespace atl::infer::safety

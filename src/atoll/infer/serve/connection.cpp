@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/connection.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/log.h"
+#include "atoll/infer/serve/software.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kMostStrangerBytes = 4096;  // of a control frame, until the client has said hello
+constexpr std::size_t kMostModels = 16;           // of one client
+constexpr std::chrono::milliseconds kGoodbye{1000};
+
+}  // namespace
+
+Connection::Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over)
+    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMostStrangerBytes) {
+  transport::SecureStream::Options options;
+  options.name = peer;
+  stream_ = std::make_unique<transport::SecureStream>(context_.loop, *this, std::move(socket),
+                                                      transport::SecureStream::Role::kServer,
+                                                      context_.options.credentials, options);
+}
+
+Connection::~Connection() {
+  models_.clear();
+  stream_.reset();
+}
+
+void Connection::on_open(transport::SecureStream&) {}
+void Connection::on_drained(transport::SecureStream&) {}
+
+void Connection::on_closed(transport::SecureStream&, const std::optional<Error>& error) {
+  if (error && error->kind() != ErrorKind::kPeerLost) ++context_.counts.refused;
+  if (error) log(LogLevel::kInfo, "serve: " + peer_ + ": " + error->what());
+  is_over_ = true;
+  on_over_(*this);
+}
+
+void Connection::on_bytes(transport::SecureStream&, std::span<const std::byte> bytes) {
+  if (is_over_) return;
+  context_.counts.bytes_in += bytes.size();
+  try {
+    parser_.push(bytes, [this](const wire::FrameHeader& header, std::span<const std::byte> payload) {
+      if (!is_over_) take(header, payload);
+    });
+  } catch (const Error& error) {
+    refuse(error);
+  }
+}
+
+// The end for a client that breaks the rules.
+void Connection::refuse(const Error& error) {
+  if (is_over_) return;
+  ++context_.counts.refused;
+  log(LogLevel::kWarning, "serve: " + peer_ + ": " + error.what());
+  wire::Failed failed;
+  failed.kind = error.kind();
+  failed.text = error.what();
+  send(wire::Message(failed));
+  is_over_ = true;
+  stream_->close_on_loop(kGoodbye);
+}
+
+void Connection::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.kind == wire::FrameKind::kControl) return take(wire::decode(payload));
+  if (!is_greeted_) throw Error(ErrorKind::kProtocol, "the client did not say hello first");
+  if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, payload);
+  if (header.kind == wire::FrameKind::kProbe) return take_probe(header);
+  const auto found = inferences_.find(header.id);
+  if (found != inferences_.end()) found->second->take_rows(header, payload);  // else: cancelled and forgotten
+}
+
+void Connection::take(const wire::Message& message) {
+  if (!is_greeted_ && !std::holds_alternative<wire::Hello>(message)) {
+    throw Error(ErrorKind::kProtocol, "the client did not say hello first");
+  }
+  if (std::holds_alternative<wire::Hello>(message)) {
+    greet();
+  } else if (const auto* opened = std::get_if<wire::Open>(&message)) {
+    open(*opened);
+  } else if (const auto* text = std::get_if<wire::GraphText>(&message)) {
+    model(text->model).take(*text);
+  } else if (const auto* divide = std::get_if<wire::Divide>(&message)) {
+    model(divide->model).take(*divide);
+  } else if (const auto* run = std::get_if<wire::Run>(&message)) {
+    ServedModel& asked = model(run->model);
+    std::erase_if(inferences_, [&](const auto& entry) { return entry.second == &asked; });
+    inferences_[run->inference] = &asked;
+    asked.take(*run);
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
+    if (const auto found = inferences_.find(cancel->inference); found != inferences_.end())
+      found->second->take(*cancel);
+  } else if (const auto* ack = std::get_if<wire::Ack>(&message)) {
+    if (const auto found = inferences_.find(ack->inference); found != inferences_.end()) found->second->take(*ack);
+  } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
+    send(wire::Message(wire::Pong{ping->token}));
+  } else if (const auto* closed = std::get_if<wire::Close>(&message)) {
+    const auto found = models_.find(closed->model);
+    if (found == models_.end()) return;
+    std::erase_if(inferences_, [&](const auto& entry) { return entry.second == found->second.get(); });
+    models_.erase(found);
+  } else if (std::holds_alternative<wire::Bye>(message)) {
+    is_over_ = true;
+    stream_->close_on_loop(kGoodbye);
+  } else if (!std::holds_alternative<wire::Pong>(message)) {
+    throw Error(ErrorKind::kProtocol, std::string("a client does not send ") + wire::name_of(message));
+  }
+}
+
+void Connection::greet() {
+  if (std::exchange(is_greeted_, true)) throw Error(ErrorKind::kProtocol, "the client said hello twice");
+  parser_.set_most_control_bytes(wire::kMaxControlBytes);
+  const ServerOptions& options = context_.options;
+  wire::Welcome welcome;
+  welcome.software = kSoftware;
+  welcome.device = options.device;
+  welcome.most_model_bytes = options.most_model_bytes;
+  welcome.most_sessions = static_cast<std::uint32_t>(options.most_workers);
+  welcome.models = static_cast<std::uint32_t>(context_.with_worker.size());
+  send(wire::Message(std::move(welcome)));
+  if (context_.is_draining) drain();
+}
+
+void Connection::open(const wire::Open& message) {
+  if (models_.contains(message.model)) throw Error(ErrorKind::kProtocol, "the client opens a model twice");
+  const auto fail = [&](const Error& error) {
+    models_.erase(message.model);
+    wire::Failed failed;
+    failed.model = message.model;
+    failed.kind = error.kind();
+    failed.text = error.what();
+    send(wire::Message(failed));
+  };
+  if (models_.size() >= kMostModels) {
+    return fail(Error(ErrorKind::kRefused, "a client has at most " + std::to_string(kMostModels) + " models"));
+  }
+  if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is going down"));
+  if (message.weight_bytes > context_.options.most_model_bytes) {
+    return fail(Error(ErrorKind::kRefused, "the model has " + std::to_string(message.weight_bytes) +
+                                               " bytes of weights; this server takes " +
+                                               std::to_string(context_.options.most_model_bytes)));
+  }
+  const auto made = models_.emplace(message.model, std::make_unique<ServedModel>(context_, *this, message)).first;
+  try {
+    made->second->begin();
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+// How long the frames of a probe take to come in tells the client the rate of the link.
+void Connection::take_probe(const wire::FrameHeader& header) {
+  if (header.offset == 0) {
+    probe_ = header.id;
+    probe_begun_ = Clock::now();
+    probe_first_bytes_ = header.payload_bytes;
+  }
+  if (header.id != probe_ || header.offset + header.payload_bytes != header.message_bytes) return;
+  wire::Ack ack;
+  ack.bytes = header.message_bytes;
+  ack.first_bytes = probe_first_bytes_;
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - probe_begun_);
+  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
+  send(wire::Message(ack));
+}
+
+ServedModel& Connection::model(std::uint64_t number) {
+  const auto found = models_.find(number);
+  if (found == models_.end()) throw Error(ErrorKind::kProtocol, "model " + std::to_string(number) + " is not open");
+  return *found->second;
+}
+
+void Connection::send(const wire::Message& message) {
+  std::vector<std::byte> bytes = wire::encode(message);
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kControl;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
+  send(header, bytes);
+}
+
+void Connection::send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (is_over_) return;
+  auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
+  wire::encode(header, payload, std::span(*bytes).first<wire::kHeaderBytes>());
+  std::copy(payload.begin(), payload.end(), bytes->begin() + wire::kHeaderBytes);
+  context_.counts.bytes_out += bytes->size();
+  stream_->send_on_loop({*bytes, bytes});
+}
+
+std::size_t Connection::queued_bytes() const { return stream_->queued_bytes(); }
+
+void Connection::pause() {
+  if (paused_++ == 0) stream_->pause_on_loop();
+}
+
+void Connection::resume() {
+  if (--paused_ == 0 && !is_over_) stream_->resume_on_loop();
+}
+
+void Connection::drain() {
+  if (is_greeted_) send(wire::Message(wire::Draining{"the server is going down"}));
+}
+
+void Connection::on_tick(Clock::time_point now) {
+  if (!is_greeted_ && now - begun_ > context_.options.hello_limit) {
+    return refuse(Error(ErrorKind::kTimeout, "the client did not say hello in time"));
+  }
+  for (const auto& [number, model] : models_) model->on_tick(now);
+}
+
+bool Connection::is_running() const {
+  return std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second->inference() != 0; });
+}
+
+}  // namespace atl::infer

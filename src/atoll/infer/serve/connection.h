@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "atoll/infer/serve/context.h"
+#include "atoll/infer/serve/served_model.h"
+#include "atoll/transport/secure_stream.h"
+
+namespace atl::infer {
+
+/// One client of a server. On the server's loop.
+class Connection : public transport::SecureStream::Owner, public ServedModel::Client {
+ public:
+  /// `on_over` is called once, behind everything else, when the connection may be destroyed.
+  using OnOver = std::function<void(Connection&)>;
+  Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over);
+  ~Connection() override;
+
+  void drain();
+  void on_tick(Clock::time_point now);
+  bool is_running() const;  ///< some inference
+
+ private:
+  void on_open(transport::SecureStream& stream) override;
+  void on_bytes(transport::SecureStream& stream, std::span<const std::byte> bytes) override;
+  void on_drained(transport::SecureStream& stream) override;
+  void on_closed(transport::SecureStream& stream, const std::optional<Error>& error) override;
+
+  void send(const wire::Message& message) override;
+  void send(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  std::size_t queued_bytes() const override;
+  void pause() override;
+  void resume() override;
+
+  void take(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void take(const wire::Message& message);
+  void greet();
+  void open(const wire::Open& message);
+  void take_probe(const wire::FrameHeader& header);
+  ServedModel& model(std::uint64_t number);
+  void refuse(const Error& error);
+
+  ServerContext& context_;
+  const std::string peer_;
+  const OnOver on_over_;
+  const Clock::time_point begun_ = Clock::now();
+  wire::FrameParser parser_;
+  std::map<std::uint64_t, std::unique_ptr<ServedModel>> models_;
+  std::map<std::uint64_t, ServedModel*> inferences_;  // the last one of each model
+  std::unique_ptr<transport::SecureStream> stream_;
+  std::uint64_t probe_ = 0;
+  std::size_t probe_first_bytes_ = 0;
+  Clock::time_point probe_begun_{};
+  int paused_ = 0;  // by how many models
+  bool is_greeted_ = false;
+  bool is_over_ = false;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+
+#include "atoll/core/loop.h"
+#include "atoll/infer/serve/model_cache.h"
+#include "atoll/infer/serve/server.h"
+#include "atoll/infer/serve/turns.h"
+#include "atoll/infer/wire/messages.h"
+
+namespace atl::infer {
+
+class ServedModel;
+
+/// What all connections of a server share. On its loop.
+struct ServerContext {
+  ServerContext(const ServerOptions& given, Loop& serving, Loop& hashing_loop);
+
+  const ServerOptions& options;
+  Loop& loop;
+  Loop& hashing;  ///< compares models with their hash, which takes long
+  ModelCache cache;
+  Turns turns;
+  ServerCounts counts;
+  bool is_draining = false;
+  std::set<ServedModel*> with_worker;
+  std::map<ModelHash, wire::Ready> profiles;  ///< of models that have been timed
+  std::deque<ServedModel*> waiting;           ///< for an upload of the same model, or for a worker
+
+  /// Something has become free: each that waits tries again, in order.
+  void retry_waiting();
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/model_cache.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/bytes.h"
+#include "atoll/core/error.h"
+#include "atoll/transport/digest.h"
+
+namespace atl::infer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGraph = "/graph.json";
+constexpr const char* kWeights = "/weights.safetensors";
+constexpr const char* kPart = ".part";
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+
+[[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
+
+Fd open_file(const std::string& path, int flags) {
+  Fd file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be opened", errno));
+  return file;
+}
+
+void write_all(int file, std::uint64_t offset, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      fail(ErrorKind::kUnavailable, with_errno("the model cannot be kept in " + path, errno) +
+                                        ": make room there, or give another folder with --cache");
+    }
+    offset += static_cast<std::uint64_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+std::uint64_t size_of(const std::string& path) noexcept {
+  std::error_code ignored;
+  const auto size = fs::file_size(path, ignored);
+  return ignored ? 0 : size;
+}
+
+void add_file(transport::Sha256& sum, const std::string& path) {
+  const Fd file = open_file(path, O_RDONLY);
+  std::vector<std::byte> buffer(kReadBytes);
+  for (;;) {
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be read", errno));
+    if (count == 0) return;
+    sum.add({buffer.data(), static_cast<std::size_t>(count)});
+  }
+}
+
+}  // namespace
+
+std::string to_string(const ModelHash& hash) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte each : hash) {
+    text += kDigits[std::to_integer<unsigned>(each) >> 4];
+    text += kDigits[std::to_integer<unsigned>(each) & 15U];
+  }
+  return text;
+}
+
+ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
+    : folder_(std::move(folder)), most_bytes_(most_bytes) {
+  std::error_code error;
+  const bool is_new = fs::create_directories(folder_, error);
+  if (error) fail(ErrorKind::kUnavailable, "the cache folder " + folder_ + " cannot be made: " + error.message());
+  if (is_new) fs::permissions(folder_, fs::perms::owner_all, error);
+  if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
+    fail(ErrorKind::kUnavailable, with_errno("the cache folder " + folder_ + " cannot be written", errno));
+  }
+}
+
+std::string ModelCache::path_of(const ModelHash& hash) const { return folder_ + "/" + to_string(hash); }
+
+bool ModelCache::has(const ModelHash& hash) const { return fs::exists(path_of(hash) + kGraph); }
+
+ModelCache::Model ModelCache::open(const ModelHash& hash) {
+  const std::string path = path_of(hash);
+  std::error_code ignored;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);  // used now
+  std::ifstream file(path + kGraph, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) fail(ErrorKind::kUnavailable, path + kGraph + " cannot be read");
+  return {std::move(text).str(), open_file(path + kWeights, O_RDONLY)};
+}
+
+void ModelCache::make_room(std::uint64_t bytes) {
+  struct Kept {
+    fs::file_time_type used;
+    fs::path path;
+    std::uint64_t bytes;
+  };
+  std::vector<Kept> models;
+  std::uint64_t total = bytes;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    std::error_code ignored;
+    const std::string path = entry.path().string();
+    models.push_back({entry.last_write_time(ignored), entry.path(), size_of(path + kGraph) + size_of(path + kWeights)});
+    total += models.back().bytes;
+  }
+  std::sort(models.begin(), models.end(), [](const Kept& a, const Kept& b) { return a.used < b.used; });
+  for (const Kept& model : models) {
+    if (total <= most_bytes_) return;
+    const bool is_uploading = std::any_of(uploading_.begin(), uploading_.end(), [&](const ModelHash& hash) {
+      return model.path.filename().string() == to_string(hash) + kPart;
+    });
+    if (is_uploading) continue;
+    // Workers that have it mapped keep their files.
+    fs::remove_all(model.path);
+    total -= model.bytes;
+  }
+}
+
+std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std::uint64_t graph_bytes,
+                                                      std::uint64_t weight_bytes) {
+  if (uploading_.contains(hash)) return nullptr;
+  if (graph_bytes + weight_bytes > most_bytes_) {
+    fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
+                                  " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
+                                  " of all models: start it with a larger --cache-size");
+  }
+  make_room(graph_bytes + weight_bytes);
+  return std::unique_ptr<Upload>(new Upload(*this, hash, graph_bytes, weight_bytes));
+}
+
+ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64_t graph_bytes,
+                           std::uint64_t weight_bytes)
+    : cache_(cache),
+      hash_(hash),
+      part_(cache.path_of(hash) + kPart),
+      graph_bytes_(graph_bytes),
+      weight_bytes_(weight_bytes) {
+  std::error_code error;
+  fs::create_directory(part_, error);
+  if (error) fail(ErrorKind::kUnavailable, part_ + " cannot be made: " + error.message());
+  has_graph_ = size_of(part_ + kGraph) == graph_bytes_ && graph_bytes_ > 0;
+  weights_ = open_file(part_ + kWeights, O_RDWR | O_CREAT);
+  there_ = std::min(size_of(part_ + kWeights), weight_bytes_);
+  cache_.uploading_.insert(hash_);
+}
+
+ModelCache::Upload::~Upload() { cache_.uploading_.erase(hash_); }
+
+bool ModelCache::Upload::needs_graph() const noexcept { return !has_graph_; }
+std::uint64_t ModelCache::Upload::weights_from() const noexcept { return there_; }
+bool ModelCache::Upload::is_complete() const noexcept { return has_graph_ && there_ == weight_bytes_; }
+
+void ModelCache::Upload::add_graph(std::string_view text) {
+  if (has_graph_ || text.size() != graph_bytes_) {
+    fail(ErrorKind::kProtocol, "a graph of " + std::to_string(text.size()) + " bytes came, where " +
+                                   (has_graph_ ? "none" : std::to_string(graph_bytes_)) + " was expected");
+  }
+  const Fd file = open_file(part_ + kGraph, O_WRONLY | O_CREAT | O_TRUNC);
+  write_all(file.get(), 0, as_byte_span(text), part_);
+  has_graph_ = true;
+}
+
+void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset != there_ || bytes.size() > weight_bytes_ - there_) {
+    fail(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights came for byte " +
+                                   std::to_string(offset) + ", where byte " + std::to_string(there_) + " of " +
+                                   std::to_string(weight_bytes_) + " was next");
+  }
+  write_all(weights_.get(), offset, bytes, part_);
+  there_ += bytes.size();
+}
+
+void ModelCache::Upload::finish() {
+  transport::Sha256 sum;
+  add_file(sum, part_ + kGraph);
+  add_file(sum, part_ + kWeights);
+  const ModelHash found = sum.finish();
+  std::error_code error;
+  if (found != hash_) {
+    fs::remove_all(part_, error);
+    fail(ErrorKind::kRefused, "the model that came has the hash " + to_string(found) + ", not " + to_string(hash_));
+  }
+  const std::string path = cache_.path_of(hash_);
+  fs::rename(part_, path, error);
+  if (error && !cache_.has(hash_)) fail(ErrorKind::kUnavailable, path + " cannot be made: " + error.message());
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/served_model.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;   // then its client has to wait
+constexpr std::size_t kMostQueuedForClient = std::size_t{512} << 20;  // no answer is as large
+
+double seconds(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
+
+}  // namespace
+
+ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Open& open)
+    : context_(context), client_(client), open_(open) {}
+
+ServedModel::~ServedModel() {
+  *is_alive_ = false;
+  std::erase(context_.waiting, this);
+  context_.with_worker.erase(this);
+  context_.turns.over(this, Clock::now());
+  const bool had_something = upload_ || worker_;
+  upload_.reset();
+  worker_.reset();
+  if (had_something) context_.loop.post([&context = context_] { context.retry_waiting(); });
+}
+
+void ServedModel::begin() {
+  if (!context_.cache.has(open_.hash)) {
+    upload_ = context_.cache.begin(open_.hash, open_.graph_bytes, open_.weight_bytes);
+    if (!upload_) return wait_for("another robot is sending this model");
+    state_ = State::kUploading;
+    if (upload_->is_complete()) return finish_upload();
+    wire::Need need;
+    need.model = open_.model;
+    need.graph = upload_->needs_graph();
+    need.weights_from = upload_->weights_from();
+    client_.send(need);
+    return;
+  }
+  if (context_.with_worker.size() >= context_.options.most_workers) {
+    return wait_for("the server runs as many models as it may");
+  }
+  start_worker();
+}
+
+void ServedModel::retry() {
+  try {
+    begin();
+  } catch (const Error& error) {
+    die(error);
+  }
+}
+
+void ServedModel::wait_for(std::string why) {
+  state_ = State::kWaiting;
+  auto place = std::find(context_.waiting.begin(), context_.waiting.end(), this);
+  if (place == context_.waiting.end()) place = context_.waiting.insert(place, this);
+  wire::Queued queued;
+  queued.model = open_.model;
+  queued.ahead = static_cast<std::uint32_t>(place - context_.waiting.begin());
+  queued.why = std::move(why);
+  client_.send(queued);
+}
+
+void ServedModel::expect(State state, const char* what) const {
+  if (state_ != state) throw Error(ErrorKind::kProtocol, std::string(what) + " came out of order");
+}
+
+void ServedModel::take(const wire::GraphText& text) {
+  expect(State::kUploading, "a graph");
+  upload_->add_graph(text.text);
+  if (upload_->is_complete()) finish_upload();
+}
+
+void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (state_ == State::kDead) return;  // the client has not heard yet
+  expect(State::kUploading, "weights");
+  upload_->add_weights(offset, bytes);
+  if (upload_->is_complete()) finish_upload();
+}
+
+void ServedModel::finish_upload() {
+  state_ = State::kHashing;
+  context_.hashing.post([this, upload = upload_, alive = is_alive_, &loop = context_.loop]() mutable {
+    std::optional<Error> failed;
+    try {
+      upload->finish();
+    } catch (const Error& error) {
+      failed = error;
+    }
+    // The upload is let go on the loop, where the cache lives.
+    loop.post([this, upload = std::move(upload), alive, failed] {
+      if (*alive) on_hashed(failed);
+    });
+  });
+}
+
+void ServedModel::on_hashed(const std::optional<Error>& error) {
+  upload_.reset();
+  context_.loop.post([&context = context_] { context.retry_waiting(); });
+  if (error) return die(*error);
+  ++context_.counts.uploads;
+  retry();
+}
+
+void ServedModel::start_worker() {
+  ModelCache::Model model = context_.cache.open(open_.hash);
+  const ServerOptions& options = context_.options;
+  WorkerCommand command;
+  command.program = options.worker_program;
+  command.device = options.device;
+  command.threads = options.threads;
+  command.memory_bytes = options.worker_memory_bytes == 0 ? 0 : options.worker_memory_bytes + open_.weight_bytes;
+  if (context_.profiles.contains(open_.hash)) command.profile_seconds = 0;
+  worker_ = std::make_unique<WorkerProcess>(context_.loop, *this, command, model.weights);
+  context_.with_worker.insert(this);
+  std::erase(context_.waiting, this);
+  state_ = State::kStarting;
+  started_ = Clock::now();
+  worker_->send(wire::Message(open_));
+  wire::GraphText text;
+  text.model = open_.model;
+  text.text = std::move(model.graph);
+  worker_->send(wire::Message(std::move(text)));
+}
+
+void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  worker_->send(header, payload);
+  if (worker_->queued_bytes() > kMostQueuedForWorker && !std::exchange(is_paused_, true)) client_.pause();
+}
+
+void ServedModel::forward(const wire::Message& message) { worker_->send(message); }
+
+void ServedModel::on_taken(WorkerProcess&) {
+  if (std::exchange(is_paused_, false)) client_.resume();
+}
+
+void ServedModel::take(const wire::Divide& divide) {
+  if (state_ == State::kDead) return;
+  expect(State::kReady, "a division");
+  forward(divide);
+}
+
+void ServedModel::take(const wire::Run& run) {
+  if (run.inference <= last_inference_) throw Error(ErrorKind::kProtocol, "inferences have to ascend");
+  last_inference_ = run.inference;
+  if (state_ == State::kDead || context_.is_draining) {
+    wire::Failed failed;
+    failed.model = open_.model;
+    failed.inference = run.inference;
+    failed.kind = ErrorKind::kUnavailable;
+    failed.text = context_.is_draining ? "the server is going down" : "the model's worker process has ended";
+    client_.send(failed);
+    return;
+  }
+  expect(State::kReady, "an inference");
+  if (inference_ != 0) throw Error(ErrorKind::kProtocol, "a model has one inference at a time");
+  inference_ = run.inference;
+  forward(run);
+}
+
+void ServedModel::take(const wire::Cancel& cancel) {
+  if (inference_ == 0 || cancel.inference != inference_) return;  // over already
+  ++context_.counts.cancelled;
+  forward(cancel);
+}
+
+void ServedModel::take(const wire::Ack& ack) {
+  if (ack.inference == inference_ && inference_ != 0) forward(ack);
+}
+
+void ServedModel::take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.id == inference_ && worker_) forward(header, payload);  // else: over already
+}
+
+void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (state_ == State::kDead) return;
+  if (header.kind == wire::FrameKind::kTensor) {
+    if (header.id != inference_) throw Error(ErrorKind::kProtocol, "the worker process answers what nobody asked");
+    client_.send(header, payload);
+    if (client_.queued_bytes() > kMostQueuedForClient) {
+      throw Error(ErrorKind::kProtocol, "the worker process answers without end");
+    }
+    return;
+  }
+  if (header.kind != wire::FrameKind::kControl) throw Error(ErrorKind::kProtocol, "the worker process sent no message");
+  take_from_worker(wire::decode(payload));
+}
+
+void ServedModel::take_from_worker(const wire::Message& message) {
+  if (const auto* turn = std::get_if<wire::Turn>(&message)) {
+    if (turn->what == wire::Turn::What::kWanted) {
+      context_.turns.want(this, Clock::now());
+      if (const std::size_t before = context_.turns.before(this); before > 0) {
+        wire::Queued queued;
+        queued.model = open_.model;
+        queued.ahead = static_cast<std::uint32_t>(before);
+        queued.why = "other inferences are computed first";
+        client_.send(queued);
+      }
+    } else {
+      context_.turns.over(this, Clock::now());
+    }
+    return;
+  }
+  if (const auto* ready = std::get_if<wire::Ready>(&message); ready && ready->model == open_.model) {
+    expect(State::kStarting, "an answer of the worker process");
+    state_ = State::kReady;
+    wire::Ready timed = context_.profiles.try_emplace(open_.hash, *ready).first->second;
+    timed.model = open_.model;
+    return client_.send(timed);
+  } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {
+    ++context_.counts.inferences;
+    context_.counts.compute_seconds += seconds(done->compute_us);
+    context_.counts.waited_seconds += seconds(done->waited_us);
+    end_inference();
+  } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
+    if (failed->inference != 0) {
+      ++context_.counts.failed;
+      end_inference();
+    } else if (state_ == State::kStarting) {
+      return die(Error(failed->kind, failed->text));
+    }
+  } else if (!std::holds_alternative<wire::Divided>(message) && !std::holds_alternative<wire::Ack>(message)) {
+    throw Error(ErrorKind::kProtocol, "the worker process sent a message that is not its to send");
+  }
+  client_.send(message);
+}
+
+void ServedModel::end_inference() {
+  inference_ = 0;
+  context_.turns.over(this, Clock::now());
+}
+
+void ServedModel::on_turn() {
+  wire::Turn turn;
+  turn.what = wire::Turn::What::kGiven;
+  if (worker_) worker_->send(wire::Message(turn));
+}
+
+void ServedModel::on_overrun() {
+  ++context_.counts.workers_lost;
+  die(Error(ErrorKind::kTimeout, "an inference took longer than this server's limit of " +
+                                     std::to_string(context_.options.compute_limit.count()) + " ms of computing"));
+}
+
+void ServedModel::on_tick(Clock::time_point now) {
+  if (state_ != State::kStarting || now - started_ < context_.options.start_limit) return;
+  ++context_.counts.workers_lost;
+  die(Error(ErrorKind::kTimeout, "the model could not be loaded and timed within " +
+                                     std::to_string(context_.options.start_limit.count()) + " ms"));
+}
+
+void ServedModel::on_ended(WorkerProcess&, const Error& error) {
+  if (state_ == State::kDead) return;
+  ++context_.counts.workers_lost;
+  die(error);
+}
+
+void ServedModel::die(const Error& error) {
+  state_ = State::kDead;
+  wire::Failed failed;
+  failed.model = open_.model;
+  failed.kind = error.kind();
+  failed.text = error.what();
+  client_.send(failed);
+  if (std::exchange(is_paused_, false)) client_.resume();
+  end_inference();
+  upload_.reset();
+  context_.with_worker.erase(this);
+  if (!worker_) return;
+  worker_->stop();
+  // Perhaps inside a call of its own.
+  context_.loop.post([worker = std::shared_ptr<WorkerProcess>(std::move(worker_)), &context = context_]() mutable {
+    worker.reset();
+    context.retry_waiting();
+  });
+}
+
+}  // namespace atl::infer

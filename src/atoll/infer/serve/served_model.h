@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "atoll/infer/serve/context.h"
+#include "atoll/infer/serve/worker_process.h"
+
+namespace atl::infer {
+
+/// One model of one client: its upload, its worker process, and the inference at hand. On the server's loop.
+class ServedModel : public WorkerProcess::Owner {
+ public:
+  /// The client's connection.
+  class Client {
+   public:
+    virtual ~Client() = default;
+    virtual void send(const wire::Message& message) = 0;
+    virtual void send(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
+    virtual std::size_t queued_bytes() const = 0;
+    /// The worker cannot keep up; and it can again.
+    virtual void pause() = 0;
+    virtual void resume() = 0;
+  };
+
+  ServedModel(ServerContext& context, Client& client, const wire::Open& open);
+  ~ServedModel() override;
+  ServedModel(const ServedModel&) = delete;
+  ServedModel& operator=(const ServedModel&) = delete;
+
+  /// Asks for what is missing, or starts the worker, or waits.
+  void begin();
+  /// Something has become free.
+  void retry();
+  // From the client. Error(kProtocol) for what does not belong to this state.
+  void take(const wire::GraphText& text);
+  void take_weights(std::uint64_t offset, std::span<const std::byte> bytes);
+  void take(const wire::Divide& divide);
+  void take(const wire::Run& run);
+  void take(const wire::Cancel& cancel);
+  void take(const wire::Ack& ack);
+  void take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload);
+
+  /// The turn that was asked for has come.
+  void on_turn();
+  /// It has computed for too long.
+  void on_overrun();
+  void on_tick(Clock::time_point now);
+
+  std::uint64_t inference() const noexcept { return inference_; }  ///< at hand; 0: none
+  std::uint64_t last_inference() const noexcept { return last_inference_; }
+
+ private:
+  enum class State { kWaiting, kUploading, kHashing, kStarting, kReady, kDead };
+
+  void on_frame(WorkerProcess& worker, const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_taken(WorkerProcess& worker) override;
+  void on_ended(WorkerProcess& worker, const Error& error) override;
+
+  void take_from_worker(const wire::Message& message);
+  void wait_for(std::string why);
+  void finish_upload();
+  void on_hashed(const std::optional<Error>& error);
+  void start_worker();
+  void end_inference();
+  void die(const Error& error);
+  void expect(State state, const char* what) const;
+  void forward(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void forward(const wire::Message& message);
+
+  ServerContext& context_;
+  Client& client_;
+  const wire::Open open_;
+  State state_ = State::kWaiting;
+  std::shared_ptr<ModelCache::Upload> upload_;
+  std::unique_ptr<WorkerProcess> worker_;
+  std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);  // for what comes back from other threads
+  Clock::time_point started_{};
+  std::uint64_t inference_ = 0;
+  std::uint64_t last_inference_ = 0;
+  bool is_paused_ = false;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "atoll/core/log.h"
+#include "atoll/infer/serve/connection.h"
+#include "atoll/infer/serve/context.h"
+#include "atoll/transport/stream_listener.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{50};
+
+ServerOptions checked(ServerOptions options) {
+  if (!options.credentials) throw Error(ErrorKind::kInvalidArgument, "a server needs a key or certificates");
+  if (::access(options.worker_program.c_str(), X_OK) != 0) {
+    throw Error(ErrorKind::kUnavailable, with_errno("the program for workers, " + options.worker_program, errno));
+  }
+  return options;
+}
+
+}  // namespace
+
+ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& hashing_loop)
+    : options(given),
+      loop(serving),
+      hashing(hashing_loop),
+      cache(given.cache_folder, given.cache_bytes),
+      turns(std::max<std::size_t>(given.turns, 1), [](Turns::Who who) {
+        // Only served models ask, and they are not const.
+        static_cast<ServedModel*>(const_cast<void*>(who))->on_turn();
+      }) {}
+
+void ServerContext::retry_waiting() {
+  const std::deque<ServedModel*> now = std::move(waiting);
+  waiting.clear();
+  for (ServedModel* model : now) model->retry();
+}
+
+struct Server::Impl : public transport::StreamListener::Owner {
+  explicit Impl(ServerOptions given)
+      : options(checked(std::move(given))),
+        context(options, loop, hashing),
+        loop("atoll-serve"),
+        hashing("atoll-hash") {
+    loop.run_and_wait([this] {
+      listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
+      address = listener->address();
+      loop.add_timer_on_loop(kTick, true, [this] { tick(); });
+    });
+  }
+
+  ~Impl() override {
+    loop.run_and_wait([this] {
+      listener.reset();
+      connections.clear();
+      context.waiting.clear();
+    });
+  }
+
+  void on_connection(Fd socket, const std::string& peer) override {
+    if (connections.size() >= options.most_connections) {
+      ++context.counts.refused;
+      log(LogLevel::kWarning, "serve: " + peer + " is turned away: there are " + std::to_string(connections.size()) +
+                                  " clients, as many as are allowed");
+      return;
+    }
+    ++context.counts.accepted;
+    connections.push_back(std::make_unique<Connection>(context, std::move(socket), peer, [this](Connection& over) {
+      // It may be inside a call.
+      loop.post(
+          [this, gone = &over] { std::erase_if(connections, [&](const auto& each) { return each.get() == gone; }); });
+    }));
+  }
+
+  void tick() {
+    const auto now = Clock::now();
+    for (const Turns::Who who : context.turns.longer_than(options.compute_limit, now)) {
+      static_cast<ServedModel*>(const_cast<void*>(who))->on_overrun();
+    }
+    for (const auto& connection : connections) connection->on_tick(now);
+  }
+
+  const ServerOptions options;
+  ServerContext context;
+  std::list<std::unique_ptr<Connection>> connections;
+  std::unique_ptr<transport::StreamListener> listener;
+  std::string address;
+  Loop loop;     // ends before what its tasks use
+  Loop hashing;  // posts to the other one
+};
+
+Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Server::~Server() = default;
+
+std::string Server::address() const { return impl_->address; }
+
+ServerCounts Server::counts() const {
+  ServerCounts counts;
+  impl_->loop.run_and_wait([&] {
+    counts = impl_->context.counts;
+    counts.connections = impl_->connections.size();
+    counts.workers = impl_->context.with_worker.size();
+    counts.waiting_models = impl_->context.waiting.size();
+    counts.waiting_inferences = impl_->context.turns.waiting();
+  });
+  return counts;
+}
+
+bool Server::drain(Deadline deadline) {
+  constexpr std::chrono::milliseconds kLook{5};
+  impl_->loop.run_and_wait([&] {
+    impl_->context.is_draining = true;
+    impl_->listener.reset();
+    for (const auto& connection : impl_->connections) connection->drain();
+  });
+  for (;;) {
+    bool is_running = false;
+    impl_->loop.run_and_wait([&] {
+      is_running = std::any_of(impl_->connections.begin(), impl_->connections.end(),
+                               [](const auto& connection) { return connection->is_running(); });
+    });
+    if (!is_running || deadline.expired()) return !is_running;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "atoll/core/deadline.h"
+#include "atoll/transport/credentials.h"
+
+namespace atl::infer {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";  ///< where to listen; other machines reach it only if this says so
+  std::uint16_t port = 0;          ///< 0: any
+  std::shared_ptr<const transport::Credentials> credentials;
+  std::string cache_folder;
+  std::uint64_t cache_bytes = std::uint64_t{20} << 30;
+  std::string worker_program;  ///< atoll_infer_worker
+  std::string device = "cpu";
+  int threads = 1;        ///< of each worker
+  std::size_t turns = 1;  ///< workers that compute at once
+  std::size_t most_connections = 256;
+  std::size_t most_workers = 64;                               ///< processes, one for each client's model; others wait
+  std::uint64_t worker_memory_bytes = std::uint64_t{8} << 30;  ///< of address space beyond what a worker starts with
+  std::uint64_t most_model_bytes = std::uint64_t{16} << 30;
+  std::chrono::milliseconds compute_limit{10'000};  ///< of one inference, without pauses
+  std::chrono::milliseconds start_limit{120'000};   ///< of loading, warming up and timing a model
+  std::chrono::milliseconds hello_limit{5'000};
+};
+
+/// What a server has done and is doing.
+struct ServerCounts {
+  std::uint64_t connections = 0;  ///< now
+  std::uint64_t workers = 0;      ///< now
+  std::uint64_t waiting_models = 0;
+  std::uint64_t waiting_inferences = 0;
+  std::uint64_t accepted = 0;  ///< since the start, as are the following
+  std::uint64_t refused = 0;   ///< strangers and misbehaving clients
+  std::uint64_t uploads = 0;
+  std::uint64_t inferences = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t workers_lost = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
+  double compute_seconds = 0;
+  double waited_seconds = 0;
+};
+
+/// Runs parts of models for robots: any number of clients with any number of models, each model of each client in a worker
+/// process of its own. One thread carries all bytes; models are compared with their hash on a second one. All functions are
+/// thread-safe.
+class Server {
+ public:
+  /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
+  /// without credentials.
+  explicit Server(ServerOptions options);
+  /// Ends everything at once.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// "127.0.0.1:4711"
+  std::string address() const;
+  ServerCounts counts() const;
+
+  /// Takes no more clients and inferences, tells the clients, and waits until all inferences that run are over. Whether they
+  /// were before the deadline.
+  bool drain(Deadline deadline);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/worker_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+extern char** environ;
+
+namespace atl::infer {
+namespace {
+
+constexpr int kSocketThere = 3;  // descriptors in the process
+constexpr int kWeightsThere = 4;
+constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+constexpr int kReadsAtOnce = 8;  // then others have a turn
+
+class SpawnActions {
+ public:
+  SpawnActions() { posix_spawn_file_actions_init(&actions_); }
+  ~SpawnActions() { posix_spawn_file_actions_destroy(&actions_); }
+  SpawnActions(const SpawnActions&) = delete;
+  SpawnActions& operator=(const SpawnActions&) = delete;
+  void inherit(int from, int as) { posix_spawn_file_actions_adddup2(&actions_, from, as); }
+  const posix_spawn_file_actions_t* get() const { return &actions_; }
+
+ private:
+  posix_spawn_file_actions_t actions_{};
+};
+
+pid_t spawn(const WorkerCommand& command, int socket, int weights) {
+  SpawnActions actions;
+  // dup2 onto the same number would leave close-on-exec set; both come from above.
+  const Fd high_socket(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
+  const Fd high_weights(::fcntl(weights, F_DUPFD_CLOEXEC, 10));
+  if (!high_socket || !high_weights) throw Error(ErrorKind::kUnavailable, with_errno("a worker's descriptors", errno));
+  actions.inherit(high_socket.get(), kSocketThere);
+  actions.inherit(high_weights.get(), kWeightsThere);
+  std::vector<std::string> words{command.program, command.device, std::to_string(command.threads),
+                                 std::to_string(command.memory_bytes), std::to_string(command.profile_seconds)};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t pid = -1;
+  const int failed = ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(), environ);
+  if (failed != 0) throw Error(ErrorKind::kUnavailable, with_errno(command.program + " cannot be started", failed));
+  return pid;
+}
+
+std::string ending(int status) {
+  if (WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    return "was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+  }
+  return "ended with status " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights)
+    : loop_(loop), owner_(owner), buffer_(kReadBytes) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw Error(ErrorKind::kUnavailable, with_errno("a socket pair for a worker", errno));
+  }
+  socket_ = Fd(ends[0]);
+  const Fd theirs(ends[1]);
+  ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+  pid_ = spawn(command, theirs.get(), weights.get());
+  loop_.add_fd_on_loop(socket_.get(), EPOLLIN, [this](std::uint32_t events) {
+    if ((events & EPOLLOUT) != 0) flush();
+    if (!is_stopped_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();
+  });
+}
+
+WorkerProcess::~WorkerProcess() {
+  stop();
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void WorkerProcess::stop() {
+  if (!std::exchange(is_stopped_, true)) loop_.remove_fd_on_loop(socket_.get());
+}
+
+void WorkerProcess::send(const wire::Message& message) {
+  const std::vector<std::byte> bytes = wire::encode(message);
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kControl;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
+  send(header, bytes);
+}
+
+void WorkerProcess::send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (is_stopped_) return;
+  std::array<std::byte, wire::kHeaderBytes> head;
+  wire::encode(header, payload, head);
+  std::size_t sent = 0;
+  if (queue_.empty()) {
+    // sendmsg does not change what the pieces point to.
+    std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
+                                iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    if (count > 0) sent = static_cast<std::size_t>(count);
+  }
+  const std::size_t whole = head.size() + payload.size();
+  if (sent == whole) return;
+  std::vector<std::byte> rest;
+  rest.reserve(whole - sent);
+  if (sent < head.size()) rest.insert(rest.end(), head.begin() + static_cast<std::ptrdiff_t>(sent), head.end());
+  const std::span<const std::byte> tail = payload.subspan(sent < head.size() ? 0 : sent - head.size());
+  rest.insert(rest.end(), tail.begin(), tail.end());
+  queued_bytes_ += rest.size();
+  queue_.push_back(std::move(rest));
+  watch(true);
+}
+
+void WorkerProcess::flush() {
+  while (!queue_.empty()) {
+    const std::vector<std::byte>& front = queue_.front();
+    const ssize_t count = ::send(socket_.get(), front.data() + front_sent_, front.size() - front_sent_, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (count < 0) return;  // its end is seen when it is read
+    front_sent_ += static_cast<std::size_t>(count);
+    queued_bytes_ -= static_cast<std::size_t>(count);
+    if (front_sent_ == front.size()) {
+      queue_.pop_front();
+      front_sent_ = 0;
+    }
+  }
+  watch(false);
+  owner_.on_taken(*this);
+}
+
+void WorkerProcess::watch(bool writable) {
+  if (std::exchange(is_watching_writable_, writable) == writable) return;
+  loop_.modify_fd_on_loop(socket_.get(), writable ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+void WorkerProcess::read() {
+  try {
+    for (int i = 0; i < kReadsAtOnce && !is_stopped_; ++i) {
+      const ssize_t count = ::recv(socket_.get(), buffer_.data(), buffer_.size(), 0);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) return on_exit();
+      parser_.push({buffer_.data(), static_cast<std::size_t>(count)},
+                   [&](const wire::FrameHeader& header, std::span<const std::byte> payload) {
+                     if (!is_stopped_) owner_.on_frame(*this, header, payload);
+                   });
+    }
+  } catch (const Error& error) {
+    owner_.on_ended(*this, error);
+  }
+}
+
+void WorkerProcess::on_exit() {
+  int status = 0;
+  ::kill(pid_, SIGKILL);  // it may have closed its end only
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+  owner_.on_ended(*this, Error(ErrorKind::kUnavailable, "the worker process for this model " + ending(status)));
+}
+
+}  // namespace atl::infer

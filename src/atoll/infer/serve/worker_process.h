@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "atoll/core/error.h"
+#include "atoll/core/fd.h"
+#include "atoll/core/loop.h"
+#include "atoll/infer/link/frame_sender.h"
+
+namespace atl::infer {
+
+/// What every worker process is started with.
+struct WorkerCommand {
+  std::string program;  ///< atoll_infer_worker
+  std::string device = "cpu";
+  int threads = 1;
+  std::uint64_t memory_bytes = 0;  ///< of address space beyond what it has at its start; 0: no limit
+  double profile_seconds = 1;      ///< for timing the model's operators; 0: their times are known
+};
+
+/// A worker process as the server sees it. All on the loop thread.
+class WorkerProcess {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void on_frame(WorkerProcess& worker, const wire::FrameHeader& header,
+                          std::span<const std::byte> payload) = 0;
+    /// What it did not take at once has been taken.
+    virtual void on_taken(WorkerProcess& worker) = 0;
+    /// The last call: it has ended, or sent what does not parse. The worker may be destroyed inside.
+    virtual void on_ended(WorkerProcess& worker, const Error& error) = 0;
+  };
+
+  /// Starts the process. Error(kUnavailable) where that fails.
+  WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights);
+  /// Kills it.
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  /// The payload is copied where the process does not take it at once.
+  void send(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void send(const wire::Message& message);
+  /// Calls nobody any more.
+  void stop();
+  /// Bytes that it has not taken.
+  std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  pid_t pid() const noexcept { return pid_; }
+
+ private:
+  void flush();
+  void read();
+  void on_exit();
+  void watch(bool writable);
+
+  Loop& loop_;
+  Owner& owner_;
+  Fd socket_;
+  pid_t pid_ = -1;
+  wire::FrameParser parser_;
+  std::vector<std::byte> buffer_;
+  std::deque<std::vector<std::byte>> queue_;
+  std::size_t front_sent_ = 0;
+  std::size_t queued_bytes_ = 0;
+  bool is_watching_writable_ = false;
+  bool is_stopped_ = false;
+};
+
+}  // namespace atl::infer

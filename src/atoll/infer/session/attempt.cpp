@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/attempt.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "atoll/plan/exchange.h"
+
+namespace atl::infer {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+bool holds(const std::vector<int>& tensors, int tensor) {
+  return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
+}
+
+}  // namespace
+
+SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,
+                   FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy)
+    : set_(std::move(set)),
+      split_(set_->splits.at(plan)),
+      number_(number),
+      arrivals_(graph, *set_->operators, split_->program),
+      exchange_(graph, *set_->operators, sender, arrivals_, std::move(rate), lossy) {
+  for (const Step& step : split_->program.steps) steps_.push_back({{step}});
+}
+
+void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) {
+  if (holds(graph.inputs, tensor)) {
+    const auto copy = std::make_shared<std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
+    bytes = {*copy, copy};
+  }
+  inner.send(tensor, rows, std::move(bytes));
+}
+
+std::optional<HostBytes> Attempt::Watched::receive(int tensor, Region rows, Deadline until) {
+  const Clock::time_point begin = Clock::now();
+  try {
+    std::optional<HostBytes> bytes = inner.receive(tensor, rows, until);
+    waited += seconds_since(begin);
+    if (bytes) ++received;
+    return bytes;
+  } catch (const Error& thrown) {
+    waited += seconds_since(begin);
+    error = thrown;
+    throw;
+  }
+}
+
+Attempt::Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules)
+    : model_(model),
+      run_(run),
+      inference_(inference),
+      rules_(rules),
+      exchange_(run.exchange(), model.graph()),
+      outputs_(outputs_of(model.graph())) {}
+
+double Attempt::elapsed() const { return seconds_since(rules_.begin); }
+
+// Asked before a step and, while it waits, again and again.
+bool Attempt::may_go_on(std::size_t step, int asked) const {
+  const Step::Kind kind = run_.split().program.steps[step].kind;
+  // What is there already is taken, however late it is.
+  if (kind == Step::Kind::kReceive && asked == 0) return true;
+  if (kind != Step::Kind::kReceive && (rules_.hedge == Hedge::kAlways || kind != Step::Kind::kCompute)) return true;
+  return elapsed() < run_.split().guard.latest_start(rules_.deadline, step, rules_.margin);
+}
+
+bool Attempt::follow() {
+  const std::vector<Program>& steps = run_.steps();
+  for (stopped_ = 0; stopped_ < steps.size(); ++stopped_) {
+    int asked = 0;
+    const Inference::GoOn go_on = [this, &asked] { return may_go_on(stopped_, asked++); };
+    try {
+      if (!inference_.run(steps[stopped_], exchange_, go_on)) {
+        by_guard_ = true;
+        return false;
+      }
+    } catch (const Error&) {
+      if (!exchange_.error) throw;
+      return false;
+    }
+    used_robot_ = used_robot_ || steps[stopped_].steps.front().kind == Step::Kind::kCompute;
+  }
+  return true;
+}
+
+// What the outputs lack is all on its way.
+bool Attempt::can_be_answered() const {
+  const std::vector<std::vector<Region>> held = inference_.held();
+  const std::vector<Step>& steps = run_.split().program.steps;
+  return std::all_of(outputs_.begin(), outputs_.end(), [&](int tensor) {
+    if (run_.operators().operator_of[at(tensor)] < 0) return true;
+    std::vector<Region> lacks{rows_of(model_.graph(), run_.operators(), tensor)};
+    for (const Region here : held[at(tensor)]) lacks = plan::without(lacks, here);
+    for (std::size_t i = stopped_; i < steps.size(); ++i) {
+      if (steps[i].kind == Step::Kind::kReceive && steps[i].index == tensor)
+        lacks = plan::without(lacks, steps[i].rows);
+    }
+    return lacks.empty();
+  });
+}
+
+Program Attempt::collecting() const {
+  Program program;
+  const std::vector<Step>& steps = run_.split().program.steps;
+  for (std::size_t i = stopped_; i < steps.size(); ++i) {
+    if (steps[i].kind == Step::Kind::kReceive && holds(outputs_, steps[i].index)) program.steps.push_back(steps[i]);
+  }
+  return program;
+}
+
+void Attempt::finish_alone() {
+  const Clock::time_point begin = Clock::now();
+  const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
+  Inference::GoOn go_on;
+  if (can_be_answered()) go_on = [this] { return !run_.arrivals().are_there(outputs_); };
+  if (!inference_.run(rest(), no_exchange(), go_on)) {
+    try {
+      inference_.run(collecting(), exchange_);
+      return;
+    } catch (const Error&) {
+      if (!exchange_.error) throw;
+    }
+    inference_.run(rest(), no_exchange());
+  }
+  model_.runner().wait();
+  alone_seconds_ = seconds_since(begin);
+  used_robot_ = true;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "atoll/infer/link/arrivals.h"
+#include "atoll/infer/link/link_exchange.h"
+#include "atoll/infer/run/executor.h"
+#include "atoll/infer/session/plan_set.h"
+
+namespace atl::infer {
+
+/// A plan that a server was told, with what is made once for all its inferences. Used by one inference at a time.
+class SplitRun {
+ public:
+  /// `graph` and `sender` are borrowed. `number`: by which the server knows the division.
+  SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,
+           FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy);
+
+  const SplitPlan& split() const noexcept { return *split_; }
+  const Operators& operators() const noexcept { return *set_->operators; }
+  std::uint32_t number() const noexcept { return number_; }
+  Arrivals& arrivals() noexcept { return arrivals_; }
+  LinkExchange& exchange() noexcept { return exchange_; }
+  /// The program's steps, one by one.
+  const std::vector<Program>& steps() const noexcept { return steps_; }
+
+ private:
+  std::shared_ptr<const PlanSet> set_;
+  std::shared_ptr<const SplitPlan> split_;
+  std::uint32_t number_;
+  Arrivals arrivals_;
+  LinkExchange exchange_;
+  std::vector<Program> steps_;
+};
+
+/// When an attempt gives up the server's answer. Seconds count from `begin`.
+struct AttemptRules {
+  Clock::time_point begin;
+  Hedge hedge = Hedge::kDeadline;
+  double deadline = 0;  ///< guard_deadline()
+  double margin = 0;
+};
+
+/// The robot's side of one split inference: its program as far as the guard and the link let it, and what is then left, alone.
+class Attempt {
+ public:
+  /// All are borrowed. The inference has its inputs.
+  Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules);
+
+  /// Runs the program; false when it was stopped before its end. Throws what the runner throws.
+  bool follow();
+  /// After that: computes what is left, unless the server's answer is complete before.
+  void finish_alone();
+  /// Seconds that finish_alone() is predicted to take.
+  double rest_seconds() const { return run_.split().guard.rest_seconds(stopped_); }
+
+  bool was_stopped_by_guard() const noexcept { return by_guard_; }
+  const std::optional<Error>& link_error() const noexcept { return exchange_.error; }
+  /// Whether the server's rows are part of the outputs, or the robot's computing is.
+  bool used_server() const noexcept { return exchange_.received > 0; }
+  bool used_robot() const noexcept { return used_robot_; }
+  double waited_seconds() const noexcept { return exchange_.waited; }
+  /// What finish_alone() took, if it came to the end; 0: the server's answer came first.
+  double alone_seconds() const noexcept { return alone_seconds_; }
+
+ private:
+  // Keeps what goes wrong with the link apart from what goes wrong here, and the caller's inputs from being changed while
+  // they are sent.
+  struct Watched : Exchange {
+    Watched(LinkExchange& link, const Graph& of) : inner(link), graph(of) {}
+    void send(int tensor, Region rows, HostBytes bytes) override;
+    std::optional<HostBytes> receive(int tensor, Region rows, Deadline until) override;
+    LinkExchange& inner;
+    const Graph& graph;
+    std::optional<Error> error;
+    double waited = 0;
+    int received = 0;
+  };
+
+  bool may_go_on(std::size_t step, int asked) const;
+  bool can_be_answered() const;
+  Program collecting() const;
+  double elapsed() const;
+
+  const LoadedModel& model_;
+  SplitRun& run_;
+  Inference& inference_;
+  const AttemptRules rules_;
+  Watched exchange_;
+  const std::vector<int> outputs_;
+  std::size_t stopped_ = 0;
+  bool by_guard_ = false;
+  bool used_robot_ = false;
+  double alone_seconds_ = 0;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/client.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "atoll/transport/connect_tcp.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::chrono::milliseconds kGoodbye{200};
+constexpr std::chrono::seconds kStaysUsed{2};
+
+}  // namespace
+
+Client::Client(ClientOptions options, ModelFiles files, Owner& owner)
+    : options_(std::move(options)),
+      address_(transport::parse_host_port(options_.server)),
+      files_(std::move(files)),
+      owner_(owner),
+      loop_("atoll-client") {
+  status_.text = "connecting";
+}
+
+void Client::start() {
+  connector_ = std::thread([this] { connect_for_ever(); });
+}
+
+Client::~Client() { stop(); }
+
+void Client::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_stopped_, true)) return;
+    phase_ = Phase::kClosing;
+    changed_.notify_all();
+  }
+  if (connector_.joinable()) connector_.join();
+  bool says_goodbye = false;
+  loop_.run_and_wait([&] {
+    says_goodbye = link_ != nullptr;
+    if (link_) link_->close();
+  });
+  if (says_goodbye) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kGoodbye, [this] { return status_.state == LinkState::kClosed; });
+  }
+  loop_.run_and_wait([this] {
+    if (timer_) loop_.cancel_timer_on_loop(*timer_);
+    link_.reset();
+  });
+}
+
+void Client::send(const wire::Message& message) {
+  loop_.post([this, message] {
+    if (link_) link_->send(message);
+  });
+}
+
+void Client::send(const wire::FrameHeader& header, HostBytes payload) {
+  const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
+  wire::encode(header, payload.bytes, *head);
+  loop_.post([this, header, head, payload = std::move(payload)] {
+    if (link_) link_->send(header, head, payload);
+  });
+}
+
+LinkStatus Client::status() const {
+  LinkStatus status;
+  {
+    const std::lock_guard lock(mutex_);
+    status = status_;
+  }
+  status.probe_bytes = rates_.probe_bytes();
+  return status;
+}
+
+bool Client::is_ready() const {
+  const std::lock_guard lock(mutex_);
+  return status_.state == LinkState::kReady;
+}
+
+void Client::used() {
+  const std::lock_guard lock(mutex_);
+  used_ = Clock::now();
+}
+
+void Client::reconnect() {
+  loop_.post([this] {
+    if (link_) link_->close();
+  });
+}
+
+void Client::on_state(LinkState state, const std::string& text) { set_status(state, text); }
+
+void Client::on_message(const wire::Message& message) {
+  if (const auto* ready = std::get_if<wire::Ready>(&message)) {
+    owner_.on_ready(*ready);
+  } else {
+    owner_.on_message(message);
+  }
+}
+
+std::optional<wire::Ack> Client::on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  return owner_.on_tensor(header, payload);
+}
+
+// The connection is on the stack: it goes with the next task.
+void Client::on_end(const Error& error) {
+  const std::shared_ptr<ServerLink> gone(std::move(link_));
+  if (timer_) loop_.cancel_timer_on_loop(*timer_);
+  timer_.reset();
+  loop_.post([gone] {});
+  bool is_closing = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing = phase_ == Phase::kClosing;
+    begins_anew_ = gone && gone->was_ready();
+    if (!is_closing) phase_ = Phase::kWanted;
+    status_.state = is_closing ? LinkState::kClosed : LinkState::kLost;
+    status_.text = is_closing ? "closed" : std::string("lost: ") + error.what();
+    changed_.notify_all();
+  }
+  if (!is_closing) owner_.on_lost(error);
+}
+
+void Client::connect_for_ever() {
+  pthread_setname_np(pthread_self(), "atoll-connect");
+  auto pause = options_.least_backoff;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return phase_ != Phase::kConnected; });
+    if (phase_ == Phase::kClosing) return;
+    if (std::exchange(begins_anew_, false)) pause = options_.least_backoff;
+    if (status_.connections > 0 || status_.state == LinkState::kLost) {
+      if (changed_.wait_for(lock, pause, [this] { return phase_ == Phase::kClosing; })) return;
+      pause = std::min(2 * pause, options_.most_backoff);
+    }
+    lock.unlock();
+    std::string why;
+    std::shared_ptr<Fd> socket;
+    try {
+      socket = std::make_shared<Fd>(transport::connect_tcp(address_.host, address_.port, options_.connect_timeout));
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    lock.lock();
+    if (phase_ == Phase::kClosing) return;
+    if (!socket) {
+      status_.state = LinkState::kLost;
+      status_.text = "lost: " + why;
+      continue;
+    }
+    phase_ = Phase::kConnected;
+    ++status_.connections;
+    status_.state = LinkState::kConnecting;
+    status_.text = "connecting";
+    loop_.post([this, socket] { connected_on_loop(std::move(*socket)); });
+  }
+}
+
+void Client::connected_on_loop(Fd socket) {
+  try {
+    ServerLink::Owner& self = *this;
+    link_ = std::make_unique<ServerLink>(loop_, self, std::move(socket), options_, files_, rates_);
+  } catch (const Error& error) {
+    on_end(error);
+    return;
+  }
+  timer_ = loop_.add_timer_on_loop(link_->tick_period(), true, [this] { tick_on_loop(); });
+}
+
+void Client::tick_on_loop() {
+  if (!link_) return;
+  bool is_used = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_used = Clock::now() - used_ < kStaysUsed;
+  }
+  link_->tick(is_used);
+}
+
+void Client::set_status(LinkState state, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  status_.state = state;
+  status_.text = text;
+}
+
+}  // namespace atl::infer

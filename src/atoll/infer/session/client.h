@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "atoll/core/loop.h"
+#include "atoll/infer/link/frame_sender.h"
+#include "atoll/infer/session/link_rates.h"
+#include "atoll/infer/session/server_link.h"
+
+namespace atl::infer {
+
+/// How a robot's link to its server is, for people too.
+struct LinkStatus {
+  LinkState state = LinkState::kConnecting;
+  std::string text;               ///< "uploading 12 of 548 MB", "waiting: 2 before you", "lost: why"
+  std::uint64_t connections = 0;  ///< that were opened so far
+  std::uint64_t probe_bytes = 0;  ///< spent on measuring the link
+};
+
+/// One model on one server, through one connection at a time: connects in the background, greets, uploads what the server
+/// lacks, and after every loss begins again, for ever, with pauses that grow from `least_backoff` to `most_backoff`. Nobody
+/// waits for it: whoever sends while there is no connection sends to nobody, and on_lost has been called.
+class Client final : public FrameSender, private ServerLink::Owner {
+ public:
+  /// Called on the client's thread, one at a time; must not block.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    /// The server can run the model, which it knows as Ready's number until on_lost.
+    virtual void on_ready(const wire::Ready& ready) = 0;
+    virtual void on_lost(const Error& error) = 0;
+    /// Divided, Done, Failed, Queued. Failed with inference 0 is about the division that was asked for last.
+    virtual void on_message(const wire::Message& message) = 0;
+    virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
+  };
+
+  /// Error(kInvalidArgument) for an address that is none. The owner is borrowed. Nothing happens until start().
+  Client(ClientOptions options, ModelFiles files, Owner& owner);
+  ~Client() override;
+  void start();
+  /// Says goodbye. No call of the owner comes after it. Takes up to `connect_timeout` while it connects. Again does nothing.
+  void stop();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void send(const wire::Message& message) override;
+  void send(const wire::FrameHeader& header, HostBytes payload) override;
+
+  LinkStatus status() const;
+  bool is_ready() const;
+  LinkRates& rates() noexcept { return rates_; }
+  const LinkRates& rates() const noexcept { return rates_; }
+  /// An inference is made now: the estimate is kept fresh for a while.
+  void used();
+  /// Gives up the connection and makes another one, on which all divisions are forgotten.
+  void reconnect();
+
+ private:
+  enum class Phase { kWanted, kConnected, kClosing };
+
+  void on_state(LinkState state, const std::string& text) override;
+  void on_message(const wire::Message& message) override;
+  std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_end(const Error& error) override;
+
+  void connect_for_ever();
+  void connected_on_loop(Fd socket);
+  void tick_on_loop();
+  void set_status(LinkState state, const std::string& text);
+
+  const ClientOptions options_;
+  const transport::HostPort address_;
+  const ModelFiles files_;
+  Owner& owner_;
+  LinkRates rates_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Phase phase_ = Phase::kWanted;
+  bool is_stopped_ = false;
+  bool begins_anew_ = true;  // the pauses do
+  LinkStatus status_;
+  Clock::time_point used_{};
+
+  std::unique_ptr<ServerLink> link_;    // on the loop
+  std::optional<Loop::TimerId> timer_;  // likewise
+  Loop loop_;
+  std::thread connector_;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/divisions.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "atoll/core/log.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kMostTold = 60;  // servers keep 64
+constexpr double kLatencyChange = 0.002;
+
+Profile profile_of(const wire::Ready& ready) {
+  Profile profile;
+  profile.device = ready.device;
+  profile.input_tensor = ready.input_tensor;
+  profile.dim = ready.dim;
+  profile.fixed = ready.fixed;
+  profile.per_row = ready.per_row;
+  profile.whole = ready.whole;
+  return profile;
+}
+
+bool is_other(const plan::LinkCost& a, const plan::LinkCost& b) {
+  const double proportion =
+      a.down_bytes_per_second / a.up_bytes_per_second / (b.down_bytes_per_second / b.up_bytes_per_second);
+  return proportion > 2 || proportion < 0.5 ||
+         std::abs(a.latency - b.latency) > std::max(kLatencyChange, std::min(a.latency, b.latency));
+}
+
+}  // namespace
+
+std::vector<bool> Divisions::Offer::usable() const {
+  std::vector<bool> usable;
+  for (const auto& run : runs) usable.push_back(run != nullptr);
+  return usable;
+}
+
+Divisions::Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
+                     std::function<void()> start_anew)
+    : graph_(graph),
+      robot_(robot),
+      options_(std::move(options)),
+      sender_(sender),
+      rates_(rates),
+      start_anew_(std::move(start_anew)),
+      thread_([this] { plan_for_ever(); }) {}
+
+Divisions::~Divisions() { stop(); }
+
+void Divisions::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Divisions::on_ready(const wire::Ready& ready) {
+  const std::lock_guard lock(mutex_);
+  ++connections_;
+  server_ = ready;
+  server_device_ = ready.device;
+  told_.clear();
+  offer_.reset();
+  is_wanted_ = true;
+  changed_.notify_all();
+}
+
+void Divisions::on_lost() {
+  const std::lock_guard lock(mutex_);
+  server_.reset();
+  offer_.reset();
+  changed_.notify_all();
+}
+
+void Divisions::on_divided(const wire::Divided& divided) {
+  const std::lock_guard lock(mutex_);
+  if (divided.division != asked_) return;
+  answer_ = Answer::kDivided;
+  changed_.notify_all();
+}
+
+void Divisions::on_refused(const std::string& why) {
+  log(LogLevel::kWarning, "infer: the server refuses a division: " + why);
+  const std::lock_guard lock(mutex_);
+  answer_ = Answer::kRefused;
+  changed_.notify_all();
+}
+
+std::shared_ptr<const Divisions::Offer> Divisions::offer() const {
+  const std::lock_guard lock(mutex_);
+  return offer_;
+}
+
+std::uint64_t Divisions::connection() const {
+  const std::lock_guard lock(mutex_);
+  return server_ ? connections_ : 0;
+}
+
+bool Divisions::wait(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto is_complete = [this] { return is_stopping_ || (offer_ && offer_->is_complete); };
+  if (deadline.is_never()) {
+    changed_.wait(lock, is_complete);
+  } else {
+    changed_.wait_until(lock, deadline.when(), is_complete);
+  }
+  return offer_ && offer_->is_complete;
+}
+
+std::string Divisions::server_device() const {
+  const std::lock_guard lock(mutex_);
+  return server_device_;
+}
+
+void Divisions::look_at_link() {
+  const std::lock_guard lock(mutex_);
+  if (is_wanted_ || !offer_ || !offer_->is_complete || Clock::now() - planned_at_ < options_.between_plans) return;
+  if (!is_other(rates_.link(), planned_for_)) return;
+  is_wanted_ = true;
+  changed_.notify_all();
+}
+
+void Divisions::plan_for_ever() {
+  pthread_setname_np(pthread_self(), "atoll-plans");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return is_stopping_ || is_wanted_; });
+    if (is_stopping_) return;
+    is_wanted_ = false;
+    if (!server_) continue;
+    const Profile server = profile_of(*server_);
+    const std::uint64_t connection = connections_;
+    planned_for_ = rates_.link();
+    planned_at_ = Clock::now();
+    const plan::LinkCost link = planned_for_;
+    lock.unlock();
+    std::shared_ptr<const PlanSet> set;
+    try {
+      set = make_plan_set(graph_, robot_, server, link, options_.plans);
+    } catch (const Error& error) {
+      log(LogLevel::kWarning,
+          std::string("infer: no plan can be made, so everything is computed here: ") + error.what());
+    }
+    lock.lock();
+    if (set && server_ && connection == connections_) tell(lock, set);
+  }
+}
+
+void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set) {
+  const std::uint64_t connection = connections_;
+  const auto is_over = [&] { return is_stopping_ || !server_ || connection != connections_; };
+  Offer offer;
+  offer.set = set;
+  offer.runs.resize(set->splits.size());
+  offer.model = server_->model;
+  offer.connection = connection;
+  for (std::size_t i = 0; i < set->splits.size(); ++i) {
+    if (!set->splits[i]) continue;
+    const auto number = number_of(lock, set->splits[i]->division);
+    if (is_over()) return;
+    if (!number) continue;
+    offer.runs[i] = std::make_shared<SplitRun>(
+        graph_, set, i, *number, sender_, [this] { return rates_.up_rate(); }, options_.lossy);
+    publish(offer);
+  }
+  offer.is_complete = true;
+  publish(offer);
+  changed_.notify_all();
+}
+
+// By which the server knows the division, once it has answered; none where it does not take it.
+std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& lock, const Division& division) {
+  for (const auto& [number, told] : told_) {
+    if (told == division) return number;
+  }
+  if (told_.size() >= kMostTold) {
+    lock.unlock();
+    start_anew_();
+    lock.lock();
+    return std::nullopt;
+  }
+  const std::uint64_t connection = connections_;
+  wire::Divide divide;
+  divide.model = server_->model;
+  divide.division = asked_ = ++last_number_;
+  divide.input_tensor = division.input_tensor;
+  divide.dim = division.dim;
+  divide.shares = division.shares;
+  divide.chunks = static_cast<std::uint32_t>(division.chunks);
+  divide.answer_codec = options_.lossy;
+  answer_ = Answer::kNone;
+  lock.unlock();
+  sender_.send(divide);
+  lock.lock();
+  changed_.wait_for(lock, options_.answer_limit,
+                    [&] { return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone; });
+  if (connection != connections_ || answer_ != Answer::kDivided) return std::nullopt;
+  told_.emplace_back(divide.division, division);
+  return divide.division;
+}
+
+}  // namespace atl::infer

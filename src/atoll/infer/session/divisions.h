@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/core/deadline.h"
+#include "atoll/infer/session/attempt.h"
+#include "atoll/infer/session/link_rates.h"
+#include "atoll/infer/session/plan_set.h"
+
+namespace atl::infer {
+
+/// The plans of a session and the divisions that its server was told, made on a thread of its own: when the server gets ready,
+/// and when the link has changed for long. An inference takes what is there and waits for nothing.
+class Divisions {
+ public:
+  /// What the server can run.
+  struct Offer {
+    std::shared_ptr<const PlanSet> set;
+    std::vector<std::shared_ptr<SplitRun>> runs;  ///< by plan; null where the server cannot
+    std::uint64_t model = 0;
+    std::uint64_t connection = 0;
+    bool is_complete = false;  ///< nothing more comes
+    std::vector<bool> usable() const;
+  };
+
+  struct Options {
+    PlanSetOptions plans;
+    wire::Codec lossy = wire::Codec::kRaw;
+    std::chrono::milliseconds answer_limit{5000};  ///< for a division
+    std::chrono::milliseconds between_plans{30'000};
+  };
+
+  /// `start_anew` is called, on the thread, where the server keeps more divisions than it should. All but the options are
+  /// borrowed.
+  Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
+            std::function<void()> start_anew);
+  ~Divisions();
+
+  void on_ready(const wire::Ready& ready);
+  void on_lost();
+  void on_divided(const wire::Divided& divided);
+  /// The server refuses the division that it was asked for.
+  void on_refused(const std::string& why);
+
+  /// Null where there is no server.
+  std::shared_ptr<const Offer> offer() const;
+  /// Which connection's server is ready; 0: none.
+  std::uint64_t connection() const;
+  /// Whether the offer is complete, at the deadline at the latest.
+  bool wait(Deadline deadline) const;
+  /// Makes new plans where the link is not what they were made for.
+  void look_at_link();
+  /// The last server's device.
+  std::string server_device() const;
+  /// Ends the thread; nothing is sent afterwards.
+  void stop();
+
+ private:
+  enum class Answer { kNone, kDivided, kRefused };
+
+  void plan_for_ever();
+  void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set);
+  std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Division& division);
+  void publish(const Offer& offer) { offer_ = std::make_shared<const Offer>(offer); }
+
+  const Graph& graph_;
+  const Profile& robot_;
+  const Options options_;
+  FrameSender& sender_;
+  LinkRates& rates_;
+  const std::function<void()> start_anew_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool is_stopping_ = false;
+  bool is_wanted_ = false;
+  std::uint64_t connections_ = 0;
+  std::optional<wire::Ready> server_;  // while it is ready
+  std::string server_device_;
+  std::shared_ptr<const Offer> offer_;
+  std::vector<std::pair<std::uint32_t, Division>> told_;  // on this connection
+  std::uint32_t last_number_ = 0;
+  std::uint32_t asked_ = 0;
+  Answer answer_ = Answer::kNone;
+  plan::LinkCost planned_for_;
+  Clock::time_point planned_at_{};
+  std::thread thread_;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/guard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "atoll/core/error.h"
+#include "atoll/plan/exchange.h"
+#include "atoll/plan/stages.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kRatios = 128;
+constexpr double kLeastMargin = 5e-4;
+constexpr double kUnknownShare = 0.1;
+constexpr double kNotKnown = -1;
+constexpr int kBetweenPasses = 16;  // steps that compute
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// What is held while a program runs, and what its rest costs.
+class Holding {
+ public:
+  Holding(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered)
+      : graph_(graph), operators_(operators), lowered_(lowered), held_(graph.tensors.size()) {
+    for (const int input : graph.inputs) held_[at(input)] = {rows_of(graph, operators, input)};
+    node_operators_.assign(graph.nodes.size(), -1);
+    for (std::size_t i = 0; i < operators.operators.size(); ++i) {
+      taken_.push_back(taken_by(graph, operators, static_cast<int>(i)));
+      const int node = operators.operators[i].node;
+      if (node >= 0) node_operators_[at(node)] = static_cast<int>(i);
+    }
+    for (const int tensor : outputs_of(graph)) {
+      if (operators.operator_of[at(tensor)] >= 0) outputs_.push_back(tensor);
+    }
+  }
+
+  double seconds_of(const Step& step) const {
+    if (step.kind != Step::Kind::kCompute) return 0;
+    return lowered_.operators[at(node_operators_[at(step.index)])].robot.seconds(step.rows.size());
+  }
+
+  void apply(const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kCompute:
+        for (const int tensor : operators_.operators[at(node_operators_[at(step.index)])].makes) {
+          held_[at(tensor)].push_back(step.rows);
+        }
+        break;
+      case Step::Kind::kReceive: held_[at(step.index)].push_back(step.rows); break;
+      case Step::Kind::kFree: held_[at(step.index)].clear(); break;
+      case Step::Kind::kSend: break;
+    }
+  }
+
+  double rest() const {
+    std::vector<std::vector<Region>> lacks(held_.size());
+    const auto need = [&](int tensor, Region rows) {
+      std::vector<Region> missing{rows};
+      for (const Region here : held_[at(tensor)]) missing = plan::without(missing, here);
+      lacks[at(tensor)].insert(lacks[at(tensor)].end(), missing.begin(), missing.end());
+    };
+    for (const int tensor : outputs_) need(tensor, rows_of(graph_, operators_, tensor));
+    double seconds = 0;
+    for (std::size_t i = operators_.operators.size(); i-- > 0;) {
+      if (operators_.operators[i].node < 0) continue;
+      std::vector<Region> made;
+      for (const int tensor : operators_.operators[i].makes) {
+        made.insert(made.end(), lacks[at(tensor)].begin(), lacks[at(tensor)].end());
+      }
+      if (made.empty()) continue;
+      const plan::Operator& op = lowered_.operators[i];
+      for (const Region rows : plan::without(made, {})) {
+        seconds += op.robot.seconds(rows.size());
+        for (std::size_t k = 0; k < taken_[i].size(); ++k) {
+          const plan::Operand& operand = op.operands[k];
+          need(taken_[i][k], plan::rows_needed(operand, rows, lowered_.operators[at(operand.producer)].rows));
+        }
+      }
+    }
+    return seconds;
+  }
+
+ private:
+  const Graph& graph_;
+  const Operators& operators_;
+  const plan::OperatorGraph& lowered_;
+  std::vector<std::vector<Region>> held_;  // by tensor
+  std::vector<int> node_operators_;        // by node
+  std::vector<std::vector<int>> taken_;    // by operator
+  std::vector<int> outputs_;               // that operators make
+};
+
+}  // namespace
+
+Guard::Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot) {
+  Holding holding(graph, operators, lowered);
+  rest_.assign(robot.steps.size() + 1, kNotKnown);
+  int computed = 0;
+  for (std::size_t i = 0; i < robot.steps.size(); ++i) {
+    const Step& step = robot.steps[i];
+    step_.push_back(holding.seconds_of(step));
+    const bool computes = step.kind == Step::Kind::kCompute;
+    if (step.kind == Step::Kind::kReceive || (computes && computed++ % kBetweenPasses == 0)) rest_[i] = holding.rest();
+    holding.apply(step);
+  }
+  rest_.back() = holding.rest();
+  // Whoever has not done a step can do it alone; who has not freed a tensor has more.
+  for (std::size_t i = robot.steps.size(); i-- > 0;) {
+    if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
+  }
+}
+
+double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
+
+double Guard::latest_start(double deadline, std::size_t step, double margin) const {
+  const double after = step_.at(step) > 0 ? step_[step] + rest_[step + 1] : 0;
+  return deadline - margin - std::max(rest_.at(step), after);
+}
+
+void Jitter::add(double predicted, double took) {
+  if (predicted <= 0) return;
+  ratios_.push_back(took / predicted);
+  if (ratios_.size() > kRatios) ratios_.pop_front();
+}
+
+double Jitter::margin(double predicted) const {
+  double share = kUnknownShare;
+  if (!ratios_.empty()) {
+    std::vector<double> sorted(ratios_.begin(), ratios_.end());
+    const auto place = sorted.begin() + std::lround(0.95 * static_cast<double>(sorted.size() - 1));
+    std::nth_element(sorted.begin(), place, sorted.end());
+    share = *place - 1;
+  }
+  return std::max(kLeastMargin, share * predicted);
+}
+
+double Jitter::ratio() const {
+  if (ratios_.empty()) return 1;
+  std::vector<double> sorted(ratios_.begin(), ratios_.end());
+  const auto place = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), place, sorted.end());
+  return *place;
+}
+
+Hedge hedge_of(const std::string& name) {
+  for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever}) {
+    if (name == to_string(hedge)) return hedge;
+  }
+  throw Error(ErrorKind::kInvalidArgument, "hedge \"" + name + "\" is not known: give always, deadline or never");
+}
+
+const char* to_string(Hedge hedge) noexcept {
+  switch (hedge) {
+    case Hedge::kAlways: return "always";
+    case Hedge::kDeadline: return "deadline";
+    case Hedge::kNever: return "never";
+  }
+  return "?";
+}
+
+double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience) {
+  if (hedge == Hedge::kAlways) return 0;
+  if (hedge == Hedge::kNever) return patience;
+  const double usual = 2 * (local + margin);
+  return deadline && *deadline >= local + margin ? *deadline : usual;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/plan_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/run/costs.h"
+#include "atoll/infer/run/measure.h"
+#include "atoll/plan/fluid_bound.h"
+#include "atoll/plan/timeline.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr int kBounds = 12;
+constexpr int kPinnedRates = 24;
+
+void check_size(const Graph& graph, const Profile& profile) {
+  for (const std::size_t size : {profile.fixed.size(), profile.per_row.size(), profile.whole.size()}) {
+    if (size == graph.nodes.size()) continue;
+    throw Error(ErrorKind::kMismatch, "the profile of " + profile.device + " has " + std::to_string(size) +
+                                          " nodes, the graph " + std::to_string(graph.nodes.size()) +
+                                          ": measure this graph");
+  }
+}
+
+// As operators count rows. A profile that counted them along something else knows whole nodes alone.
+std::vector<NodeCost> costs_of(const Profile& profile, const Operators& operators, bool is_divided) {
+  std::vector<NodeCost> costs(profile.whole.size());
+  for (const Operators::Operator& each : operators.operators) {
+    if (each.node < 0) continue;
+    const auto node = static_cast<std::size_t>(each.node);
+    if (is_divided) {
+      costs[node] = {profile.fixed[node], profile.per_row[node] * static_cast<double>(each.rows)};
+    } else {
+      costs[node] = {profile.whole[node], 0};
+    }
+  }
+  return costs;
+}
+
+plan::LinkCost link_at(plan::LinkCost link, double rate) {
+  link.down_bytes_per_second *= rate / link.up_bytes_per_second;
+  link.up_bytes_per_second = rate;
+  return link;
+}
+
+double rate_of(const plan::TableOptions& options, int index, int count) {
+  return options.least_rate *
+         std::pow(options.most_rate / options.least_rate, static_cast<double>(index) / (count - 1));
+}
+
+// Of everything on the robot and one plan.
+plan::PlanTable table_of(const plan::OperatorGraph& graph, const plan::LinkCost& link, const PlanSetOptions& options) {
+  plan::PlanTable table;
+  table.link = link;
+  table.margin = options.table.margin;
+  for (int i = 0; i < kPinnedRates; ++i) table.rates.push_back(rate_of(options.table, i, kPinnedRates));
+  table.plans.push_back(plan::make_plan("local", graph, link, options.power));
+  table.plans.push_back(plan::make_plan(options.policy, graph, link, options.power, options.operators));
+  for (const plan::OperatorPlan& each : table.plans) {
+    std::vector<double>& seconds = table.seconds.emplace_back();
+    for (const double rate : table.rates) {
+      seconds.push_back(plan::simulate(graph, link_at(link, rate), options.power, each.shares, each.chunks).seconds);
+    }
+  }
+  return table;
+}
+
+std::shared_ptr<const SplitPlan> split_of(const Graph& graph, const Operators& operators, SplitDim along,
+                                          const plan::OperatorGraph& lowered, const plan::OperatorPlan& plan) {
+  const bool uses_server = std::any_of(plan.shares.begin(), plan.shares.end(),
+                                       [](const plan::Share& share) { return !share.server.is_empty(); });
+  if (!uses_server) return nullptr;
+  Division division{along.input_tensor, along.dim, plan.shares, plan.chunks};
+  Program program = program_of(graph, operators, division, plan::Side::kRobot);
+  Guard guard(graph, operators, lowered, program);
+  const bool computes = std::any_of(program.steps.begin(), program.steps.end(),
+                                    [](const Step& step) { return step.kind == Step::Kind::kCompute; });
+  return std::make_shared<const SplitPlan>(
+      SplitPlan{plan, std::move(division), std::move(program), std::move(guard), computes});
+}
+
+}  // namespace
+
+double PlanSet::bound_at(double rate) const {
+  const auto found = std::lower_bound(bound_rates.begin(), bound_rates.end(), rate);
+  if (found == bound_rates.end()) return bounds.empty() ? 0 : std::min(bounds.back(), local_seconds);
+  return bounds[static_cast<std::size_t>(found - bound_rates.begin())];
+}
+
+std::shared_ptr<const PlanSet> make_plan_set(const Graph& graph, const Profile& robot, const Profile& server,
+                                             const plan::LinkCost& link, const PlanSetOptions& options) {
+  check_size(graph, robot);
+  check_size(graph, server);
+  SplitDim along{robot.input_tensor, robot.dim};
+  const bool is_divided = along == SplitDim{server.input_tensor, server.dim};
+  if (!is_divided) along = {};
+  const auto set = std::make_shared<PlanSet>();
+  set->operators = std::make_shared<const Operators>(operators_of(graph, along.input_tensor, along.dim));
+  set->lowered = operator_graph(graph, *set->operators, costs_of(robot, *set->operators, is_divided),
+                                costs_of(server, *set->operators, is_divided));
+  set->local_seconds = set->lowered.robot_seconds();
+  if (options.policy == "auto") {
+    plan::TableOptions table = options.table;
+    table.search.chunks = options.operators.chunks;
+    set->table = plan::make_table(set->lowered, link, options.power, table);
+  } else {
+    set->table = table_of(set->lowered, link, options);
+    set->pinned = 1;
+  }
+  for (const plan::OperatorPlan& each : set->table.plans) {
+    set->splits.push_back(split_of(graph, *set->operators, along, set->lowered, each));
+  }
+  plan::FluidBounds bounds(set->lowered);
+  for (int i = 0; i < kBounds; ++i) {
+    set->bound_rates.push_back(rate_of(options.table, i, kBounds));
+    set->bounds.push_back(bounds.at(link_at(link, set->bound_rates.back())).seconds);
+  }
+  return set;
+}
+
+PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> likely, double local, double ceiling,
+                       const std::vector<bool>& is_usable) {
+  const double longest = std::max(local, ceiling);
+  std::vector<PlanChoice> choices;
+  if (!set.pinned || !is_usable.at(*set.pinned)) choices.push_back({0, local});
+  for (std::size_t i = 1; i < set.splits.size(); ++i) {
+    if (!set.splits[i] || !is_usable.at(i)) continue;
+    double sum = 0;
+    double weights = 0;
+    for (const plan::RateWeight& each : likely) {
+      sum += each.weight * std::min(longest, set.table.seconds_at(i, each.rate));
+      weights += each.weight;
+    }
+    if (weights > 0) choices.push_back({i, sum / weights});
+  }
+  if (choices.empty()) return {0, local};
+  const auto quicker = [](const PlanChoice& a, const PlanChoice& b) { return a.seconds < b.seconds; };
+  const double limit = std::min_element(choices.begin(), choices.end(), quicker)->seconds * (1 + set.table.margin);
+  return *std::find_if(choices.begin(), choices.end(), [&](const PlanChoice& each) { return each.seconds <= limit; });
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kKept = 1000;
+constexpr std::size_t kShown = 100;
+
+double quantile(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
+}
+
+}  // namespace
+
+const char* to_string(Origin origin) noexcept {
+  switch (origin) {
+    case Origin::kLocal: return "local";
+    case Origin::kServer: return "server";
+    case Origin::kMixed: return "mixed";
+  }
+  return "?";
+}
+
+double joules_of(const plan::RobotPower& power, double seconds, double compute, double radio) noexcept {
+  compute = std::clamp(compute, 0.0, seconds);
+  return power.compute_watts * compute + power.idle_watts * (seconds - compute) + power.radio_watts * radio;
+}
+
+void Statistics::add(const InferenceRecord& record) {
+  ++counts_.inferences;
+  ++counts_.origins.at(static_cast<std::size_t>(record.origin));
+  counts_.guarded += record.guard_used ? 1 : 0;
+  counts_.missed += record.missed ? 1 : 0;
+  counts_.link_losses += record.link_lost ? 1 : 0;
+  counts_.up_bytes += record.up_bytes;
+  counts_.down_bytes += record.down_bytes;
+  counts_.joules += record.joules;
+  latencies_.push_back(record.seconds);
+  if (latencies_.size() > kKept) latencies_.pop_front();
+}
+
+void Statistics::fill(SessionReport& report) const {
+  report.inferences = counts_.inferences;
+  report.origins = counts_.origins;
+  report.guarded = counts_.guarded;
+  report.missed = counts_.missed;
+  report.link_losses = counts_.link_losses;
+  report.up_bytes = counts_.up_bytes;
+  report.down_bytes = counts_.down_bytes;
+  report.joules = counts_.joules;
+  if (latencies_.empty()) return;
+  report.mean_joules = counts_.joules / static_cast<double>(counts_.inferences);
+  const std::size_t shown = std::min(kShown, latencies_.size());
+  report.latencies.assign(latencies_.end() - static_cast<std::ptrdiff_t>(shown), latencies_.end());
+  std::vector<double> sorted(latencies_.begin(), latencies_.end());
+  std::sort(sorted.begin(), sorted.end());
+  report.mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(sorted.size());
+  report.p50 = quantile(sorted, 0.5);
+  report.p95 = quantile(sorted, 0.95);
+  report.p99 = quantile(sorted, 0.99);
+  report.worst = sorted.back();
+}
+
+std::string SessionReport::json() const {
+  nlohmann::json out = {
+      {"policy", policy},
+      {"plan", plan},
+      {"predicted", predicted},
+      {"bound", bound},
+      {"gap", gap},
+      {"local_seconds", local_seconds},
+      {"plans", plans},
+      {"robot", robot},
+      {"server", server},
+      {"inferences", inferences},
+      {"guarded", guarded},
+      {"missed", missed},
+      {"link_losses", link_losses},
+      {"latencies", latencies},
+      {"mean", mean},
+      {"p50", p50},
+      {"p95", p95},
+      {"p99", p99},
+      {"worst", worst},
+      {"up_bytes", up_bytes},
+      {"down_bytes", down_bytes},
+      {"joules", joules},
+      {"mean_joules", mean_joules},
+      {"server_compute", server_compute},
+      {"server_waited", server_waited},
+      {"up_rate", up_rate},
+      {"down_rate", down_rate},
+      {"latency", latency},
+  };
+  for (const Origin origin : {Origin::kLocal, Origin::kServer, Origin::kMixed}) {
+    out["origins"][to_string(origin)] = origins.at(static_cast<std::size_t>(origin));
+  }
+  out["link"] = {{"state", to_string(link.state)},
+                 {"text", link.text},
+                 {"connections", link.connections},
+                 {"probe_bytes", link.probe_bytes}};
+  out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace atl::infer

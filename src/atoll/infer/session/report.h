@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "atoll/infer/session/client.h"
+#include "atoll/infer/session/estimator.h"
+#include "atoll/plan/operators.h"
+
+namespace atl::infer {
+
+/// Where an answer was computed.
+enum class Origin { kLocal, kServer, kMixed };
+const char* to_string(Origin origin) noexcept;
+
+/// What a session has done. Seconds, bytes and joules; those of inferences are of the last thousand.
+struct SessionReport {
+  std::string policy;
+  std::string plan;      ///< of the last inference: "local", "stream", ...
+  double predicted = 0;  ///< seconds of the last inference
+  double bound = 0;      ///< that no plan undercuts at the rate of then; 0: not known
+  double gap = 0;        ///< by which share `predicted` is above the bound
+  double local_seconds = 0;
+  std::vector<std::string> plans;  ///< that there are
+  std::string robot;               ///< devices
+  std::string server;              ///< empty: never ready
+
+  std::uint64_t inferences = 0;
+  std::array<std::uint64_t, 3> origins{};  ///< by Origin
+  std::uint64_t guarded = 0;               ///< the guard stopped the split
+  std::uint64_t missed = 0;                ///< deadlines
+  std::uint64_t link_losses = 0;           ///< during inferences
+  std::vector<double> latencies;           ///< the last hundred, in order
+  double mean = 0;
+  double p50 = 0;
+  double p95 = 0;
+  double p99 = 0;
+  double worst = 0;
+  std::uint64_t up_bytes = 0;  ///< of all inferences, as sent
+  std::uint64_t down_bytes = 0;
+  double joules = 0;  ///< of the robot, estimated, of all inferences
+  double mean_joules = 0;
+  double server_compute = 0;  ///< seconds of the last inference there
+  double server_waited = 0;   ///< for its turn
+
+  LinkStatus link;
+  double up_rate = 0;  ///< bytes per second, estimated
+  double down_rate = 0;
+  double latency = 0;  ///< of a message
+  BandwidthEstimate::ForecastError forecast;
+
+  /// One JSON object with these names.
+  std::string json() const;
+};
+
+/// One inference, for the statistics.
+struct InferenceRecord {
+  double seconds = 0;
+  Origin origin = Origin::kLocal;
+  bool guard_used = false;
+  bool missed = false;
+  bool link_lost = false;
+  std::uint64_t up_bytes = 0;
+  std::uint64_t down_bytes = 0;
+  double joules = 0;
+};
+
+/// Counts inferences. One thread at a time.
+class Statistics {
+ public:
+  void add(const InferenceRecord& record);
+  void fill(SessionReport& report) const;
+
+ private:
+  SessionReport counts_;
+  std::deque<double> latencies_;
+};
+
+/// The robot's joules for an inference in which it computed for `compute` of `seconds` and sent and received for `radio` seconds.
+double joules_of(const plan::RobotPower& power, double seconds, double compute, double radio) noexcept;
+
+}  // namespace atl::infer

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/core/deadline.h"
+#include "atoll/infer/bundle.h"
+#include "atoll/infer/profile.h"
+#include "atoll/infer/run/executor.h"
+#include "atoll/infer/session/client.h"
+#include "atoll/infer/session/guard.h"
+#include "atoll/infer/session/local_engine.h"
+#include "atoll/infer/session/report.h"
+#include "atoll/plan/operators.h"
+
+namespace atl::infer {
+
+struct SessionOptions {
+  std::optional<ClientOptions> server{};  ///< none: everything is computed here
+  /// "auto", or a policy of plan::operator_policies(), whose plan is then used for every inference.
+  std::string policy = "auto";
+  std::uint64_t seed = 0;  ///< of policies that draw
+  int chunks = 8;          ///< in which inputs are streamed, where they are
+  Hedge hedge = Hedge::kDeadline;
+  std::optional<std::chrono::duration<double>> deadline{};  ///< of an inference that brings none
+  /// Kept with Hedge::kNever: a server that has not answered for so long is not waited for.
+  std::chrono::duration<double> patience{30};
+  std::optional<Profile> profile{};               ///< of this device; none: measured at the beginning
+  std::chrono::duration<double> profile_time{1};  ///< for that
+  plan::RobotPower power{};
+  wire::Codec lossy = wire::Codec::kRaw;  ///< kHalf or kInt8: of floating-point rows in both directions
+};
+
+/// What an inference gave.
+struct Outcome {
+  std::vector<Value> values;       ///< the graph's outputs that are tensors, in order
+  std::vector<HostBytes> outputs;  ///< the same in host memory, where inputs were
+  Origin origin = Origin::kLocal;
+  std::string plan;            ///< "local", "stream", ...
+  double seconds = 0;          ///< from the call
+  double predicted = 0;        ///< when the plan was chosen
+  double bound = 0;            ///< that no plan undercuts at the estimated rate; 0: not known
+  std::uint64_t up_bytes = 0;  ///< of rows, as they were sent
+  std::uint64_t down_bytes = 0;
+  double joules = 0;        ///< of the robot, estimated
+  bool guard_used = false;  ///< the server's answer was given up, or raced
+  bool missed = false;      ///< the deadline
+};
+
+/// One model, divided between this robot and a server as fits each inference best, and computed here whenever the server cannot
+/// help. An inference never fails because of the link or the server: it throws only what this device's operators
+/// throw. A deadline that even the robot alone cannot keep is answered all the same, and marked.
+///
+/// Thread-safe. One inference runs at a time: a second caller waits for its turn, and its deadline goes on meanwhile, so frames
+/// do not overlap.
+class Session {
+ public:
+  /// Loads the model, times its operators (profile_time) and begins to connect. Errors as LoadedModel, measure_profile, Client and
+  /// make_plan for a policy that is not known.
+  Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
+          std::shared_ptr<LocalEngine> engine = nullptr);
+  /// Waits for the inference that runs.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// The outputs for these inputs, in the graph's order, row-major without gaps. Error(kInvalidArgument) for other counts or sizes.
+  Outcome run(std::span<const HostBytes> inputs, std::optional<std::chrono::duration<double>> deadline = {});
+  /// The same with tensors on the runner's device, of the graph's types; their content must not change until it returns.
+  Outcome run_values(std::span<const Value> inputs, std::optional<std::chrono::duration<double>> deadline = {});
+
+  const Graph& graph() const noexcept;
+  SessionReport report() const;
+  /// Whether the server runs the model and knows its plans; waits for that until the deadline. Need not be called.
+  bool wait_until_ready(Deadline deadline) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atl::infer

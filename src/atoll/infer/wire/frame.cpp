@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/wire/frame.h"
+
+#include <algorithm>
+#include <concepts>
+#include <string>
+
+#include "atoll/core/bytes.h"
+#include "atoll/core/error.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace atl::infer::wire {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x464c5441;  // "ATLF"
+constexpr std::size_t kSumAt = kHeaderBytes - sizeof(std::uint32_t);
+
+std::uint64_t sum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+// Of the header's bytes before its own sum, which hold the payload's.
+std::uint32_t header_sum_of(std::span<const std::byte> header) {
+  return static_cast<std::uint32_t>(sum_of(header.first(kSumAt)));
+}
+
+const char* name_of(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::kControl: return "control";
+    case FrameKind::kWeights: return "weights";
+    case FrameKind::kTensor: return "tensor";
+    case FrameKind::kProbe: return "probe";
+  }
+  return nullptr;
+}
+
+// What is wrong with a header; empty when nothing is.
+std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) {
+  const char* name = name_of(header.kind);
+  if (name == nullptr) return "a frame of the unknown kind " + std::to_string(static_cast<int>(header.kind));
+  const std::string frame = std::string("a ") + name + " frame";
+  if (header.codec > Codec::kJpeg)
+    return frame + " with the unknown codec " + std::to_string(static_cast<int>(header.codec));
+
+  const bool is_control = header.kind == FrameKind::kControl;
+  const bool has_rows = header.kind == FrameKind::kTensor;
+  const bool has_message = has_rows || header.kind == FrameKind::kProbe;
+  const bool rows_are_zero = header.tensor == 0 && header.rows_begin == 0 && header.rows_end == 0;
+  if ((!has_rows && (!rows_are_zero || header.codec != Codec::kRaw)) || (!has_message && header.message_bytes != 0) ||
+      (is_control && (header.id != 0 || header.offset != 0))) {
+    return frame + " in which a field is not 0 that this kind does not use";
+  }
+  if (header.tensor < 0 || header.rows_begin < 0 || header.rows_end < header.rows_begin) {
+    return frame + " of rows [" + std::to_string(header.rows_begin) + ", " + std::to_string(header.rows_end) +
+           ") of tensor " + std::to_string(header.tensor) + ", which cannot be";
+  }
+  const std::uint64_t payload = header.payload_bytes;
+  const std::uint64_t least = has_message && header.message_bytes == 0 ? 0 : 1;
+  const std::uint64_t most = is_control ? std::min(most_control_bytes, kMaxControlBytes) : kMaxDataBytes;
+  if (payload < least || payload > most) {
+    return frame + " with a payload of " + std::to_string(payload) + " bytes: " + std::to_string(least) + " to " +
+           std::to_string(most) + " are allowed";
+  }
+  const std::uint64_t end = has_message ? header.message_bytes : kMaxWeightBytes;
+  if (!is_control && (header.offset > end || payload > end - header.offset)) {
+    return frame + " with " + std::to_string(payload) + " bytes at byte " + std::to_string(header.offset) +
+           ", behind the end at " + std::to_string(end);
+  }
+  return {};
+}
+
+[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, "the other side sent " + what); }
+
+struct Parsed {
+  FrameHeader header;
+  std::uint64_t payload_sum = 0;
+};
+
+Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
+  ByteReader reader(bytes, "a frame's header");
+  const auto magic = reader.integer<std::uint32_t>();
+  if (magic != kMagic) bad("bytes that are not a frame: it does not speak this protocol");
+  const auto version = reader.integer<std::uint16_t>();
+  if (version != kVersion) {
+    bad("a frame of wire version " + std::to_string(version) + "; here is version " + std::to_string(kVersion) +
+        ": both sides need the same release");
+  }
+  Parsed parsed;
+  FrameHeader& header = parsed.header;
+  header.kind = static_cast<FrameKind>(reader.integer<std::uint8_t>());
+  header.codec = static_cast<Codec>(reader.integer<std::uint8_t>());
+  header.id = reader.integer<std::uint64_t>();
+  header.tensor = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+  header.rows_begin = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+  header.rows_end = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+  header.message_bytes = reader.integer<std::uint32_t>();
+  header.offset = reader.integer<std::uint64_t>();
+  parsed.payload_sum = reader.integer<std::uint64_t>();
+  header.payload_bytes = reader.integer<std::uint32_t>();
+  if (reader.integer<std::uint32_t>() != header_sum_of(bytes)) bad("a frame's header that does not fit its checksum");
+  const std::string fault = fault_of(header, most_control_bytes);
+  if (!fault.empty()) bad(fault);
+  return parsed;
+}
+
+void deliver(const Parsed& parsed, std::span<const std::byte> payload, const FrameParser::OnFrame& on_frame) {
+  if (sum_of(payload) != parsed.payload_sum) {
+    bad(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not fit its checksum");
+  }
+  on_frame(parsed.header, payload);
+}
+
+class HeaderWriter {
+ public:
+  explicit HeaderWriter(std::span<std::byte, kHeaderBytes> out) : out_(out) {}
+
+  template <std::unsigned_integral T>
+  void put(T value) {
+    for (std::size_t i = 0; i < sizeof(T); ++i) {
+      out_[at_++] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
+    }
+  }
+
+ private:
+  std::span<std::byte, kHeaderBytes> out_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out) {
+  if (payload.size() != header.payload_bytes) {
+    throw Error(ErrorKind::kInvalidArgument, "a frame's header says " + std::to_string(header.payload_bytes) +
+                                                 " bytes, its payload has " + std::to_string(payload.size()));
+  }
+  const std::string fault = fault_of(header, kMaxControlBytes);
+  if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault + ": it is not sent");
+  HeaderWriter writer(out);
+  writer.put(kMagic);
+  writer.put(kVersion);
+  writer.put(static_cast<std::uint8_t>(header.kind));
+  writer.put(static_cast<std::uint8_t>(header.codec));
+  writer.put(header.id);
+  writer.put(static_cast<std::uint32_t>(header.tensor));
+  writer.put(static_cast<std::uint32_t>(header.rows_begin));
+  writer.put(static_cast<std::uint32_t>(header.rows_end));
+  writer.put(header.message_bytes);
+  writer.put(header.offset);
+  writer.put(sum_of(payload));
+  writer.put(header.payload_bytes);
+  writer.put(header_sum_of(out));
+}
+
+FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
+
+// Holds of `bytes` what is lacking to `up_to` bytes; returns how many it took.
+std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_to) {
+  const std::size_t count = std::min(bytes.size(), up_to - held_.size());
+  held_.reserve(up_to);
+  held_.insert(held_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame) {
+  if (is_broken_) bad("more bytes behind those that were wrong");
+  is_broken_ = true;  // whatever throws from here on
+  while (!bytes.empty()) {
+    if (!held_.empty() || bytes.size() < kHeaderBytes) {
+      if (held_.size() < kHeaderBytes) bytes = bytes.subspan(hold(bytes, kHeaderBytes));
+      if (held_.size() < kHeaderBytes) break;
+    }
+    const bool is_held = !held_.empty();
+    const std::span<const std::byte> rest = is_held ? bytes : bytes.subspan(kHeaderBytes);
+    const auto header = is_held ? std::span<const std::byte>(held_).first(kHeaderBytes) : bytes.first(kHeaderBytes);
+    const Parsed parsed = parse(header, most_control_bytes_);
+    const std::size_t payload_bytes = parsed.header.payload_bytes;
+    if (held_.size() <= kHeaderBytes && rest.size() >= payload_bytes) {
+      held_.clear();
+      bytes = rest.subspan(payload_bytes);
+      deliver(parsed, rest.first(payload_bytes), on_frame);
+      continue;
+    }
+    if (!is_held) hold(header, kHeaderBytes + payload_bytes);
+    bytes = rest.subspan(hold(rest, kHeaderBytes + payload_bytes));
+    if (held_.size() < kHeaderBytes + payload_bytes) break;
+    deliver(parsed, std::span<const std::byte>(held_).subspan(kHeaderBytes), on_frame);
+    held_.clear();
+    // A large control message is rare: its memory is not kept for the next one.
+    if (held_.capacity() > kHeaderBytes + kMaxDataBytes) held_ = std::vector<std::byte>();
+  }
+  is_broken_ = false;
+}
+
+}  // namespace atl::infer::wire

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "atoll/core/region.h"
+
+// How a robot, a server and the server's worker processes speak: a stream of frames, each a header of fixed size and a
+// payload. Control frames hold a FlatBuffers message (messages.h); the others hold bytes of weights and tensors as they are.
+namespace atl::infer::wire {
+
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 56;
+inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;    ///< a graph, mostly
+inline constexpr std::size_t kMaxDataBytes = std::size_t{1} << 18;        ///< of one frame; messages have many
+inline constexpr std::uint64_t kMaxWeightBytes = std::uint64_t{1} << 40;  ///< of a model's weight file
+
+enum class FrameKind : std::uint8_t {
+  kControl = 1,  ///< a message of messages.h
+  kWeights = 2,  ///< bytes of a model's weight file: `id` the model, `offset` where they belong
+  kTensor = 3,   ///< bytes of rows of a tensor: `id` the inference
+  kProbe = 4,    ///< bytes that mean nothing, to measure the link: `id` a token
+};
+
+/// How the bytes of one message of rows are packed (codecs.h). Every frame of a message says the same.
+enum class Codec : std::uint8_t { kRaw = 0, kBits = 1, kZstd = 2, kBitsZstd = 3, kHalf = 4, kInt8 = 5, kJpeg = 6 };
+
+/// What a frame is about. Fields that its kind does not use are 0.
+struct FrameHeader {
+  FrameKind kind = FrameKind::kControl;
+  Codec codec = Codec::kRaw;
+  std::uint64_t id = 0;
+  std::int32_t tensor = 0;
+  std::int32_t rows_begin = 0;
+  std::int32_t rows_end = 0;
+  std::uint32_t message_bytes = 0;  ///< of the whole message as it is packed
+  std::uint64_t offset = 0;         ///< of this payload in the message, or in the weight file
+  std::uint32_t payload_bytes = 0;
+  bool operator==(const FrameHeader&) const = default;
+};
+
+/// The header's bytes, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload, which must
+/// have `payload_bytes`. Error(kInvalidArgument) for a header that a FrameParser would refuse.
+void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out);
+
+/// Cuts a stream of bytes into frames. Never holds more than one frame; gives nothing out before its checksum fits.
+class FrameParser {
+ public:
+  /// `most_control_bytes`: what a peer may make this side hold before it has been admitted is less than afterwards.
+  explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes);
+  /// From the next frame on; may be called in `on_frame`.
+  void set_most_control_bytes(std::size_t bytes) noexcept { most_control_bytes_ = bytes; }
+
+  using OnFrame = std::function<void(const FrameHeader& header, std::span<const std::byte> payload)>;
+  /// Calls `on_frame` for every frame that `bytes` completes, in order; payloads are valid during the call, in which the parser
+  /// must stay. A payload that comes whole is not copied. Throws Error(kProtocol) for anything wrong (magic, version, kind,
+  /// codec, sizes, checksums, non-zero fields that the kind does not use), what `on_frame` throws, and Error(kProtocol) ever
+  /// after.
+  void push(std::span<const std::byte> bytes, const OnFrame& on_frame);
+
+  /// Whether a frame has begun and is not complete: a stream that ends here was cut.
+  bool is_inside_frame() const noexcept { return !held_.empty(); }
+
+ private:
+  std::size_t hold(std::span<const std::byte> bytes, std::size_t up_to);
+
+  std::size_t most_control_bytes_;
+  std::vector<std::byte> held_;  // of a frame that is not complete
+  bool is_broken_ = false;
+};
+
+}  // namespace atl::infer::wire

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/wire/messages.h"
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "atoll/infer/wire/message_checks.h"
+#include "atoll/infer/wire/messages_generated.h"
+
+namespace atl::infer::wire {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+// An envelope, the body and nothing inside it but strings and vectors.
+constexpr std::uint32_t kMostDepth = 2;
+constexpr std::uint32_t kMostTables = 2;
+constexpr std::size_t kLeastBytes = 16;  // of an envelope with anything in it
+
+// A sentence as far as it is short enough, without the half of a character of UTF-8 at its end.
+std::string_view short_of(std::string_view text) {
+  if (text.size() <= kMaxNoteBytes) return text;
+  std::size_t end = kMaxNoteBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
+auto string(FlatBufferBuilder& to, std::string_view text) { return to.CreateString(text.data(), text.size()); }
+
+// A message as a table, with the number that the union has for it.
+class Writer {
+ public:
+  explicit Writer(FlatBufferBuilder& to) : to_(to) {}
+
+  void operator()(const Hello& m) {
+    const auto software = string(to_, m.software);
+    const auto name = string(to_, m.name);
+    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name));
+  }
+  void operator()(const Welcome& m) {
+    const auto software = string(to_, m.software);
+    const auto device = string(to_, m.device);
+    const auto note = string(to_, short_of(m.note));
+    finish(fbs::Body::Welcome,
+           fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note));
+  }
+  void operator()(const Open& m) {
+    const auto hash = to_.CreateVector(reinterpret_cast<const std::uint8_t*>(m.hash.data()), m.hash.size());
+    finish(fbs::Body::Open, fbs::CreateOpen(to_, m.model, hash, m.graph_bytes, m.weight_bytes));
+  }
+  void operator()(const Need& m) { finish(fbs::Body::Need, fbs::CreateNeed(to_, m.model, m.graph, m.weights_from)); }
+  void operator()(const GraphText& m) {
+    const auto text = string(to_, m.text);
+    finish(fbs::Body::GraphText, fbs::CreateGraphText(to_, m.model, text));
+  }
+  void operator()(const Queued& m) {
+    const auto why = string(to_, short_of(m.why));
+    finish(fbs::Body::Queued, fbs::CreateQueued(to_, m.model, m.ahead, why));
+  }
+  void operator()(const Ready& m) {
+    const auto device = string(to_, m.device);
+    const auto fixed = to_.CreateVector(m.fixed);
+    const auto per_row = to_.CreateVector(m.per_row);
+    const auto whole = to_.CreateVector(m.whole);
+    finish(fbs::Body::Ready, fbs::CreateReady(to_, m.model, device, fixed, per_row, whole, m.input_tensor, m.dim));
+  }
+  void operator()(const Divide& m) {
+    std::vector<fbs::Share> shares;
+    shares.reserve(m.shares.size());
+    for (const plan::Share& share : m.shares) {
+      shares.emplace_back(share.robot.begin, share.robot.end, share.server.begin, share.server.end);
+    }
+    const auto offset = to_.CreateVectorOfStructs(shares);
+    finish(fbs::Body::Divide, fbs::CreateDivide(to_, m.model, m.division, m.input_tensor, m.dim, offset, m.chunks,
+                                                static_cast<std::uint8_t>(m.answer_codec)));
+  }
+  void operator()(const Divided& m) { finish(fbs::Body::Divided, fbs::CreateDivided(to_, m.model, m.division)); }
+  void operator()(const Run& m) {
+    finish(fbs::Body::Run, fbs::CreateRun(to_, m.model, m.inference, m.division, m.budget_us));
+  }
+  void operator()(const Done& m) {
+    finish(fbs::Body::Done, fbs::CreateDone(to_, m.inference, m.compute_us, m.waited_us, m.received_us));
+  }
+  void operator()(const Cancel& m) { finish(fbs::Body::Cancel, fbs::CreateCancel(to_, m.inference)); }
+  void operator()(const Ack& m) {
+    finish(fbs::Body::Ack,
+           fbs::CreateAck(to_, m.inference, m.tensor, m.rows_begin, m.bytes, m.elapsed_us, m.first_bytes));
+  }
+  void operator()(const Ping& m) { finish(fbs::Body::Ping, fbs::CreatePing(to_, m.token)); }
+  void operator()(const Pong& m) { finish(fbs::Body::Pong, fbs::CreatePong(to_, m.token)); }
+  void operator()(const Failed& m) {
+    const auto text = string(to_, short_of(m.text));
+    finish(fbs::Body::Failed, fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind), text));
+  }
+  void operator()(const Draining& m) {
+    const auto text = string(to_, short_of(m.text));
+    finish(fbs::Body::Draining, fbs::CreateDraining(to_, text));
+  }
+  void operator()(const Close& m) { finish(fbs::Body::Close, fbs::CreateClose(to_, m.model)); }
+  void operator()(const Turn& m) { finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what))); }
+  void operator()(const Bye&) { finish(fbs::Body::Bye, fbs::CreateBye(to_)); }
+
+ private:
+  template <class T>
+  void finish(fbs::Body kind, Offset<T> table) {
+    fbs::FinishEnvelopeBuffer(to_, fbs::CreateEnvelope(to_, kind, table.Union()));
+  }
+
+  FlatBufferBuilder& to_;
+};
+
+[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+
+// The verifier does not see to it that elements of 8 bytes lie where they may be read in place: they are copied.
+std::vector<double> numbers(const flatbuffers::Vector<double>& from) {
+  std::vector<double> values(from.size());
+  if (!values.empty()) std::memcpy(values.data(), from.Data(), values.size() * sizeof(double));
+  return values;
+}
+
+fbs::Share share_at(const fbs::Divide& m, std::size_t index) {
+  fbs::Share share;
+  std::memcpy(&share, m.shares()->Data() + index * sizeof(share), sizeof(share));
+  return share;
+}
+
+// Tables as messages. They have been verified: required fields are there.
+Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str()}; }
+Welcome read(const fbs::Welcome& m) {
+  return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(), m.models(), m.note()->str()};
+}
+Open read(const fbs::Open& m) {
+  Open open{m.model(), {}, m.graph_bytes(), m.weight_bytes()};
+  if (m.hash()->size() != open.hash.size()) {
+    bad("the message Open has hash of " + std::to_string(m.hash()->size()) + " bytes; allowed: 32");
+  }
+  std::memcpy(open.hash.data(), m.hash()->data(), open.hash.size());
+  return open;
+}
+Need read(const fbs::Need& m) { return {m.model(), m.graph(), m.weights_from()}; }
+GraphText read(const fbs::GraphText& m) { return {m.model(), m.text()->str()}; }
+Queued read(const fbs::Queued& m) { return {m.model(), m.ahead(), m.why()->str()}; }
+Ready read(const fbs::Ready& m) {
+  return {
+      m.model(), m.device()->str(), numbers(*m.fixed()), numbers(*m.per_row()), numbers(*m.whole()), m.input_tensor(),
+      m.dim()};
+}
+Divide read(const fbs::Divide& m) {
+  const auto codec = static_cast<Codec>(m.answer_codec());
+  Divide divide{m.model(), m.division(), m.input_tensor(), m.dim(), {}, m.chunks(), codec};
+  divide.shares.reserve(m.shares()->size());
+  for (std::size_t i = 0; i < m.shares()->size(); ++i) {
+    const fbs::Share share = share_at(m, i);
+    divide.shares.push_back({{share.robot_begin(), share.robot_end()}, {share.server_begin(), share.server_end()}});
+  }
+  return divide;
+}
+Divided read(const fbs::Divided& m) { return {m.model(), m.division()}; }
+Run read(const fbs::Run& m) { return {m.model(), m.inference(), m.division(), m.budget_us()}; }
+Done read(const fbs::Done& m) { return {m.inference(), m.compute_us(), m.waited_us(), m.received_us()}; }
+Cancel read(const fbs::Cancel& m) { return {m.inference()}; }
+Ack read(const fbs::Ack& m) {
+  return {m.inference(), m.tensor(), m.rows_begin(), m.bytes(), m.elapsed_us(), m.first_bytes()};
+}
+Ping read(const fbs::Ping& m) { return {m.token()}; }
+Pong read(const fbs::Pong& m) { return {m.token()}; }
+Failed read(const fbs::Failed& m) {
+  return {m.model(), m.inference(), static_cast<ErrorKind>(m.kind()), m.text()->str()};
+}
+Draining read(const fbs::Draining& m) { return {m.text()->str()}; }
+Close read(const fbs::Close& m) { return {m.model()}; }
+
+Turn read(const fbs::Turn& m) { return {static_cast<Turn::What>(m.what())}; }
+
+Message body_of(const fbs::Envelope& envelope) {
+  if (envelope.body() == nullptr) bad("a message without a body");
+  switch (envelope.body_type()) {
+    case fbs::Body::NONE: break;
+    case fbs::Body::Hello: return read(*envelope.body_as_Hello());
+    case fbs::Body::Welcome: return read(*envelope.body_as_Welcome());
+    case fbs::Body::Open: return read(*envelope.body_as_Open());
+    case fbs::Body::Need: return read(*envelope.body_as_Need());
+    case fbs::Body::GraphText: return read(*envelope.body_as_GraphText());
+    case fbs::Body::Queued: return read(*envelope.body_as_Queued());
+    case fbs::Body::Ready: return read(*envelope.body_as_Ready());
+    case fbs::Body::Divide: return read(*envelope.body_as_Divide());
+    case fbs::Body::Divided: return read(*envelope.body_as_Divided());
+    case fbs::Body::Run: return read(*envelope.body_as_Run());
+    case fbs::Body::Done: return read(*envelope.body_as_Done());
+    case fbs::Body::Cancel: return read(*envelope.body_as_Cancel());
+    case fbs::Body::Ack: return read(*envelope.body_as_Ack());
+    case fbs::Body::Ping: return read(*envelope.body_as_Ping());
+    case fbs::Body::Pong: return read(*envelope.body_as_Pong());
+    case fbs::Body::Failed: return read(*envelope.body_as_Failed());
+    case fbs::Body::Draining: return read(*envelope.body_as_Draining());
+    case fbs::Body::Close: return read(*envelope.body_as_Close());
+    case fbs::Body::Bye: return Bye{};
+    case fbs::Body::Turn: return read(*envelope.body_as_Turn());
+  }
+  bad("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
+}
+
+Message read_message(std::span<const std::byte> payload) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(payload.data());
+  flatbuffers::Verifier verifier(data, payload.size(), kMostDepth, kMostTables);
+  if (!fbs::VerifyEnvelopeBuffer(verifier)) {
+    bad("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
+  }
+  Message message = body_of(*fbs::GetEnvelope(data));
+  check(message, Way::kIn);
+  return message;
+}
+
+}  // namespace
+
+const char* name_of(const Message& message) noexcept {
+  static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
+      "Hello", "Welcome", "Open", "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
+      "Done",  "Cancel",  "Ack",  "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",     "Turn"};
+  return kNames[message.index()];
+}
+
+std::vector<std::byte> encode(const Message& message) {
+  check(message, Way::kOut);
+  FlatBufferBuilder builder;
+  std::visit(Writer(builder), message);
+  const auto* data = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
+  return {data, data + builder.GetSize()};
+}
+
+Message decode(std::span<const std::byte> payload) {
+  if (payload.size() > kMaxControlBytes) {
+    bad("a message of " + std::to_string(payload.size()) + " bytes: at most " + std::to_string(kMaxControlBytes));
+  }
+  if (payload.size() < kLeastBytes)
+    bad("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
+  // FlatBuffers reads numbers where they lie; in the stream they may lie anywhere.
+  if (reinterpret_cast<std::uintptr_t>(payload.data()) % alignof(std::uint64_t) == 0) return read_message(payload);
+  std::vector<std::uint64_t> aligned((payload.size() + 7) / 8);
+  std::memcpy(aligned.data(), payload.data(), payload.size());
+  return read_message(std::as_bytes(std::span(aligned)).first(payload.size()));
+}
+
+}  // namespace atl::infer::wire

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/wire/frame.h"
+#include "atoll/plan/operators.h"
+
+// What a client (the robot) and a server say to each other in control frames. A model is known by the number that the client
+// gave it, which is not 0; an inference by a number that ascends from 1.
+namespace atl::infer::wire {
+
+// Everything has a bound, because a message may come from a stranger.
+inline constexpr std::size_t kMaxLabelBytes = 256;   ///< names and versions
+inline constexpr std::size_t kMaxNoteBytes = 4'096;  ///< sentences for people
+inline constexpr std::uint32_t kMaxChunks = 65'536;
+inline constexpr std::uint64_t kMaxMicroseconds = 1'000'000'000'000'000;  ///< of every time; about 30 years
+
+/// Client, first of all.
+struct Hello {
+  std::string software{};  ///< "atoll 0.1.0"
+  std::string name{};      ///< of the client, for logs
+  bool operator==(const Hello&) const = default;
+};
+
+/// Server, in answer.
+struct Welcome {
+  std::string software{};
+  std::string device{};                ///< "cuda:0"
+  std::uint64_t most_model_bytes = 0;  ///< of one model's weights
+  std::uint32_t most_sessions = 0;
+  std::uint32_t models = 0;  ///< that it holds
+  std::string note{};
+  bool operator==(const Welcome&) const = default;
+};
+
+using BundleHash = std::array<std::byte, 32>;  ///< SHA-256 of the graph's text and the weight file behind it
+
+/// Client: it will use this model.
+struct Open {
+  std::uint64_t model = 0;
+  BundleHash hash{};
+  std::uint64_t graph_bytes = 0;
+  std::uint64_t weight_bytes = 0;
+  bool operator==(const Open&) const = default;
+};
+
+/// Server: what it lacks of a model.
+struct Need {
+  std::uint64_t model = 0;
+  bool graph = false;
+  std::uint64_t weights_from = 0;  ///< the upload goes on here; the file's size: nothing is needed
+  bool operator==(const Need&) const = default;
+};
+
+/// Client: a model's graph (graph_json.h).
+struct GraphText {
+  std::uint64_t model = 0;
+  std::string text{};
+  bool operator==(const GraphText&) const = default;
+};
+
+/// Server: others are before this one.
+struct Queued {
+  std::uint64_t model = 0;
+  std::uint32_t ahead = 0;
+  std::string why{};
+  bool operator==(const Queued&) const = default;
+};
+
+/// Server: a model can be used. By node of the graph, what the server's device takes.
+struct Ready {
+  std::uint64_t model = 0;
+  std::string device{};
+  std::vector<double> fixed{};     ///< seconds of a launch
+  std::vector<double> per_row{};   ///< seconds for each row
+  std::vector<double> whole{};     ///< seconds for all rows
+  std::int32_t input_tensor = -1;  ///< rows are those of a division of this input along `dim` (operators_of), or -1, -1
+  std::int32_t dim = -1;
+  bool operator==(const Ready&) const = default;
+};
+
+/// Client: who computes what, from now on under this number (Division).
+struct Divide {
+  std::uint64_t model = 0;
+  std::uint32_t division = 0;
+  std::int32_t input_tensor = -1;
+  std::int32_t dim = -1;
+  std::vector<plan::Share> shares{};
+  std::uint32_t chunks = 1;
+  Codec answer_codec =
+      Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
+  bool operator==(const Divide&) const = default;
+};
+
+/// Server, in answer.
+struct Divided {
+  std::uint64_t model = 0;
+  std::uint32_t division = 0;
+  bool operator==(const Divided&) const = default;
+};
+
+/// Client: an inference begins; its rows follow in kTensor frames.
+struct Run {
+  std::uint64_t model = 0;
+  std::uint64_t inference = 0;
+  std::uint32_t division = 0;
+  std::uint64_t budget_us = 0;  ///< after which nobody wants the answer; 0: none
+  bool operator==(const Run&) const = default;
+};
+
+/// Server, behind an inference's last rows.
+struct Done {
+  std::uint64_t inference = 0;
+  std::uint64_t compute_us = 0;
+  std::uint64_t waited_us = 0;    ///< for its turn on the device
+  std::uint64_t received_us = 0;  ///< from the arrival of Run to that of the last rows
+  bool operator==(const Done&) const = default;
+};
+
+/// Client: nobody wants the answer any more.
+struct Cancel {
+  std::uint64_t inference = 0;
+  bool operator==(const Cancel&) const = default;
+};
+
+/// Both: a message of rows, or a probe, has arrived whole.
+struct Ack {
+  std::uint64_t inference = 0;  ///< 0: a probe
+  std::int32_t tensor = 0;
+  std::int32_t rows_begin = 0;
+  std::uint64_t bytes = 0;        ///< as it was packed
+  std::uint64_t elapsed_us = 0;   ///< from its first frame's arrival to its last's
+  std::uint64_t first_bytes = 0;  ///< of the first frame, which took none of that time
+  bool operator==(const Ack&) const = default;
+};
+
+/// Both.
+struct Ping {
+  std::uint64_t token = 0;
+  bool operator==(const Ping&) const = default;
+};
+struct Pong {
+  std::uint64_t token = 0;  ///< the Ping's
+  bool operator==(const Pong&) const = default;
+};
+
+/// Server.
+struct Failed {
+  std::uint64_t model = 0;      ///< 0: the connection
+  std::uint64_t inference = 0;  ///< 0: the model
+  ErrorKind kind = ErrorKind::kInternal;
+  std::string text{};
+  bool operator==(const Failed&) const = default;
+};
+
+/// Server: it goes down in order; nothing new is begun.
+struct Draining {
+  std::string text{};
+  bool operator==(const Draining&) const = default;
+};
+
+/// Client: it does not use this model any more.
+struct Close {
+  std::uint64_t model = 0;
+  bool operator==(const Close&) const = default;
+};
+
+/// Both, last of all.
+struct Bye {
+  bool operator==(const Bye&) const = default;
+};
+
+/// Between a server's front process and a worker process alone: who computes.
+struct Turn {
+  enum class What : std::uint8_t {
+    kWanted,  ///< worker: rows are here, it could compute
+    kGiven,   ///< front process: it may
+    kOver,    ///< worker: it waits for rows, or has finished
+  };
+  What what = What::kWanted;
+  bool operator==(const Turn&) const = default;
+};
+
+using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel,
+                             Ack, Ping, Pong, Failed, Draining, Close, Bye, Turn>;
+
+/// "Hello"
+const char* name_of(const Message& message) noexcept;
+
+/// The payload of a control frame. Sentences for people (note, why, text of Failed and Draining) are cut where they are too
+/// long. Error(kInvalidArgument), which names message and field, for anything else that decode would refuse.
+std::vector<std::byte> encode(const Message& message);
+
+/// Reads what encode made, wherever it lies. Error(kProtocol), which names message and field, for bytes that do not parse and
+/// values out of their bounds. Takes no more memory than a small multiple of the payload.
+Message decode(std::span<const std::byte> payload);
+
+}  // namespace atl::infer::wire

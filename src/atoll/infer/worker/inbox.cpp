@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/worker/inbox.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+
+}  // namespace
+
+Inbox::Inbox(int socket, FrameSender& sender) : socket_(socket), sender_(sender), thread_([this] { read(); }) {}
+
+Inbox::~Inbox() { thread_.join(); }
+
+void Inbox::add_division(std::uint32_t division, std::shared_ptr<Arrivals> arrivals) {
+  const std::lock_guard lock(mutex_);
+  divisions_[division] = std::move(arrivals);
+}
+
+std::optional<wire::Message> Inbox::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !messages_.empty() || is_over_; });
+  if (messages_.empty()) {
+    if (error_) throw *error_;
+    return std::nullopt;
+  }
+  wire::Message message = std::move(messages_.front());
+  messages_.pop_front();
+  return message;
+}
+
+bool Inbox::wait_for_turn() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return has_turn_ || is_over_; });
+  return std::exchange(has_turn_, false);
+}
+
+void Inbox::read() {
+  pthread_setname_np(pthread_self(), "atoll-inbox");
+  wire::FrameParser parser;
+  std::vector<std::byte> buffer(kReadBytes);
+  try {
+    for (;;) {
+      const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), 0);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;
+      parser.push({buffer.data(), static_cast<std::size_t>(count)},
+                  [&](const wire::FrameHeader& header, std::span<const std::byte> payload) { take(header, payload); });
+    }
+    end(std::nullopt);
+  } catch (const Error& error) {
+    end(error);
+  } catch (const std::exception& error) {
+    end(Error(ErrorKind::kInternal, error.what()));
+  }
+}
+
+void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.kind == wire::FrameKind::kTensor) {
+    std::shared_ptr<Arrivals> arrivals;
+    {
+      const std::lock_guard lock(mutex_);
+      arrivals = current_;
+    }
+    if (!arrivals) throw Error(ErrorKind::kProtocol, "rows came before the first inference");
+    if (const auto ack = arrivals->take(header, payload)) {
+      if (!is_cancelled(header.id)) sender_.send(wire::Message(*ack));
+    }
+    return;
+  }
+  if (header.kind != wire::FrameKind::kControl) throw Error(ErrorKind::kProtocol, "a worker is sent no such frames");
+  wire::Message message = wire::decode(payload);
+  const std::lock_guard lock(mutex_);
+  if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
+    cancelled_ = std::max(cancelled_.load(), cancel->inference);
+  } else if (std::holds_alternative<wire::Turn>(message)) {
+    has_turn_ = true;
+  } else if (std::holds_alternative<wire::Ack>(message)) {
+    return;  // what the robot measured of the way down
+  } else {
+    if (const auto* run = std::get_if<wire::Run>(&message)) {
+      // Its rows come right behind, before whoever runs it looks.
+      const auto found = divisions_.find(run->division);
+      current_ = found == divisions_.end() ? nullptr : found->second;
+      if (current_) current_->begin(run->inference);
+    }
+    messages_.push_back(std::move(message));
+  }
+  changed_.notify_all();
+}
+
+void Inbox::end(std::optional<Error> error) {
+  const std::lock_guard lock(mutex_);
+  is_over_ = true;
+  error_ = std::move(error);
+  const Error gone(ErrorKind::kPeerLost, "the server has closed the connection");
+  for (const auto& [division, arrivals] : divisions_) arrivals->fail(error_.value_or(gone));
+  changed_.notify_all();
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/worker/socket_sender.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+namespace atl::infer {
+
+void SocketSender::send(const wire::Message& message) {
+  const std::vector<std::byte> bytes = wire::encode(message);
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kControl;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
+  send(header, {bytes, nullptr});
+}
+
+void SocketSender::send(const wire::FrameHeader& header, HostBytes payload) {
+  std::array<std::byte, wire::kHeaderBytes> head;
+  wire::encode(header, payload.bytes, head);
+  // sendmsg does not change what the pieces point to.
+  std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
+                              iovec{const_cast<std::byte*>(payload.bytes.data()), payload.bytes.size()}};
+  const std::lock_guard lock(mutex_);
+  std::size_t first = 0;
+  while (!is_gone_ && first < pieces.size()) {
+    msghdr message{};
+    message.msg_iov = &pieces.at(first);
+    message.msg_iovlen = pieces.size() - first;
+    const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR) is_gone_ = true;
+    std::size_t rest = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+    while (first < pieces.size() && rest >= pieces.at(first).iov_len) rest -= pieces.at(first++).iov_len;
+    if (first < pieces.size()) {
+      iovec& piece = pieces.at(first);
+      piece = {static_cast<std::byte*>(piece.iov_base) + rest, piece.iov_len - rest};
+    }
+  }
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+
+#include "atoll/core/fd.h"
+#include "atoll/infer/link/frame_sender.h"
+
+namespace atl::infer {
+
+/// Writes frames to a blocking stream socket, whole, in the caller's thread. A socket that is gone takes everything.
+class SocketSender : public FrameSender {
+ public:
+  /// Borrows the socket.
+  explicit SocketSender(int socket) noexcept : socket_(socket) {}
+  void send(const wire::Message& message) override;
+  void send(const wire::FrameHeader& header, HostBytes payload) override;
+
+ private:
+  std::mutex mutex_;
+  int socket_;
+  bool is_gone_ = false;
+};
+
+}  // namespace atl::infer

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/worker/worker.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "atoll/infer/graph_json.h"
+#include "atoll/infer/link/link_exchange.h"
+#include "atoll/infer/run/executor.h"
+#include "atoll/infer/run/measure.h"
+#include "atoll/infer/safety/admit.h"
+#include "atoll/infer/weight_file.h"
+#include "atoll/infer/worker/inbox.h"
+#include "atoll/infer/worker/socket_sender.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr std::size_t kMostDivisions = 64;
+constexpr std::chrono::milliseconds kShortWait{2};  // during which the turn is kept
+constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, until it is known
+
+std::uint64_t microseconds(Clock::duration duration) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+}
+
+wire::Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) {
+  wire::Failed message;
+  message.model = model;
+  message.inference = inference;
+  message.kind = error.kind();
+  message.text = error.what();
+  return message;
+}
+
+// Computes only while the server says so, and gives that up while it waits for rows.
+class InTurns : public Exchange {
+ public:
+  InTurns(Exchange& inner, Inbox& inbox, FrameSender& sender) : inner_(inner), inbox_(inbox), sender_(sender) {}
+  ~InTurns() override { over(); }
+
+  void send(int tensor, Region rows, HostBytes bytes) override { inner_.send(tensor, rows, std::move(bytes)); }
+
+  std::optional<HostBytes> receive(int tensor, Region rows, Deadline until) override {
+    const auto asked = Clock::now();
+    auto bytes = inner_.receive(tensor, rows, has_turn_ ? Deadline::after(kShortWait).earlier(until) : until);
+    if (!bytes && has_turn_) {
+      over();
+      bytes = inner_.receive(tensor, rows, until);
+    }
+    receiving_ += Clock::now() - asked;
+    if (bytes && !has_turn_) wait_for_turn();
+    return bytes;
+  }
+
+  void over() {
+    if (std::exchange(has_turn_, false)) sender_.send(turn(wire::Turn::What::kOver));
+  }
+
+  Clock::duration waited() const noexcept { return waited_; }        ///< for turns
+  Clock::duration receiving() const noexcept { return receiving_; }  ///< for rows
+
+ private:
+  static wire::Message turn(wire::Turn::What what) {
+    wire::Turn message;
+    message.what = what;
+    return message;
+  }
+
+  void wait_for_turn() {
+    const auto asked = Clock::now();
+    sender_.send(turn(wire::Turn::What::kWanted));
+    has_turn_ = inbox_.wait_for_turn();
+    waited_ += Clock::now() - asked;
+    if (!has_turn_) throw Error(ErrorKind::kPeerLost, "the server has closed the connection");
+  }
+
+  Exchange& inner_;
+  Inbox& inbox_;
+  FrameSender& sender_;
+  bool has_turn_ = false;
+  Clock::duration waited_{0};
+  Clock::duration receiving_{0};
+};
+
+class Worker {
+ public:
+  Worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options)
+      : socket_(std::move(socket)),
+        weights_(std::move(weights)),
+        runner_(std::move(runner)),
+        options_(options),
+        sender_(socket_.get()),
+        inbox_(socket_.get(), sender_) {}
+  ~Worker() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+  void serve() {
+    while (auto message = inbox_.next()) {
+      try {
+        if (!std::visit([this](const auto& each) { return take(each); }, *message)) return;
+      } catch (const Error& error) {
+        sender_.send(failed(model_, 0, error));
+      }
+    }
+  }
+
+ private:
+  struct Prepared {
+    Prepared(const LoadedModel& model, const Operators& of, Division given)
+        : operators(of),
+          division(std::move(given)),
+          program(program_of(model.graph(), operators, division, plan::Side::kServer)) {}
+    const Operators& operators;
+    const Division division;
+    const Program program;
+    std::shared_ptr<Arrivals> arrivals;
+    std::unique_ptr<LinkExchange> exchange;
+  };
+
+  // Each returns whether to go on.
+  bool take(const wire::Open& open) {
+    model_ = open.model;
+    return true;
+  }
+
+  bool take(const wire::GraphText& text) {
+    Graph graph = graph_from_json(text.text);
+    safety::Limits limits;
+    if (options_.most_activation_bytes > 0) limits.node_bytes = options_.most_activation_bytes;
+    if (!options_.admits_everything) safety::admit(graph, limits);
+    limits_ = limits;
+    loaded_.emplace(std::move(graph), WeightFile(weights_.get()).tensors(), runner_);
+    const SplitDim split = usual_split(loaded_->graph());
+    const Operators& operators = operators_for(split.input_tensor, split.dim);
+    wire::Ready ready;
+    ready.model = model_;
+    ready.device = runner_->device();
+    ready.input_tensor = split.input_tensor;
+    ready.dim = split.dim;
+    if (options_.profile_seconds > 0) {
+      Profile profile = measure_profile(*loaded_, operators, options_.profile_seconds);
+      ready.fixed = std::move(profile.fixed);
+      ready.per_row = std::move(profile.per_row);
+      ready.whole = std::move(profile.whole);
+    }
+    sender_.send(ready);
+    if (options_.on_ready) options_.on_ready();
+    return true;
+  }
+
+  bool take(const wire::Divide& divide) {
+    if (!loaded_) throw Error(ErrorKind::kProtocol, "a division came before its model");
+    if (prepared_.size() >= kMostDivisions && !prepared_.contains(divide.division)) {
+      throw Error(ErrorKind::kRefused, "a model has at most " + std::to_string(kMostDivisions) + " divisions");
+    }
+    Division division;
+    division.input_tensor = divide.input_tensor;
+    division.dim = divide.dim;
+    division.chunks = static_cast<int>(divide.chunks);
+    division.shares = divide.shares;
+    const Operators& operators = operators_for(divide.input_tensor, divide.dim);
+    auto prepared = std::make_unique<Prepared>(*loaded_, operators, std::move(division));
+    if (!options_.admits_everything) admit_calls(prepared->program, operators);
+    prepared->arrivals = std::make_shared<Arrivals>(loaded_->graph(), operators, prepared->program);
+    prepared->exchange = std::make_unique<LinkExchange>(
+        loaded_->graph(), operators, sender_, *prepared->arrivals, [] { return kUnknownRate; }, divide.answer_codec);
+    inbox_.add_division(divide.division, prepared->arrivals);
+    prepared_[divide.division] = std::move(prepared);
+    wire::Divided done;
+    done.model = model_;
+    done.division = divide.division;
+    sender_.send(done);
+    return true;
+  }
+
+  bool take(const wire::Run& run) {
+    const auto begun = Clock::now();
+    const auto found = prepared_.find(run.division);
+    try {
+      if (found == prepared_.end()) {
+        throw Error(ErrorKind::kMismatch,
+                    "division " + std::to_string(run.division) + " is not known here: divide again");
+      }
+      Prepared& prepared = *found->second;
+      prepared.exchange->begin(run.inference);
+      InTurns exchange(*prepared.exchange, inbox_, sender_);
+      Inference inference(*loaded_, prepared.operators);
+      inference.run(prepared.program, exchange, [&] { return !inbox_.is_cancelled(run.inference); });
+      exchange.over();
+      const auto whole = Clock::now() - begun;
+      wire::Done done;
+      done.inference = run.inference;
+      done.waited_us = microseconds(exchange.waited());
+      done.received_us = microseconds(exchange.receiving());
+      done.compute_us = microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
+      sender_.send(done);
+    } catch (const Error& error) {
+      sender_.send(failed(model_, run.inference, error));
+    }
+    return true;
+  }
+
+  bool take(const wire::Bye&) { return false; }
+
+  template <typename Other>
+  bool take(const Other&) {
+    throw Error(ErrorKind::kProtocol, "a worker is sent no such message");
+  }
+
+  const Operators& operators_for(int input_tensor, int dim) {
+    const auto key = std::pair(input_tensor, dim);
+    const auto found = operators_.find(key);
+    if (found != operators_.end()) return found->second;
+    if (operators_.size() >= kMostDivisions) throw Error(ErrorKind::kRefused, "too many dimensions to divide");
+    return operators_.emplace(key, operators_of(loaded_->graph(), input_tensor, dim)).first->second;
+  }
+
+  // What the operators are called with when only some rows are computed has to be as harmless as the whole.
+  void admit_calls(const Program& program, const Operators& operators) const {
+    const Graph& graph = loaded_->graph();
+    for (const Step& step : program.steps) {
+      if (step.kind == Step::Kind::kCompute) admit_step(graph, operators, step);
+    }
+  }
+
+  void admit_step(const Graph& graph, const Operators& operators, const Step& step) const {
+    const Node& node = graph.nodes.at(static_cast<std::size_t>(step.index));
+    const int dim = operators.dims.at(static_cast<std::size_t>(node.outputs.front()));
+    if (dim < 0) return;  // whole, as admitted
+    const SlicedCall call = slice(graph, node, dim, step.rows);
+    std::vector<Tensor> operands;
+    for (const OperandSlice& operand : call.operands) {
+      operands.push_back(
+          type_of_rows(graph.tensors.at(static_cast<std::size_t>(operand.tensor)), operand.dim, operand.rows));
+    }
+    for (const Pad& pad : call.pads) {
+      operands.at(pad.operand).shape.at(static_cast<std::size_t>(pad.dim)) += pad.low + pad.high;
+    }
+    safety::admit_call(graph, node, operands, call.changes, limits_);
+  }
+
+  Fd socket_;
+  Fd weights_;
+  std::shared_ptr<OperatorRunner> runner_;
+  const WorkerOptions& options_;
+  SocketSender sender_;
+  Inbox inbox_;
+  std::uint64_t model_ = 0;
+  safety::Limits limits_;
+  std::optional<LoadedModel> loaded_;
+  std::map<std::pair<int, int>, Operators> operators_;
+  std::map<std::uint32_t, std::unique_ptr<Prepared>> prepared_;
+};
+
+}  // namespace
+
+int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options) {
+  if (options.enter_sandbox) options.enter_sandbox();
+  Worker worker(std::move(socket), std::move(weights), std::move(runner), options);
+  worker.serve();
+  return 0;
+}
+
+}  // namespace atl::infer

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "atoll/core/fd.h"
+#include "atoll/infer/run/runner.h"
+
+namespace atl::infer {
+
+/// What a worker process is told by the server that started it.
+struct WorkerOptions {
+  double profile_seconds = 1.0;              ///< for timing the operators; 0: the server knows their times
+  std::int64_t most_activation_bytes = 0;    ///< of one operator's outputs and workspace; 0: no limit
+  std::function<void()> enter_sandbox = {};  ///< called before the first byte from a client is read
+  std::function<void()> on_ready = {};       ///< called when the model is ready to be run
+  bool admits_everything = false;            ///< for tests whose operators are not PyTorch's
+};
+
+/// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed. `weights` is
+/// the model's file of weights, readable. The graph is admitted (safety/admit.h) before anything of it runs, and so is each
+/// operator's call as a division changes it. Answers errors of the client with wire::Failed; returns the exit status of
+/// the process.
+int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options);
+
+}  // namespace atl::infer

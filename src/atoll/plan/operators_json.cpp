@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/operators_json.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "atoll/plan/text.h"
+
+namespace atl::plan {
+namespace {
+
+using NeededRows = std::function<Region(Region)>;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 40;
+constexpr std::int64_t kMostFactor = std::int64_t{1} << 20;
+
+std::int64_t factor(Fields& fields, const std::string& key, std::int64_t least, std::int64_t fallback,
+                    const std::string& name) {
+  const std::int64_t value = fields.integer(key, fallback);
+  if (value >= least && value <= kMostFactor) return value;
+  refuse(name + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) + " to " +
+         std::to_string(kMostFactor));
+}
+
+NeededRows window(Fields& fields, const std::string& name) {
+  const std::int64_t kernel = factor(fields, "kernel", 1, 1, name);
+  const std::int64_t stride = factor(fields, "stride", 1, 1, name);
+  const std::int64_t padding = factor(fields, "padding", -kMostFactor, 0, name);
+  const std::int64_t dilation = factor(fields, "dilation", 1, 1, name);
+  return [=](Region rows) -> Region {
+    if (rows.is_empty()) return {};
+    return {std::max<std::int64_t>(0, rows.begin * stride - padding),
+            (rows.end - 1) * stride - padding + dilation * (kernel - 1) + 1};
+  };
+}
+
+NeededRows scale(Fields& fields, const std::string& name) {
+  const std::int64_t times = factor(fields, "times", 1, 1, name);
+  const std::int64_t over = factor(fields, "over", 1, 1, name);
+  return [=](Region rows) -> Region {
+    if (rows.is_empty()) return {};
+    return {rows.begin * times / over, (rows.end * times + over - 1) / over};
+  };
+}
+
+NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
+  const std::vector<std::int64_t> begins = fields.integers("begin");
+  const std::vector<std::int64_t> ends = fields.integers("end");
+  const auto table = std::make_shared<std::vector<Region>>();
+  if (begins.size() != ends.size() || static_cast<std::int64_t>(begins.size()) != rows) {
+    refuse(name + " has " + std::to_string(begins.size()) + " rows of \"begin\" and " + std::to_string(ends.size()) +
+           " of \"end\": give one for each of the " + counted(rows, "row") + " of the output");
+  }
+  for (std::size_t i = 0; i < begins.size(); ++i) table->push_back({std::max<std::int64_t>(0, begins[i]), ends[i]});
+  return [table](Region region) -> Region {
+    Region result;
+    for (std::int64_t row = region.begin; row < region.end; ++row) {
+      result = hull(result, (*table)[static_cast<std::size_t>(row)]);
+    }
+    return result;
+  };
+}
+
+NeededRows read_map(const Json& value, const std::string& name, std::int64_t rows) {
+  Fields fields(value, name);
+  NeededRows result = fields.has("begin") || fields.has("end")    ? by_row(fields, name, rows)
+                      : fields.has("times") || fields.has("over") ? scale(fields, name)
+                                                                  : window(fields, name);
+  fields.done();
+  return result;
+}
+
+RowCost read_cost(Fields& parent, const std::string& key, const std::string& name) {
+  if (!parent.has(key)) return {};
+  Fields fields(parent.at(key), name + "'s " + key);
+  RowCost cost{fields.number("fixed", 0), fields.number("per_row", 0)};
+  fields.done();
+  return cost;
+}
+
+Operator read_operator(const Json& value, std::size_t place) {
+  Fields fields(value, "operator " + std::to_string(place));
+  Operator result;
+  result.name = fields.text("name", "");
+  const std::string name = "operator " + std::to_string(place) + " (" + result.name + ")";
+  result.rows = fields.integer("rows", 1);
+  if (result.rows > kMostRows) refuse(name + " has " + counted(result.rows, "row") + ": give fewer than 2^40");
+  result.bytes = fields.integer("bytes");
+  result.robot = read_cost(fields, "robot", name);
+  result.server = read_cost(fields, "server", name);
+  if (fields.has("operands")) {
+    for (const Json& each : fields.list("operands")) {
+      Fields of(each, "an operand of " + name);
+      const std::int64_t producer = of.integer("producer");
+      if (producer < 0 || producer >= static_cast<std::int64_t>(place)) {
+        refuse(name + " takes operand " + std::to_string(producer) + ": name an operator before it");
+      }
+      Operand operand{static_cast<int>(producer), {}};
+      if (of.has("map")) operand.needed = read_map(of.at("map"), "the map of an operand of " + name, result.rows);
+      of.done();
+      result.operands.push_back(std::move(operand));
+    }
+  }
+  fields.done();
+  return result;
+}
+
+const char* name_of(Lane lane) {
+  switch (lane) {
+    case Lane::kRobot: return "robot";
+    case Lane::kUp: return "up";
+    case Lane::kDown: return "down";
+    case Lane::kServer: break;
+  }
+  return "server";
+}
+
+}  // namespace
+
+OperatorGraph read_operators(Fields& fields) {
+  OperatorGraph graph;
+  for (const Json& each : fields.list("operators")) {
+    graph.operators.push_back(read_operator(each, graph.operators.size()));
+  }
+  for (const std::int64_t output : fields.integers("outputs")) {
+    if (output < 0 || output >= static_cast<std::int64_t>(graph.operators.size())) {
+      refuse("output " + std::to_string(output) + " is none of the " +
+             counted(static_cast<std::int64_t>(graph.operators.size()), "operator"));
+    }
+    graph.outputs.push_back(static_cast<int>(output));
+  }
+  check(graph);
+  return graph;
+}
+
+Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole) {
+  Json value{{"policy", plan.policy},
+             {"seconds", timeline.seconds},
+             {"robot_busy", timeline.robot_busy},
+             {"server_busy", timeline.server_busy},
+             {"link_busy", timeline.link_busy},
+             {"up_bytes", timeline.up_bytes},
+             {"down_bytes", timeline.down_bytes},
+             {"joules", timeline.joules},
+             {"chunks", plan.chunks},
+             {"rows_twice", timeline.rows_twice}};
+  if (!is_whole) return value;
+  value["shares"] = Json::array();
+  for (const Share& share : plan.shares) {
+    value["shares"].push_back({{share.robot.begin, share.robot.end}, {share.server.begin, share.server.end}});
+  }
+  value["events"] = Json::array();
+  for (const Event& event : timeline.events) {
+    value["events"].push_back({name_of(event.lane), event.operator_index, event.begin, event.end});
+  }
+  return value;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/session_module.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "atoll/infer/session/session.h"
+#include "atoll/infer/wire/codecs.h"
+#include "atoll/pytorch/aten/ivalues.h"
+#include "atoll/pytorch/aten/operator_runner.h"
+#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
+#include "atoll/transport/credentials.h"
+
+namespace atl::pytorch {
+namespace {
+
+namespace wire = infer::wire;
+using Seconds = std::chrono::duration<double>;
+
+infer::HostBytes bytes_of(const at::Tensor& tensor) {
+  const auto host = std::make_shared<const at::Tensor>(tensor.to(at::kCPU).contiguous());
+  return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
+}
+
+wire::Codec codec_of(const std::string& name) {
+  for (const wire::Codec codec : {wire::Codec::kHalf, wire::Codec::kInt8}) {
+    if (name == wire::to_string(codec)) return codec;
+  }
+  throw Error(ErrorKind::kInvalidArgument, "lossy \"" + name + "\" is not known: give half or int8, or leave it out");
+}
+
+// Takes the options of the class in Python one by one.
+class Options {
+ public:
+  explicit Options(const py::dict& given) : given_(given) {}
+
+  infer::SessionOptions taken() const {
+    infer::SessionOptions made;
+    made.policy = get<std::string>("policy", made.policy);
+    made.seed = get<std::uint64_t>("seed", made.seed);
+    made.chunks = get<int>("chunks", made.chunks);
+    made.hedge = infer::hedge_of(get<std::string>("hedge", "deadline"));
+    if (has("deadline")) made.deadline = Seconds(get<double>("deadline", 0));
+    made.patience = Seconds(get<double>("patience", made.patience.count()));
+    made.profile_time = Seconds(get<double>("profile_seconds", made.profile_time.count()));
+    if (has("lossy")) made.lossy = codec_of(get<std::string>("lossy", ""));
+    made.power.compute_watts = get<double>("compute_watts", made.power.compute_watts);
+    made.power.idle_watts = get<double>("idle_watts", made.power.idle_watts);
+    made.power.radio_watts = get<double>("radio_watts", made.power.radio_watts);
+    if (has("server")) made.server = client();
+    return made;
+  }
+
+ private:
+  bool has(const char* name) const { return given_.contains(name) && !given_[name].is_none(); }
+  template <typename Value>
+  Value get(const char* name, Value fallback) const {
+    return has(name) ? given_[name].cast<Value>() : fallback;
+  }
+
+  infer::ClientOptions client() const {
+    infer::ClientOptions made;
+    made.server = get<std::string>("server", "");
+    made.name = get<std::string>("name", "");
+    made.credentials = transport::Credentials::of_key_file(get<std::string>("key_file", ""));
+    made.silence = milliseconds(get<double>("silence", 2));
+    made.probe_bytes = get<std::size_t>("probe_bytes", made.probe_bytes);
+    return made;
+  }
+
+  const py::dict& given_;
+};
+
+class InferSession {
+ public:
+  InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
+               const std::map<std::string, at::Tensor>& weights, const std::string& device) {
+    for (const auto& [name, tensor] : weights) bundle.weights[name] = bytes_of(tensor);
+    session_.emplace(options, std::move(bundle), make_operator_runner(device));
+  }
+  ~InferSession() {
+    const ReleaseGil released;
+    session_.reset();
+  }
+  InferSession(const InferSession&) = delete;
+  InferSession& operator=(const InferSession&) = delete;
+
+  struct Result {
+    infer::Outcome outcome;
+    std::vector<at::Tensor> outputs;
+  };
+
+  Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
+    infer::Session& session = open();
+    std::vector<infer::HostBytes> bytes;
+    for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
+    Result result;
+    result.outcome = session.run(bytes, deadline ? std::optional(Seconds(*deadline)) : std::nullopt);
+    std::size_t next = 0;
+    for (const infer::Argument& output : session.graph().outputs) {
+      const auto* tensor = std::get_if<infer::TensorId>(&output);
+      if (tensor == nullptr) continue;
+      const infer::Tensor& type = session.graph().tensors[static_cast<std::size_t>(tensor->id)];
+      // Outputs may share memory with inputs, weights and one another; the caller may change what it gets.
+      at::Tensor made = at::empty(type.shape, at::dtype(scalar_type_of(type.dtype)));
+      const auto& from = result.outcome.outputs.at(next++).bytes;
+      if (!from.empty()) std::memcpy(made.mutable_data_ptr(), from.data(), from.size());
+      result.outputs.push_back(std::move(made));
+    }
+    result.outcome.values.clear();
+    result.outcome.outputs.clear();
+    return result;
+  }
+
+  infer::Session& open() {
+    if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
+    return *session_;
+  }
+  void close() { session_.reset(); }
+
+ private:
+  std::optional<infer::Session> session_;
+};
+
+py::dict dict_of(const infer::Outcome& outcome) {
+  py::dict made;
+  made["origin"] = infer::to_string(outcome.origin);
+  made["plan"] = outcome.plan;
+  made["seconds"] = outcome.seconds;
+  made["predicted"] = outcome.predicted;
+  made["bound"] = outcome.bound;
+  made["up_bytes"] = outcome.up_bytes;
+  made["down_bytes"] = outcome.down_bytes;
+  made["joules"] = outcome.joules;
+  made["guard_used"] = outcome.guard_used;
+  made["missed"] = outcome.missed;
+  return made;
+}
+
+std::unique_ptr<InferSession> make_session(const py::dict& given, const std::string& folder,
+                                           const std::map<std::string, at::Tensor>& weights,
+                                           const std::string& device) {
+  return translated([&] {
+    const infer::SessionOptions options = Options(given).taken();
+    const py::gil_scoped_release released;
+    return std::make_unique<InferSession>(options, infer::load_bundle(folder), weights, device);
+  });
+}
+
+}  // namespace
+
+void bind_session(py::module_& module) {
+  using Released = py::call_guard<py::gil_scoped_release>;
+  py::class_<InferSession>(module, "InferSession")
+      .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
+           py::arg("device") = "cpu")
+      .def(
+          "run",
+          [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
+            InferSession::Result result;
+            {
+              const py::gil_scoped_release released;
+              result = translated([&] { return session.run(inputs, deadline); });
+            }
+            return std::pair(std::move(result.outputs), dict_of(result.outcome));
+          },
+          py::arg("inputs"), py::arg("deadline") = std::nullopt)
+      .def(
+          "report_json",
+          [](InferSession& session) { return translated([&] { return session.open().report().json(); }); }, Released())
+      .def(
+          "wait_until_ready",
+          [](InferSession& session, double seconds) {
+            return translated([&] {
+              return session.open().wait_until_ready(Deadline::after(
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(std::min(seconds, 1e9)))));
+            });
+          },
+          py::arg("seconds"), Released())
+      .def("close", &InferSession::close, Released());
+}
+
+}  // namespace atl::pytorch

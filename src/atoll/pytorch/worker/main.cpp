@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client over descriptor 3; descriptor 4 is its file of
+// weights. Started by infer/serve.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "atoll/core/fd.h"
+#include "atoll/infer/safety/sandbox.h"
+#include "atoll/infer/worker/worker.h"
+#include "atoll/pytorch/aten/operator_runner.h"
+
+namespace {
+
+constexpr int kSocket = 3;
+constexpr int kWeights = 4;
+
+// Libraries look at the processor when they are first used, which the sandbox would not let them do.
+void warm_up(const std::string& device) {
+  const c10::InferenceMode inference;
+  const at::Tensor image = at::ones({1, 4, 8, 8}, at::TensorOptions().device(c10::Device(device)));
+  const at::Tensor rows = at::conv2d(image, at::ones({4, 4, 3, 3}, image.options())).flatten(1);
+  at::linear(rows, at::ones({2, rows.size(1)}, image.options())).cpu();
+}
+
+int serve(const std::string& device, int threads, std::int64_t memory_bytes, double profile_seconds) {
+  const pid_t server = ::getppid();
+  ::close_range(kWeights + 1, ~0U, 0);
+  at::set_num_threads(threads);
+  at::set_num_interop_threads(1);
+  auto runner = atl::pytorch::make_operator_runner(device);
+  warm_up(device);
+  atl::infer::WorkerOptions options;
+  options.profile_seconds = profile_seconds;
+  options.enter_sandbox = [&] {
+    atl::infer::safety::SandboxOptions sandbox;
+    sandbox.parent = server;
+    sandbox.device = device != "cpu";
+    sandbox.memory_bytes = sandbox.device ? 0 : memory_bytes;
+    atl::infer::safety::enter_sandbox(sandbox);
+  };
+  return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 5) {
+    std::fputs("atoll_infer_worker is started by `atoll serve`, not by hand\n", stderr);
+    return 2;
+  }
+  try {
+    return serve(words[1], std::stoi(words[2]), std::stoll(words[3]), std::stod(words[4]));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace atl::transport {
+
+inline constexpr std::size_t kMinKeyBytes = 16;
+inline constexpr std::size_t kMaxKeyBytes = 4096;
+
+/// The bytes of a key file, without the line's end after them. Error(kUnavailable) where it cannot be read,
+/// kInvalidArgument where others than its owner may read or change it, and where it is shorter than kMinKeyBytes or
+/// longer than kMaxKeyBytes.
+std::vector<std::byte> read_key_file(const std::string& path);
+
+/// Makes a file that only its owner may read, with 32 random bytes as 64 hexadecimal digits and a line's end. Returns
+/// the key as read_key_file does. Error(kInvalidArgument) where there is something already, which stays as it is;
+/// kUnavailable where it cannot be written.
+std::vector<std::byte> make_key_file(const std::string& path);
+
+}  // namespace atl::transport

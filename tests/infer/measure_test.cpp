@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/measure.h"
+
+#include <gtest/gtest.h>
+
+#include "infer_cases.h"
+#include "tests/support/modelled_runner.h"
+
+namespace atl::infer {
+namespace {
+
+using test::Builder;
+using test::failure;
+using test::Machine;
+using test::ModelledRunner;
+
+plan::OperatorGraph layers() {
+  plan::OperatorGraph graph;
+  const auto by_rows = [](Region region) { return region; };
+  graph.operators.push_back({"input", 10, 640, {}, {}, {}});
+  graph.operators.push_back({"fixed", 10, 640, {4e-3, 0}, {}, {{0, by_rows}}});
+  graph.operators.push_back({"rows", 10, 640, {0, 4e-4}, {}, {{1, by_rows}}});
+  graph.operators.push_back({"both", 10, 640, {2e-3, 2e-4}, {}, {{2, by_rows}, {1, by_rows}}});
+  graph.operators.push_back({"all", 1, 64, {3e-3, 0}, {}, {{3, {}}}});
+  graph.outputs = {4};
+  return graph;
+}
+
+TEST(Measure, FindsWhatNodesTake) {
+  const auto runner = std::make_shared<ModelledRunner>(Machine::kRobot);
+  const Graph graph = test::modelled_graph(layers());
+  const LoadedModel model(graph, {}, runner);
+  const Operators operators = operators_of(graph, graph.inputs.front(), 0);
+  const Profile profile = measure_profile(model, operators, 0.2);
+  EXPECT_EQ(profile.device, runner->device());
+  EXPECT_EQ(profile.input_tensor, graph.inputs.front());
+  EXPECT_EQ(profile.dim, 0);
+  ASSERT_EQ(profile.whole.size(), 4U);
+  // The modelled device never takes less; a machine that does other things may take longer.
+  const std::vector<double> whole = {4e-3, 4e-3, 4e-3, 3e-3};
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_GT(profile.whole[i], 0.9 * whole[i]);
+    EXPECT_NEAR(profile.fixed[i] + profile.per_row[i] * (i < 3 ? 10 : 1), profile.whole[i], 1e-9);
+  }
+  EXPECT_LT(profile.per_row[0], profile.per_row[1]);
+  EXPECT_LT(profile.fixed[1], profile.fixed[0]);
+  EXPECT_EQ(profile.per_row[3], 0);
+  EXPECT_GE(profile.seconds(), 0.015);
+  double sum = 0;
+  for (const double each : profile.whole) sum += each;
+  EXPECT_LE(sum, profile.seconds() * 1.001);
+}
+
+TEST(Measure, StopsWhenAsked) {
+  const auto runner = std::make_shared<ModelledRunner>(Machine::kRobot, 0);
+  const Graph graph = test::modelled_graph(layers());
+  const LoadedModel model(graph, {}, runner);
+  const Operators operators = operators_of(graph, graph.inputs.front(), 0);
+  EXPECT_NE(failure(ErrorKind::kAborted, [&] { measure_profile(model, operators, 1000, [] { return true; }); }), "");
+  const Profile undivided = measure_profile(model, operators_of(graph, -1, -1), 0);
+  EXPECT_EQ(undivided.input_tensor, -1);
+  for (const double each : undivided.per_row) EXPECT_EQ(each, 0);
+}
+
+TEST(Measure, TheUsualSplitIsTheMostLocalOne) {
+  Builder builder;
+  const int image = builder.input({1, 3, 20, 30}, Dtype::kFloat32);
+  const int weight = builder.weight({4, 3, 3, 3}, Dtype::kFloat32);
+  const int hidden = builder.call(
+      "aten::conv2d",
+      {TensorId{image}, TensorId{weight}, std::monostate{}, Ints{1, 1}, Ints{1, 1}, Ints{1, 1}, std::int64_t{1}},
+      {1, 4, 20, 30}, Dtype::kFloat32);
+  const int relu = builder.call("aten::relu", {TensorId{hidden}}, {1, 4, 20, 30}, Dtype::kFloat32);
+  builder.output(relu);
+  EXPECT_EQ(usual_split(builder.graph()), (SplitDim{image, 2})) << "rows and columns are alike, channels are not local";
+  Builder scalar;
+  const int single = scalar.input({1}, Dtype::kFloat32);
+  scalar.output(scalar.call("aten::relu", {TensorId{single}}, {1}, Dtype::kFloat32));
+  EXPECT_EQ(usual_split(scalar.graph()), SplitDim{});
+}
+
+}  // namespace
+}  // namespace atl::infer

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/run/program.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "atoll/plan/exchange.h"
+#include "atoll/plan/timeline.h"
+#include "tests/infer/run_cases.h"
+
+namespace atl::infer {
+namespace {
+
+using plan::Side;
+using test::Builder;
+using test::Case;
+using test::Dice;
+using test::Divided;
+using test::failure;
+using Kind = Step::Kind;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// A convolution over three rows of ten, and the mean of all.
+struct Small {
+  Graph graph;
+  int image, conv, mean;
+  Small() {
+    Builder builder;
+    image = builder.input({1, 2, 10});
+    const int weight = builder.weight({3, 2, 3});
+    conv =
+        builder.call("aten::conv1d", {TensorId{image}, TensorId{weight}, {}, Ints{1}, Ints{1}, Ints{1}, 1}, {1, 3, 10});
+    mean = builder.call("aten::mean.dim", {TensorId{conv}, Ints{2}, true, {}}, {1, 3, 1});
+    builder.output(mean);
+    graph = builder.graph();
+  }
+  Program program(const std::vector<plan::Share>& shares, int chunks, Side side) const {
+    const Division division{image, 2, shares, chunks};
+    return program_of(graph, operators_of(graph, image, 2), division, side);
+  }
+};
+
+constexpr Region kNone{};
+const plan::Share kInput{{0, 10}, kNone};
+
+TEST(Program, OfOneSide) {
+  const Small small;
+  const std::vector<plan::Share> local{kInput, {{0, 10}, kNone}, {{0, 1}, kNone}};
+  EXPECT_EQ(
+      small.program(local, 3, Side::kRobot).steps,
+      (std::vector<Step>{{Kind::kCompute, 0, {0, 10}}, {Kind::kCompute, 1, {0, 1}}, {Kind::kFree, small.conv, {}}}));
+  EXPECT_TRUE(small.program(local, 3, Side::kServer).steps.empty());
+
+  const std::vector<plan::Share> offload{kInput, {kNone, {0, 10}}, {kNone, {0, 1}}};
+  EXPECT_EQ(small.program(offload, 1, Side::kRobot).steps,
+            (std::vector<Step>{{Kind::kSend, small.image, {0, 10}}, {Kind::kReceive, small.mean, {0, 1}}}));
+  EXPECT_EQ(small.program(offload, 1, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 10}},
+                                                                               {Kind::kCompute, 0, {0, 10}},
+                                                                               {Kind::kFree, small.image, {}},
+                                                                               {Kind::kCompute, 1, {0, 1}},
+                                                                               {Kind::kFree, small.conv, {}},
+                                                                               {Kind::kSend, small.mean, {0, 1}},
+                                                                               {Kind::kFree, small.mean, {}}}));
+}
+
+// The server makes rows [0, 4) of the convolution from rows [0, 5) of the image; both halves of these come apart.
+TEST(Program, OfTwoSidesInChunks) {
+  const Small small;
+  const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{0, 1}, kNone}};
+  EXPECT_EQ(small.program(shares, 2, Side::kRobot).steps, (std::vector<Step>{{Kind::kSend, small.image, {0, 2}},
+                                                                             {Kind::kSend, small.image, {2, 5}},
+                                                                             {Kind::kCompute, 0, {4, 10}},
+                                                                             {Kind::kReceive, small.conv, {0, 4}},
+                                                                             {Kind::kCompute, 1, {0, 1}},
+                                                                             {Kind::kFree, small.conv, {}}}));
+  EXPECT_EQ(small.program(shares, 2, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 2}},
+                                                                              {Kind::kCompute, 0, {0, 1}},
+                                                                              {Kind::kReceive, small.image, {2, 5}},
+                                                                              {Kind::kCompute, 0, {1, 4}},
+                                                                              {Kind::kFree, small.image, {}},
+                                                                              {Kind::kSend, small.conv, {0, 4}},
+                                                                              {Kind::kFree, small.conv, {}}}));
+}
+
+TEST(Program, OfTheRest) {
+  const Small small;
+  const Operators operators = operators_of(small.graph, small.image, 2);
+  std::vector<std::vector<Region>> held(small.graph.tensors.size());
+  held[at(small.image)] = {{0, 10}};
+  held[at(small.conv)] = {{0, 3}, {7, 8}};
+  EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kCompute, 0, {3, 7}},
+                                                                            {Kind::kCompute, 0, {8, 10}},
+                                                                            {Kind::kCompute, 1, {0, 1}},
+                                                                            {Kind::kFree, small.conv, {}}}));
+  held[at(small.mean)] = {{0, 1}};
+  EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kFree, small.conv, {}}}));
+  held[at(small.mean)].clear();
+  held[at(small.image)] = {{0, 3}};
+  EXPECT_NE(
+      failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }).find("not wholly held"),
+      std::string::npos);
+  held.pop_back();
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }), "");
+}
+
+TEST(Program, RefusesWhatIsNoPlan) {
+  const Small small;
+  const std::vector<plan::Share> shares{kInput, {{5, 10}, {0, 4}}, {{0, 1}, kNone}};
+  const auto refusal = [&](const std::vector<plan::Share>& each, int chunks) {
+    return failure(ErrorKind::kInvalidArgument, [&] { small.program(each, chunks, Side::kServer); });
+  };
+  EXPECT_NE(refusal(shares, 1).find("the robot needs rows [0, 5) of operator 1 (aten::conv1d)"), std::string::npos);
+  EXPECT_NE(refusal({kInput}, 1).find("1 share for 3 operators"), std::string::npos);
+  EXPECT_NE(refusal({kInput, {{0, 10}, kNone}, {{0, 1}, kNone}}, 0).find("0 chunks"), std::string::npos);
+  EXPECT_NE(refusal({{kNone, {0, 10}}, {{0, 10}, kNone}, {{0, 1}, kNone}}, 1).find("is an input"), std::string::npos);
+  EXPECT_NE(refusal({kInput, {{0, 11}, kNone}, {{0, 1}, kNone}}, 1).find("has 10 rows"), std::string::npos);
+}
+
+// What one side holds, row by row, as its steps are taken.
+class Holding {
+ public:
+  Holding(const Case& all, const Divided& divided, Side side)
+      : all_(all),
+        divided_(divided),
+        side_(side),
+        steps_(program_of(all.graph, divided.operators, divided.division, side).steps),
+        held_(all.graph.tensors.size()) {
+    if (side == Side::kRobot) {
+      for (const int input : all.graph.inputs) hold(input, rows_of(all.graph, divided.operators, input));
+    }
+  }
+
+  using Messages = std::set<std::tuple<int, std::int64_t, std::int64_t>>;
+  bool is_over() const { return next_ == steps_.size(); }
+  // Takes steps until one waits; returns whether there were any.
+  bool advance(Messages& incoming, Messages& outgoing) {
+    const std::size_t first = next_;
+    for (; !is_over(); ++next_) {
+      const Step& step = steps_[next_];
+      const std::tuple message{step.index, step.rows.begin, step.rows.end};
+      if (step.kind == Kind::kReceive) {
+        if (incoming.erase(message) == 0) break;
+        hold(step.index, step.rows);
+      } else if (step.kind == Kind::kSend) {
+        EXPECT_TRUE(holds(step.index, step.rows));
+        EXPECT_TRUE(outgoing.insert(message).second);
+      } else if (step.kind == Kind::kFree) {
+        EXPECT_FALSE(held_[at(step.index)].empty());
+        held_[at(step.index)].clear();
+      } else {
+        compute(step);
+      }
+    }
+    return next_ > first;
+  }
+  bool holds(int tensor, Region rows) const {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      if (!held_[at(tensor)].contains(row)) return false;
+    }
+    return true;
+  }
+  std::vector<int> tensors() const {
+    std::vector<int> held;
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      if (!held_[i].empty()) held.push_back(static_cast<int>(i));
+    }
+    return held;
+  }
+  const std::vector<Step>& steps() const { return steps_; }
+
+ private:
+  void hold(int tensor, Region rows) {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) EXPECT_TRUE(held_[at(tensor)].insert(row).second);
+  }
+  void compute(const Step& step) {
+    const int index = divided_.operators.operator_of[at(all_.graph.nodes[at(step.index)].outputs.front())];
+    EXPECT_TRUE(plan::made_by(divided_.division.shares[at(index)], side_).holds(step.rows));
+    const std::vector<int> taken = taken_by(all_.graph, divided_.operators, index);
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      const plan::Operand& operand = divided_.lowered.operators[at(index)].operands[i];
+      const Region whole = rows_of(all_.graph, divided_.operators, taken[i]);
+      EXPECT_TRUE(holds(taken[i], operand.needed ? operand.needed(step.rows) : whole));
+    }
+    for (const int tensor : divided_.operators.operators[at(index)].makes) hold(tensor, step.rows);
+  }
+
+  const Case& all_;
+  const Divided& divided_;
+  Side side_;
+  std::vector<Step> steps_;
+  std::size_t next_ = 0;
+  std::vector<std::set<std::int64_t>> held_;
+};
+
+// Both sides come to their ends, each message is sent once and received once, every step has what it needs, and nothing
+// stays that is not wanted.
+TEST(Program, BothSidesFitTogether) {
+  Dice dice(201);
+  int messages = 0;
+  for (int i = 0; i < 1500; ++i) {
+    const Case all(dice, 12);
+    const Divided divided(dice, all);
+    Holding robot(all, divided, Side::kRobot);
+    Holding server(all, divided, Side::kServer);
+    Holding::Messages up;
+    Holding::Messages down;
+    bool has_moved = true;
+    while (has_moved) {
+      has_moved = dice.chance(0.5) ? robot.advance(down, up) : server.advance(up, down);
+      has_moved = robot.advance(down, up) || has_moved;
+      has_moved = server.advance(up, down) || has_moved;
+    }
+    ASSERT_TRUE(robot.is_over() && server.is_over()) << i;
+    ASSERT_TRUE(up.empty() && down.empty()) << i;
+    for (const int tensor : outputs_of(all.graph)) {
+      if (divided.operators.operator_of[at(tensor)] < 0) continue;
+      ASSERT_TRUE(robot.holds(tensor, rows_of(all.graph, divided.operators, tensor))) << i;
+    }
+    ASSERT_TRUE(server.tensors().empty()) << i;
+    const std::vector<int> outputs = outputs_of(all.graph);
+    for (const int tensor : robot.tensors()) {
+      ASSERT_TRUE(all.inputs.contains(tensor) || std::count(outputs.begin(), outputs.end(), tensor) == 1) << i;
+    }
+    for (const Step& step : robot.steps()) messages += step.kind == Kind::kReceive || step.kind == Kind::kSend;
+  }
+  EXPECT_GT(messages, 3000);
+}
+
+// The same operators in the same order on each side, and as many bytes, as plan::simulate says.
+TEST(Program, IsWhatTheTimelinePredicts) {
+  Dice dice(202);
+  for (int i = 0; i < 600; ++i) {
+    const Case all(dice, 12);
+    const Divided divided(dice, all);
+    const plan::Timeline timeline =
+        plan::simulate(divided.lowered, {1, 1, 0, false}, {}, divided.division.shares, divided.division.chunks);
+    const bool is_exact = std::all_of(all.graph.nodes.begin(), all.graph.nodes.end(),
+                                      [](const Node& node) { return node.outputs.size() == 1; });
+    for (const Side side : {Side::kRobot, Side::kServer}) {
+      std::vector<int> predicted;
+      for (const plan::Event& event : timeline.events) {
+        if (event.lane == (side == Side::kRobot ? plan::Lane::kRobot : plan::Lane::kServer)) {
+          predicted.push_back(event.operator_index);
+        }
+      }
+      std::vector<int> computed;
+      double bytes = 0;
+      for (const Step& step : program_of(all.graph, divided.operators, divided.division, side).steps) {
+        if (step.kind == Kind::kCompute) {
+          computed.push_back(divided.operators.operator_of[at(all.graph.nodes[at(step.index)].outputs.front())]);
+        } else if (step.kind == Kind::kSend) {
+          const auto rows = static_cast<double>(rows_of(all.graph, divided.operators, step.index).size());
+          const auto whole = static_cast<double>(all.graph.tensors[at(step.index)].bytes());
+          bytes += whole / rows * static_cast<double>(step.rows.size());
+        }
+      }
+      ASSERT_EQ(computed, predicted) << i;
+      const double promised = side == Side::kRobot ? timeline.up_bytes : timeline.down_bytes;
+      ASSERT_LE(bytes, promised * (1 + 1e-9)) << i;
+      if (is_exact) {
+        ASSERT_NEAR(bytes, promised, 1e-9 * promised) << i;
+      }
+    }
+  }
+}
+
+TEST(Operators, AreInputsAndWhatDependsOnThem) {
+  Builder builder;
+  const int image = builder.input({1, 4, 6}, Dtype::kUint8);
+  const int weight = builder.weight({1, 4, 6});
+  const int constant = builder.call("aten::relu", {TensorId{weight}}, {1, 4, 6});
+  builder.call("aten::relu", {TensorId{constant}}, {1, 4, 6});  // nobody wants it
+  const int copy = builder.call("aten::_to_copy", {TensorId{image}, Dtype::kFloat64, {}, {}, {}, false, {}}, {1, 4, 6});
+  const int sum = builder.call("aten::add.Tensor", {TensorId{copy}, TensorId{constant}, 1}, {1, 4, 6});
+  const std::vector<int> halves = builder.calls("aten::split.Tensor", {TensorId{sum}, 2, 1}, {{1, 2, 6}, {1, 2, 6}});
+  builder.output(halves[1]);
+  builder.output(constant);
+  const Operators operators = operators_of(builder.graph(), image, 2);
+  ASSERT_EQ(operators.operators.size(), 4U);
+  EXPECT_EQ(operators.operators[0].node, -1);
+  EXPECT_EQ(operators.operators[3].makes, (std::vector<int>{halves[1]}));
+  for (const auto& each : operators.operators) EXPECT_EQ(each.rows, 6);
+  EXPECT_EQ(operators.constants, (std::vector<int>{0}));
+  EXPECT_EQ(operators.operator_of[at(weight)], -1);
+  EXPECT_EQ(taken_by(builder.graph(), operators, 2), (std::vector<int>{copy}));
+  EXPECT_EQ(outputs_of(builder.graph()), (std::vector<int>{halves[1], constant}));
+
+  const NodeCosts robot(builder.graph().nodes.size(), {0.5, 3});
+  const plan::OperatorGraph lowered = operator_graph(builder.graph(), operators, robot, {});
+  plan::check(lowered);
+  EXPECT_EQ(lowered.operators[0].bytes, 24);
+  EXPECT_EQ(lowered.operators[3].bytes, 2 * 6 * 8);
+  EXPECT_EQ(lowered.operators[1].robot.fixed, 0.5);
+  EXPECT_EQ(lowered.operators[1].robot.per_row, 0.5);
+  EXPECT_EQ(lowered.operators[0].robot.seconds(6), 0);
+  EXPECT_EQ(lowered.outputs, (std::vector<int>{3}));
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { operator_graph(builder.graph(), operators, NodeCosts(2), {}); }),
+            "");
+
+  for (const auto& each : operators_of(builder.graph(), -1, -1).operators) EXPECT_EQ(each.rows, 1);
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { operators_of(builder.graph(), -1, 2); }), "");
+}
+
+}  // namespace
+}  // namespace atl::infer

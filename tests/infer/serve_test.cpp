@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/server.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/infer/serve_cases.h"
+
+namespace atl::infer::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+TEST_F(ServeTest, AnswersAreThoseOfOneMachine) {
+  start();
+  const ServedGraph model(chain_of_layers(20, 5));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 7);
+  for (std::uint64_t inference = 1; inference <= 20; ++inference) {
+    const auto input = model.input(inference);
+    begin(*robot, model, inference, 7, input);
+    ASSERT_EQ(answer(*robot, inference), model.expected(input)) << inference;
+  }
+  const ServerCounts counts = server_->counts();
+  EXPECT_EQ(counts.inferences, 20u);
+  EXPECT_EQ(counts.uploads, 1u);
+  EXPECT_EQ(counts.workers, 1u);
+}
+
+TEST_F(ServeTest, RowsThatOnlyTheServerComputesComeBack) {
+  start();
+  const ServedGraph model(chain_of_layers(20, 3));
+  auto robot = client();
+  upload(*robot, model);
+  robot->send(model.divide(1, 1, 5));
+  robot->expect<wire::Divided>();
+  const auto input = model.input(3);
+  robot->send(wire::Run{1, 1, 1, 0});
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kTensor;
+  header.id = 1;
+  header.rows_end = 5;
+  header.message_bytes = static_cast<std::uint32_t>(input.size() / 4);
+  robot->send(header, {input.begin(), input.begin() + static_cast<std::ptrdiff_t>(input.size() / 4)});
+  auto expected = model.expected(input);
+  expected.resize(expected.size() / 4);
+  EXPECT_EQ(answer(*robot, 1), expected);
+}
+
+TEST_F(ServeTest, ASecondRobotNeedNotSendTheModel) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  upload(*first, model);
+  auto second = client();
+  second->send(model.open(9));
+  const auto ready = second->expect<wire::Ready>();
+  EXPECT_EQ(ready.model, 9u);
+  EXPECT_EQ(ready.whole.size(), model.graph.nodes.size());  // timed once, too
+  EXPECT_EQ(server_->counts().workers, 2u);
+}
+
+TEST_F(ServeTest, RobotsThatSendTheSameModelWaitForEachOther) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  first->send(model.open(1));
+  const auto need = first->expect<wire::Need>();
+  auto second = client();
+  second->send(model.open(1));
+  const auto waiting = second->next();
+  ASSERT_TRUE(waiting);
+  const wire::Message told = wire::decode(waiting->payload);
+  ASSERT_TRUE(std::holds_alternative<wire::Queued>(told));
+  EXPECT_THAT(std::get<wire::Queued>(told).why, HasSubstr("sending"));
+  send_missing(*first, model, 1, need);
+  first->expect<wire::Ready>();
+  second->expect<wire::Ready>();
+}
+
+TEST_F(ServeTest, ARobotThatVanishesAmidItsUploadIsFollowedByTheNext) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  first->send(model.open(1));
+  const auto need = first->expect<wire::Need>();
+  EXPECT_TRUE(need.graph);
+  first->send(wire::GraphText{1, model.text});
+  first->send(wire::Ping{5});
+  first->expect<wire::Pong>();  // so the graph has arrived
+  auto second = client();
+  second->send(model.open(1));
+  first->vanish();
+  const auto rest = second->expect<wire::Need>();
+  EXPECT_FALSE(rest.graph);
+  send_missing(*second, model, 1, rest);
+  second->expect<wire::Ready>();
+}
+
+TEST_F(ServeTest, AModelWithAnotherHashIsRefused) {
+  start();
+  ServedGraph model(chain_of_layers(4, 2));
+  model.hash[0] ^= std::byte{1};
+  auto robot = client();
+  robot->send(model.open(1));
+  send_missing(*robot, model, 1, robot->expect<wire::Need>());
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.kind, ErrorKind::kRefused);
+  EXPECT_EQ(failed.model, 1u);
+  robot->send(wire::Ping{1});  // the connection goes on
+  robot->expect<wire::Pong>();
+}
+
+TEST_F(ServeTest, AGraphThatIsNoneIsRefused) {
+  start();
+  ServedGraph model(chain_of_layers(4, 2));
+  model.text = R"({"atoll_graph": 1, "nonsense": true})";
+  const std::string all = model.text + model.weights;
+  EVP_Digest(all.data(), all.size(), reinterpret_cast<unsigned char*>(model.hash.data()), nullptr, EVP_sha256(),
+             nullptr);
+  auto robot = client();
+  robot->send(model.open(1));
+  send_missing(*robot, model, 1, robot->expect<wire::Need>());
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kProtocol);
+}
+
+TEST_F(ServeTest, AnUnknownDivisionIsAMismatch) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  robot->send(wire::Run{1, 1, 99, 0});
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(failed.inference, 1u);
+  divide(*robot, model, 99);
+  begin(*robot, model, 2, 99, model.input(1));
+  EXPECT_EQ(answer(*robot, 2), model.expected(model.input(1)));
+}
+
+TEST_F(ServeTest, ADivisionThatDoesNotFitIsAnErrorOfTheModelAlone) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  wire::Divide wrong = model.divide(1, 1);
+  wrong.shares.pop_back();
+  robot->send(wrong);
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kInvalidArgument);
+  divide(*robot, model, 2);
+}
+
+TEST_F(ServeTest, ACancelledInferenceEnds) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  robot->send(wire::Run{1, 1, 1, 0});
+  robot->send(wire::Cancel{1});
+  robot->expect<wire::Done>();
+  send_input(*robot, model, 1, model.input(1));  // too late, and dropped
+  begin(*robot, model, 2, 1, model.input(2));
+  EXPECT_EQ(answer(*robot, 2), model.expected(model.input(2)));
+}
+
+TEST_F(ServeTest, AcknowledgementsDuringAnInferenceChangeNothing) {
+  start();
+  const ServedGraph model(chain_of_layers(20, 3));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  for (std::uint64_t inference = 1; inference <= 3; ++inference) {
+    const auto input = model.input(inference);
+    robot->send(wire::Run{1, inference, 1, 0});
+    wire::Ack ack;
+    ack.inference = inference;
+    robot->send(ack);
+    send_input(*robot, model, inference, input);
+    ASSERT_EQ(answer(*robot, inference), model.expected(input)) << inference;
+  }
+}
+
+TEST_F(ServeTest, TurnsAreTakenAndTold) {
+  options_.device = "1";  // layers take their time
+  start();
+  const ServedGraph model(chain_of_layers(4, 2, 0.2));
+  std::vector<std::unique_ptr<RawClient>> robots;
+  for (int i = 0; i < 3; ++i) {
+    robots.push_back(client());
+    upload(*robots.back(), model);
+    divide(*robots.back(), model, 1);
+  }
+  for (const auto& robot : robots) begin(*robot, model, 1, 1, model.input(1));
+  int queued = 0;
+  for (const auto& robot : robots) {
+    while (const auto received = robot->next()) {
+      if (received->header.kind != wire::FrameKind::kControl) continue;
+      const wire::Message message = wire::decode(received->payload);
+      queued += std::holds_alternative<wire::Queued>(message) ? 1 : 0;
+      if (std::holds_alternative<wire::Done>(message)) break;
+    }
+  }
+  EXPECT_GE(queued, 2);
+  EXPECT_GT(server_->counts().waited_seconds, 0.2);
+}
+
+TEST_F(ServeTest, MoreModelsThanAllowedWait) {
+  options_.most_workers = 1;
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  upload(*first, model);
+  auto second = client();
+  second->send(model.open(1));
+  const auto told = second->next();
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(std::holds_alternative<wire::Queued>(wire::decode(told->payload)));
+  EXPECT_EQ(server_->counts().waiting_models, 1u);
+  first->send(wire::Close{1});
+  second->expect<wire::Ready>();
+}
+
+TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
+  options_.device = "crash";
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  auto other = client();
+  upload(*robot, model);
+  upload(*other, model);
+  divide(*robot, model, 1);
+  divide(*other, model, 1);
+  begin(*robot, model, 1, 1, model.input(1));
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.model, 1u);
+  EXPECT_THAT(failed.text, HasSubstr("Aborted"));
+  robot->send(wire::Run{1, 2, 1, 0});
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kUnavailable);
+  divide(*other, model, 2);  // still there
+  robot->send(wire::Close{1});
+  upload(*robot, model, 2);  // and again
+  EXPECT_EQ(server_->counts().workers_lost, 1u);
+}
+
+TEST_F(ServeTest, AWorkerThatBabblesIsEnded) {
+  options_.device = "babble";
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  begin(*robot, model, 1, 1, model.input(1));
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(server_->counts().workers, 0u);
+}
+
+TEST_F(ServeTest, EndlessComputingIsEnded) {
+  options_.device = "spin";
+  options_.compute_limit = 200ms;
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  begin(*robot, model, 1, 1, model.input(1));
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kTimeout);
+}
+
+TEST_F(ServeTest, AModelThatNeverGetsReadyIsEnded) {
+  options_.device = "slow-start";
+  options_.start_limit = 200ms;
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  robot->send(model.open(1));
+  send_missing(*robot, model, 1, robot->expect<wire::Need>());
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kTimeout);
+}
+
+TEST_F(ServeTest, ProbesAreAcknowledged) {
+  start();
+  auto robot = client();
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kProbe;
+  header.id = 17;
+  header.message_bytes = 3000;
+  robot->send(header, std::vector<std::byte>(1000));
+  header.offset = 1000;
+  robot->send(header, std::vector<std::byte>(2000));
+  const auto received = robot->next();
+  ASSERT_TRUE(received);
+  const wire::Message message = wire::decode(received->payload);
+  ASSERT_TRUE(std::holds_alternative<wire::Ack>(message));
+  EXPECT_EQ(std::get<wire::Ack>(message).bytes, 3000u);
+  EXPECT_EQ(std::get<wire::Ack>(message).first_bytes, 1000u);
+}
+
+TEST_F(ServeTest, DrainingFinishesWhatRuns) {
+  options_.device = "1";
+  start();
+  const ServedGraph model(chain_of_layers(4, 2, 0.2));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  begin(*robot, model, 1, 1, model.input(1));
+  robot->send(wire::Ping{1});
+  robot->expect<wire::Pong>();  // so it has begun
+  bool is_drained = false;
+  std::thread drain([&] { is_drained = server_->drain(Deadline::after(30s)); });
+  robot->expect<wire::Draining>();
+  robot->send(wire::Run{1, 2, 1, 0});
+  EXPECT_EQ(robot->expect<wire::Failed>().inference, 2u);
+  robot->expect<wire::Done>();
+  drain.join();
+  EXPECT_TRUE(is_drained);
+}
+
+TEST_F(ServeTest, FiftyRobotsAtOnce) {
+  start();
+  const ServedGraph model(chain_of_layers(8, 3));
+  std::vector<std::unique_ptr<RawClient>> robots;
+  for (int i = 0; i < 50; ++i) {
+    robots.push_back(client());
+    robots.back()->send(model.open(1));
+  }
+  bool is_sent = false;
+  for (const auto& robot : robots) {
+    const auto message = robot->next_message();
+    ASSERT_TRUE(message);
+    if (!std::holds_alternative<wire::Need>(*message)) continue;
+    ASSERT_FALSE(is_sent);
+    is_sent = true;
+    send_missing(*robot, model, 1, std::get<wire::Need>(*message));
+    robot->expect<wire::Ready>();
+  }
+  for (const auto& robot : robots) divide(*robot, model, 1);
+  for (std::uint64_t inference = 1; inference <= 3; ++inference) {
+    for (std::size_t i = 0; i < robots.size(); ++i) begin(*robots[i], model, inference, 1, model.input(i));
+    for (std::size_t i = 0; i < robots.size(); ++i)
+      ASSERT_EQ(answer(*robots[i], inference), model.expected(model.input(i)));
+  }
+  EXPECT_EQ(server_->counts().inferences, 150u);
+}
+
+}  // namespace
+}  // namespace atl::infer::test

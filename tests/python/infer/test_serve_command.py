@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll serve`: what it prints, and what wrong calls are told."""
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from serving import ATOLL, Serve
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_listens_until_a_signal(tmp_path: Path, number: int) -> None:
+    with Serve(tmp_path, "--metrics", "0") as server:
+        assert server.address.startswith("127.0.0.1:")
+        assert stat.S_IMODE(server.key_file.stat().st_mode) == 0o600
+        assert re.search("^made a new key: .*atoll.key", server.output, re.MULTILINE)
+        while not (found := re.search(r"metrics on (\S+)", server.output)):
+            assert server.process.poll() is None
+        page = urllib.request.urlopen(found[1], timeout=30).read().decode()
+        assert "atoll_serve_inferences_total 0.0" in page
+        assert server.stop(number) == 0
+        assert server.lines[-1] == "Atoll: served 0 inferences to 0 clients"
+
+
+def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
+    with Serve(tmp_path) as server:
+        server.stop()
+    key = server.key_file.read_bytes()
+    with Serve(tmp_path) as server:
+        server.stop()
+    assert server.key_file.read_bytes() == key
+    assert "made a new key" not in server.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "4700"], "--listen 4700: give HOST:PORT"),
+        (["--listen", "localhost:99999"], "give HOST:PORT"),
+        (["--listen", "no.such.host.invalid:1"], "no.such.host.invalid"),
+        (["--cache-size", "much"], "'much' is no size"),
+        (["--device", "cuda:7"], "cuda:7"),
+        (["--cache", "/proc/models"], "/proc/models"),
+    ],
+)
+def test_wrong_calls(tmp_path: Path, arguments: list[str], message: str) -> None:
+    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "key"), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command = [*ATOLL, "serve", "--listen", f"127.0.0.1:{port}", "--key-file", str(tmp_path / "key")]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+        )
+    assert done.returncode == 2
+    assert str(port) in done.stderr
+
+
+def test_a_key_that_others_can_read(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef0123456789abcdef")
+    key.chmod(0o644)
+    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(key)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    )
+    assert done.returncode == 2
+    assert "chmod 600" in done.stderr

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions in Python: without a server here; what a server adds is tested with it."""
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import atoll.infer
+from atoll.infer import InputError, Session
+
+FAST = {"profile_seconds": 0.0}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, image: torch.Tensor, scale: float = 2.0) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.norm(self.conv(image)))
+        return {"logits": self.head(hidden.mean((2, 3))) * scale, "hidden": hidden}
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: tuple[torch.Tensor, ...]
+
+
+class Twice(nn.Module):
+    def forward(self, value: torch.Tensor) -> Pair:
+        return Pair(value * 2, (value, value > 0))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(1)
+    return Net().eval()
+
+
+@pytest.fixture
+def image() -> torch.Tensor:
+    return torch.randn(1, 3, 17, 13)
+
+
+@pytest.fixture
+def session(net: Net, image: torch.Tensor) -> Iterator[Session]:
+    with Session(net, (image,), **FAST) as made:
+        yield made
+
+
+def test_gives_what_the_model_gives(session: Session, net: Net) -> None:
+    other = torch.randn(1, 3, 17, 13)
+    with torch.no_grad():
+        wanted = net(other)
+    got = session(other)
+    assert list(got) == list(wanted)
+    for name, tensor in wanted.items():
+        assert got[name].dtype == tensor.dtype
+        torch.testing.assert_close(got[name], tensor)
+    assert session.last is not None
+    assert session.last.origin == "local"
+    assert not session.last.missed
+
+
+def test_structures_and_dtypes_come_back() -> None:
+    value = torch.randn(3, 4, dtype=torch.float64)
+    with Session(Twice().eval(), value, **FAST) as session:
+        got = session(value)
+    assert isinstance(got, Pair)
+    assert got.second[1].dtype == torch.bool
+    assert torch.equal(got.first, value * 2)
+    assert torch.equal(got.second[0], value)
+
+
+def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -> None:
+    first = session(image)["logits"]
+    kept = first.clone()
+    first.zero_()
+    assert torch.equal(session(image)["logits"], kept)
+
+
+def test_other_inputs_are_refused(session: Session) -> None:
+    with pytest.raises(InputError, match="shape"):
+        session(torch.randn(1, 3, 16, 13))
+    with pytest.raises(InputError, match="float64"):
+        session(torch.randn(1, 3, 17, 13, dtype=torch.float64))
+
+
+def test_a_bundle_will_do(net: Net, image: torch.Tensor, tmp_path: Path) -> None:
+    folder = atoll.infer.capture(net, (image,)).save(tmp_path)
+    with Session(folder, **FAST) as session, torch.no_grad():
+        torch.testing.assert_close(session(image)["logits"], net(image)["logits"])
+
+
+def test_submitted_inferences_run_in_order(session: Session, net: Net) -> None:
+    images = [torch.randn(1, 3, 17, 13) for _ in range(5)]
+    futures = [session.submit(each) for each in images]
+    for each, future in zip(images, futures, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(future.result(60)["logits"], net(each)["logits"])
+    assert session.report()["inferences"] == 5
+
+
+def test_reports(session: Session, image: torch.Tensor) -> None:
+    for _ in range(3):
+        session.run((image,), deadline=1e-9)
+    report = session.report()
+    assert report["inferences"] == 3
+    assert report["missed"] == 3
+    assert report["origins"] == {"local": 3, "mixed": 0, "server": 0}
+    assert "3 inferences (3 local)" in str(report)
+    assert "no server" in str(report)
+
+
+def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:
+    session = Session(net, (image,), **FAST)
+    session.close()
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session(image)
+
+
+def test_keys(net: Net, image: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="key_file="):
+        Session(net, (image,), server="127.0.0.1:1")
+    with pytest.raises(ValueError, match="not there"):
+        Session(net, (image,), server="127.0.0.1:1", key_file=tmp_path / "key")
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef0123456789abcdef\n")
+    key.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        Session(net, (image,), server="127.0.0.1:1", key_file=key)
+
+
+def test_a_server_that_is_not_there_costs_nothing(net: Net, image: torch.Tensor, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef0123456789abcdef\n")
+    key.chmod(0o600)
+    with Session(net, (image,), server="127.0.0.1:1", key_file=key, **FAST) as session, torch.no_grad():
+        torch.testing.assert_close(session(image)["logits"], net(image)["logits"])
+        assert not session.wait_until_ready(0.2)
+        assert session.report()["link"]["state"] in ("connecting", "lost")
+
+
+def test_options_are_checked(net: Net, image: torch.Tensor) -> None:
+    for wrong in ({"policy": "best"}, {"hedge": "sometimes"}, {"lossy": "jpeg"}):
+        with pytest.raises(ValueError, match="is not known"):
+            Session(net, (image,), **FAST, **wrong)
+
+
+def test_attach_splits_the_module_itself(net: Net, image: torch.Tensor) -> None:
+    with torch.no_grad():
+        wanted = net(image)["logits"]
+    names = list(net.state_dict())
+    session = atoll.infer.attach(net, (image,), **FAST)
+    torch.testing.assert_close(net(image)["logits"], wanted)
+    assert session.report()["inferences"] == 1
+    assert list(net.state_dict()) == names
+    with pytest.raises(ValueError, match="already"):
+        atoll.infer.attach(net, (image,), **FAST)
+    atoll.infer.detach(net)
+    assert "forward" not in net.__dict__
+    torch.testing.assert_close(net(image)["logits"], wanted)
+    with pytest.raises(ValueError, match="not attached"):
+        atoll.infer.detach(net)
+
+
+def test_what_does_not_fit_goes_to_the_module(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image,), **FAST)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert net(torch.randn(2, 3, 9, 9))["logits"].shape == (2, 5)
+        net.train()
+        for _ in range(2):
+            assert net(image)["logits"].requires_grad
+        net.eval()
+        with torch.no_grad():
+            net.head.bias.add_(1)
+        changed = net(image)["logits"]
+    assert [str(each.message).count("not split") for each in caught] == [1, 1, 1]
+    assert session.report()["inferences"] == 0
+    atoll.infer.detach(net)
+    torch.testing.assert_close(net(image)["logits"], changed)
+
+
+def test_copies_of_an_attached_module_are_plain(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image,), **FAST)
+    with torch.no_grad():
+        wanted = net(image)["logits"]
+        before = session.report()["inferences"]
+        file = io.BytesIO()
+        torch.save(net, file)
+        file.seek(0)
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(file, weights_only=False)):
+            torch.testing.assert_close(copied(image)["logits"], wanted)
+    assert session.report()["inferences"] == before
+    atoll.infer.detach(net)

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/modelled_runner.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <utility>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/error.h"
+
+namespace atl::infer::test {
+namespace {
+
+using Signatures = std::vector<std::uint64_t>;
+
+struct ModelledTensor : DeviceTensor {
+  ModelledTensor(Tensor of, Signatures by_row) : type(std::move(of)), signatures(std::move(by_row)) {}
+  Tensor type;
+  Signatures signatures;
+};
+
+struct Layer : Call {
+  std::uint64_t salt = 0;
+  Tensor output;
+  Ints by_rows;
+  std::vector<std::int64_t> operand_rows;  // of the whole operands
+  plan::RowCost cost;
+};
+
+const ModelledTensor& of(const Value& value) { return dynamic_cast<const ModelledTensor&>(*value); }
+
+std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
+  value += 0x9e3779b97f4a7c15ULL;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+std::size_t row_bytes(const Tensor& type) { return static_cast<std::size_t>(type.shape.at(1)); }
+
+// A signature has no more bits than fit into a row.
+std::uint64_t fitting(std::uint64_t signature, std::size_t bytes) {
+  return bytes >= 8 ? signature : signature & ((std::uint64_t{1} << (8 * bytes)) - 1);
+}
+
+std::uint64_t word(std::uint64_t signature, std::uint64_t place) {
+  if (place == 0) return signature;
+  std::uint64_t value = signature + place * 0x9e3779b97f4a7c15ULL;
+  value ^= value >> 29;
+  return value ^ (value << 17);
+}
+
+// Zeros have the signature 0: models are timed with them.
+void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
+  if (signature == 0) {
+    std::memset(out, 0, bytes);
+    return;
+  }
+  const std::size_t words = bytes / 8;
+  for (std::size_t i = 0; i < words; ++i) {
+    const std::uint64_t value = word(signature, i);
+    std::memcpy(out + 8 * i, &value, 8);
+  }
+  const std::uint64_t last = word(signature, words);
+  std::memcpy(out + 8 * words, &last, bytes - 8 * words);
+}
+
+Region scaled(std::int64_t row, std::int64_t from, std::int64_t to) {
+  return {row * from / to, ((row + 1) * from + to - 1) / to};
+}
+
+// Adds the signatures of the rows of one operand, which has `from` rows and is here as far as it is needed, to those of rows
+// `rows` of `to`.
+void add_operand(const Signatures& given, std::int64_t from, bool is_by_rows, Region rows, std::int64_t to,
+                 Signatures& signatures) {
+  const auto fold = [&](std::uint64_t signature, Region needed, std::int64_t first) {
+    for (std::int64_t each = needed.begin; each < needed.end; ++each) {
+      signature = mixed(signature * 3 + given.at(static_cast<std::size_t>(each - first)));
+    }
+    return signature;
+  };
+  const std::uint64_t all = is_by_rows ? 0 : fold(0, {0, from}, 0);
+  const std::int64_t first = scaled(rows.begin, from, to).begin;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    std::uint64_t& signature = signatures[static_cast<std::size_t>(row - rows.begin)];
+    signature = is_by_rows ? fold(signature, scaled(row, from, to), first) : mixed(signature * 3 + all);
+  }
+}
+
+}  // namespace
+
+ModelledRunner::ModelledRunner(Machine machine, double speed) : machine_(machine), speed_(speed) {
+  register_layer_rule();
+}
+
+std::unique_ptr<Call> ModelledRunner::prepare(const Graph& graph, const Node& node) {
+  if (node.op != kLayer) throw Error(ErrorKind::kUnavailable, node.name() + " is not modelled");
+  auto layer = std::make_unique<Layer>();
+  const int output = node.outputs.front();
+  layer->salt = mixed(static_cast<std::uint64_t>(output));
+  layer->output = graph.tensors.at(static_cast<std::size_t>(output));
+  layer->by_rows = std::get<Ints>(node.args.at(kByRows));
+  for (const int operand : operands_of(node)) {
+    layer->operand_rows.push_back(graph.tensors.at(static_cast<std::size_t>(operand)).shape.front());
+  }
+  const auto& costs = std::get<Floats>(node.args.at(kCosts));
+  const std::size_t first = machine_ == Machine::kRobot ? 0 : 2;
+  layer->cost = {costs.at(first), costs.at(first + 1)};
+  return layer;
+}
+
+std::vector<Value> ModelledRunner::run(const Call& call, std::span<const Value> operands,
+                                       std::span<const Change> changes) {
+  const auto& layer = dynamic_cast<const Layer&>(call);
+  Region rows{0, layer.output.shape.front()};
+  for (const Change& change : changes) {
+    if (change.argument != kRows) continue;
+    const auto& ends = std::get<Ints>(change.value);
+    rows = {ends.at(0), ends.at(1)};
+  }
+  Tensor type = layer.output;
+  type.shape.front() = rows.size();
+  Signatures signatures(static_cast<std::size_t>(rows.size()));
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    add_operand(of(operands[i]).signatures, layer.operand_rows.at(i), layer.by_rows.at(i) != 0, rows,
+                layer.output.shape.front(), signatures);
+  }
+  for (std::size_t i = 0; i < signatures.size(); ++i) {
+    const auto row = static_cast<std::uint64_t>(rows.begin) + i;
+    signatures[i] = fitting(mixed(signatures[i] ^ layer.salt ^ mixed(row)), row_bytes(type));
+  }
+  take(layer.cost.seconds(rows.size()));
+  return {std::make_shared<ModelledTensor>(type, std::move(signatures))};
+}
+
+Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
+  if (bytes.bytes.size() != static_cast<std::size_t>(type.bytes())) {
+    throw Error(ErrorKind::kInvalidArgument, "a tensor came with " + std::to_string(bytes.bytes.size()) + " bytes");
+  }
+  const std::size_t width = row_bytes(type);
+  Signatures signatures(static_cast<std::size_t>(type.shape.front()));
+  std::vector<std::byte> expected(width);
+  for (std::size_t row = 0; row < signatures.size(); ++row) {
+    const std::byte* there = bytes.bytes.data() + row * width;
+    std::memcpy(&signatures[row], there, std::min<std::size_t>(width, 8));
+    fill_row(signatures[row], expected.data(), width);
+    if (std::memcmp(there, expected.data(), width) != 0) {
+      throw Error(ErrorKind::kInternal, "row " + std::to_string(row) + " of a tensor arrived changed");
+    }
+  }
+  return std::make_shared<ModelledTensor>(type, std::move(signatures));
+}
+
+HostBytes ModelledRunner::to_host(const Value& value) {
+  const ModelledTensor& tensor = of(value);
+  const std::size_t width = row_bytes(tensor.type);
+  auto bytes = std::make_shared<std::vector<std::byte>>(width * tensor.signatures.size());
+  for (std::size_t row = 0; row < tensor.signatures.size(); ++row) {
+    fill_row(tensor.signatures[row], bytes->data() + row * width, width);
+  }
+  return {*bytes, bytes};
+}
+
+Tensor ModelledRunner::type_of(const Value& value) const { return of(value).type; }
+
+Value ModelledRunner::narrow(const Value& value, int, Region rows) {
+  const ModelledTensor& whole = of(value);
+  Tensor type = whole.type;
+  type.shape.front() = rows.size();
+  return std::make_shared<ModelledTensor>(
+      type, Signatures(whole.signatures.begin() + rows.begin, whole.signatures.begin() + rows.end));
+}
+
+Value ModelledRunner::join(std::span<const Value> parts, int) {
+  Tensor type = of(parts.front()).type;
+  Signatures signatures;
+  for (const Value& part : parts) {
+    signatures.insert(signatures.end(), of(part).signatures.begin(), of(part).signatures.end());
+  }
+  type.shape.front() = static_cast<std::int64_t>(signatures.size());
+  return std::make_shared<ModelledTensor>(type, std::move(signatures));
+}
+
+Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double) {
+  throw Error(ErrorKind::kInternal, "modelled layers have no borders");
+}
+
+std::string ModelledRunner::device() const {
+  return machine_ == Machine::kRobot ? "modelled robot" : "modelled server";
+}
+
+// Sleeps, and looks at the clock for the last moments.
+void ModelledRunner::take(double seconds) {
+  busy_seconds_ += seconds;
+  if (speed_ == 0) return;
+  constexpr std::chrono::microseconds kWakeUp{80};
+  const auto due =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
+  const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
+  if (sleep.count() > 0) {
+    timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};
+    while (::nanosleep(&span, &span) != 0 && errno == EINTR) {
+    }
+  }
+  while (Clock::now() < due) {
+  }
+}
+
+std::vector<std::byte> modelled_input(const Tensor& type, std::uint64_t seed) {
+  const std::size_t width = row_bytes(type);
+  std::vector<std::byte> bytes(width * static_cast<std::size_t>(type.shape.front()));
+  for (std::size_t row = 0; row * width < bytes.size(); ++row) {
+    fill_row(fitting(mixed(seed * 1'000'003 + row), width), bytes.data() + row * width, width);
+  }
+  return bytes;
+}
+
+}  // namespace atl::infer::test

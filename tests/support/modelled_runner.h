@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "atoll/infer/run/runner.h"
+#include "tests/support/modelled_graph.h"
+
+namespace atl::infer::test {
+
+/// Runs modelled graphs: a layer takes the time it says (a call returns when the device would have finished), and its values
+/// are never computed. Each row has a signature, which follows from the layer, the row and the signatures of the rows of
+/// operands that it needs; a tensor's bytes are made from the signatures when they leave for the host, do not
+/// compress, and are checked when they come back. So two machines that exchange the right rows give the bytes that one
+/// alone gives, and others do not.
+class ModelledRunner : public OperatorRunner {
+ public:
+  /// `speed` divides all times; 0: none are kept.
+  explicit ModelledRunner(Machine machine, double speed = 1);
+
+  std::unique_ptr<Call> prepare(const Graph& graph, const Node& node) override;
+  std::vector<Value> run(const Call& call, std::span<const Value> operands, std::span<const Change> changes) override;
+  Value from_host(const Tensor& type, const HostBytes& bytes) override;
+  HostBytes to_host(const Value& value) override;
+  Tensor type_of(const Value& value) const override;
+  Value narrow(const Value& value, int dim, Region rows) override;
+  Value join(std::span<const Value> parts, int dim) override;
+  Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override;
+  void wait() override {}
+  std::string device() const override;
+
+  double busy_seconds() const noexcept { return busy_seconds_; }
+
+ private:
+  void take(double seconds);
+
+  const Machine machine_;
+  const double speed_;
+  double busy_seconds_ = 0;
+};
+
+/// Bytes for an input of a modelled graph, different for each seed.
+std::vector<std::byte> modelled_input(const Tensor& type, std::uint64_t seed);
+
+}  // namespace atl::infer::test
