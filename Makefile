@@ -19,7 +19,8 @@ help:
 setup:
 	@$(PYTHON) scripts/setup.py
 
-demo: setup
+demo:
+	@$(PYTHON) scripts/setup.py --no-tests
 	@$(VENV) examples/demo.py
 	@$(VENV) examples/demo_split.py
 

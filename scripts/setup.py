@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 from pathlib import Path
 
 from common import BUILD, CPUS, ROOT, VENV, VENV_BIN, content_hash, fail, files_under, run, run_logged, say
@@ -108,17 +109,28 @@ def build_key() -> str:
     return content_hash(inputs, version, *flags, (VENV / "atoll-requirements.stamp").read_text())
 
 
-def ensure_build() -> bool:
-    """Builds and installs when a source has changed; returns whether there was anything to do."""
-    stamp = VENV / "atoll-build.stamp"
+def package_targets() -> list[str]:
+    """What the package is made of."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        targets: list[str] = tomllib.load(file)["tool"]["scikit-build"]["build"]["targets"]
+    return targets
+
+
+def ensure_build(with_tests: bool) -> bool:
+    """Builds and installs when a source has changed; returns whether there was anything to do. C++ tests take as long
+    to build as all the rest, and only testing needs them."""
+    stamps = [VENV / "atoll-build.stamp", *([VENV / "atoll-tests.stamp"] if with_tests else [])]
     key = build_key()
-    if up_to_date(stamp, key) and (RELEASE / "CTestTestfile.cmake").is_file():
+    if all(up_to_date(stamp, key) for stamp in stamps) and (RELEASE / "CTestTestfile.cmake").is_file():
         return False
-    stamp.unlink(missing_ok=True)
-    say(f"building the library, its tests and the PyTorch glue in build/release on {CPUS} cores")
+    for stamp in stamps:
+        stamp.unlink(missing_ok=True)
+    what = "the library, its tests" if with_tests else "the library"
+    say(f"building {what} and the PyTorch glue in build/release on {CPUS} cores")
     if run([VENV_BIN / "cmake", "--preset", "release", "--log-level=NOTICE"]) != 0:
         raise fail("the CMake configuration failed (its message is above)")
-    if run([VENV_BIN / "cmake", "--build", RELEASE, "--parallel", str(CPUS)]) != 0:
+    targets = [] if with_tests else ["--target", *package_targets()]
+    if run([VENV_BIN / "cmake", "--build", RELEASE, "--parallel", str(CPUS), *targets]) != 0:
         raise fail("the build failed (the compiler's message is above)")
     say("installing Atoll into .venv")
     # The wheel takes the files just built: same folder, same settings as the preset.
@@ -126,13 +138,15 @@ def ensure_build() -> bool:
     options = ["--no-build-isolation", "--no-deps", "--force-reinstall"]
     options += [part for setting in settings for part in ("--config-settings", setting)]
     run_logged([*PIP_INSTALL, *options, "."], BUILD / "logs/install.log", "pip install .")
-    stamp.write_text(key)
+    for stamp in stamps:
+        stamp.write_text(key)
     return True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packages", metavar="TIER", help="check, verify or bench: only that tier's Debian packages")
+    parser.add_argument("--no-tests", action="store_true", help="do not build the C++ tests")
     options = parser.parse_args()
     begin = time.monotonic()
     BUILD.mkdir(exist_ok=True)
@@ -144,7 +158,7 @@ def main() -> None:
         ensure_packages("build")
         check_python()
         ensure_venv()
-        if ensure_build():
+        if ensure_build(with_tests=not options.no_tests):
             say(f"ready: .venv holds Atoll ({time.monotonic() - begin:.0f} s)")
         else:
             say("nothing has changed, .venv is up to date")

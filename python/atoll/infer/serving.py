@@ -69,11 +69,19 @@ def serve(
     if not key_file.exists():
         _C.make_key_file(str(key_file))
         typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
-    folder = cache or cache_folder() / "models"
     options = options_of(
-        listen, key_file, device=device, threads=threads, turns=turns, cache_folder=str(folder), cache_bytes=size(cache_size),
-        worker_memory_bytes=size(memory), most_workers=models, most_connections=clients, compute_limit=time_limit,
-    )  # fmt: skip
+        listen,
+        key_file,
+        device=device,
+        threads=threads,
+        turns=turns,
+        cache_folder=str(cache or cache_folder() / "models"),
+        cache_bytes=size(cache_size),
+        worker_memory_bytes=size(memory),
+        most_workers=models,
+        most_connections=clients,
+        compute_limit=time_limit,
+    )
     try:
         server = _C.InferServer(options)
     except (ValueError, RuntimeError) as error:
