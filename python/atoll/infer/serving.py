@@ -62,13 +62,9 @@ def serve(
     """Run parts of models for robots, until Ctrl+C.
 
     Robots hold a copy of the key file. Each robot's model runs in a process of its own, without files or network."""
-    from atoll import _C
     from atoll.profiling.saved import folder as cache_folder
 
     _check_device(device)
-    if not key_file.exists():
-        _C.make_key_file(str(key_file))
-        typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
     options = options_of(
         listen,
         key_file,
@@ -82,6 +78,17 @@ def serve(
         most_connections=clients,
         compute_limit=time_limit,
     )
+    _run(options, metrics, drain)
+
+
+def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
+    """Serves until a signal."""
+    from atoll import _C
+
+    key_file = options["key_file"]
+    if not Path(key_file).exists():
+        _C.make_key_file(key_file)
+        typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
     try:
         server = _C.InferServer(options)
     except (ValueError, RuntimeError) as error:
@@ -90,7 +97,7 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    typer.echo(f"listening on {server.address} (device {device}, key {key_file})")
+    typer.echo(f"listening on {server.address} (device {options['device']}, key {key_file})")
     if exporter is not None:
         typer.echo(f"metrics on http://127.0.0.1:{exporter.port}/metrics")
     while not stop.wait(0.5):
