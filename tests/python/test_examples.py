@@ -67,6 +67,15 @@ def test_demo_passes() -> None:
     assert re.search(r"^Atoll: demo passed: 9[789]\.\d% accuracy, .* [0-9.]+x as fast as", done.stdout, re.MULTILINE)
 
 
+def test_split_demo_passes() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo_split.py")], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^Atoll: split demo passed: the model's own answers, [0-9.]+x", done.stdout, re.MULTILINE)
+    assert "The server was killed: the next answer came from the robot" in done.stdout
+
+
 @pytest.mark.verify
 def test_demo_fails_without_accuracy() -> None:
     done = demo("--epochs", "1")
