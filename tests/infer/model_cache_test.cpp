@@ -140,6 +140,52 @@ TEST_F(ModelCacheTest, TheLongestUnusedModelsMakeRoom) {
   EXPECT_TRUE(cache.has(hash_of(graph_ + third)));
 }
 
+TEST_F(ModelCacheTest, WhatOthersPutIntoTheFolderStays) {
+  ModelCache cache(folder(), 12'000);
+  fs::create_directories(folder() + "/photographs/2026");
+  std::ofstream(folder() + "/photographs/graph.json") << std::string(50'000, 'p');
+  fs::last_write_time(folder() + "/photographs", fs::file_time_type::clock::now() - std::chrono::hours(9));
+  put(cache, std::string(5000, '1'));
+  put(cache, std::string(5000, '2'));
+  put(cache, std::string(5000, '3'));
+  EXPECT_TRUE(fs::exists(folder() + "/photographs/2026"));
+  EXPECT_FALSE(cache.has(hash_of(graph_ + std::string(5000, '1'))));
+}
+
+TEST_F(ModelCacheTest, UploadsTogetherKeepTheLimit) {
+  ModelCache cache(folder(), 10'000);
+  const auto first = cache.begin(hash_of("1"), 100, 6000);
+  EXPECT_EQ(kind_of([&] { cache.begin(hash_of("2"), 100, 6000); }), ErrorKind::kUnavailable);
+  EXPECT_NE(cache.begin(hash_of("3"), 100, 3000), nullptr);
+}
+
+TEST_F(ModelCacheTest, AnUploadMayUseTheRoomOfItsOwnPart) {
+  ModelCache cache(folder(), 8000);
+  const ModelHash hash = hash_of(graph_ + weights_);
+  {
+    auto upload = cache.begin(hash, graph_.size(), weights_.size());
+    upload->add_graph(graph_);
+    upload->add_weights(0, as_byte_span(weights_).first(4000));
+  }
+  EXPECT_EQ(cache.begin(hash, graph_.size(), weights_.size())->weights_from(), 4000u);
+}
+
+TEST_F(ModelCacheTest, WhatNeverCameLeavesNothing) {
+  ModelCache cache(folder(), 1 << 20);
+  cache.begin(hash_of("x"), 10, 10).reset();
+  EXPECT_TRUE(fs::is_empty(folder()));
+}
+
+TEST_F(ModelCacheTest, HalfAModelIsReplaced) {
+  ModelCache cache(folder(), 1 << 20);
+  const ModelHash hash = hash_of(graph_ + weights_);
+  fs::create_directories(folder() + "/" + to_string(hash));
+  std::ofstream(folder() + "/" + to_string(hash) + "/graph.json") << graph_;
+  EXPECT_FALSE(cache.has(hash));
+  put(cache, weights_);
+  EXPECT_TRUE(cache.has(hash));
+}
+
 TEST_F(ModelCacheTest, ATooLargeModelIsRefused) {
   ModelCache cache(folder(), 1000);
   EXPECT_EQ(kind_of([&] { cache.begin(hash_of("x"), 10, 1000); }), ErrorKind::kRefused);

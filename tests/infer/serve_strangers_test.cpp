@@ -133,6 +133,31 @@ TEST_F(StrangersTest, InferencesThatDoNotAscend) {
   expect_refused(*bad);
 }
 
+TEST_F(StrangersTest, NumbersOfAnotherModelsInference) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto bad = client();
+  upload(*bad, model, 1);
+  upload(*bad, model, 2);
+  divide(*bad, model, 1, 1);
+  divide(*bad, model, 1, 2);
+  bad->send(wire::Run{1, 1, 1, 0});
+  bad->send(wire::Run{2, 1, 1, 0});
+  expect_refused(*bad);
+}
+
+TEST_F(StrangersTest, AnotherSizeThanTheModelHas) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto good = client();
+  upload(*good, model);
+  auto bad = client();
+  wire::Open open = model.open(1);
+  open.weight_bytes = std::uint64_t{1} << 33;
+  bad->send(open);
+  EXPECT_EQ(bad->expect<wire::Failed>().kind, ErrorKind::kRefused);
+}
+
 TEST_F(StrangersTest, RowsThatNobodyExpectsEndTheWorkerAlone) {
   start();
   const ServedGraph model(chain_of_layers(4, 2));

@@ -141,6 +141,105 @@ TEST_F(ServeTest, AnUnknownDivisionIsAMismatch) {
   EXPECT_EQ(answer(*robot, 2), model.expected(model.input(1)));
 }
 
+TEST_F(ServeTest, RowsOfAnUnknownDivisionCostNothingElse) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  begin(*robot, model, 1, 99, model.input(1));
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kMismatch);
+  divide(*robot, model, 99);
+  begin(*robot, model, 2, 99, model.input(1));
+  EXPECT_EQ(answer(*robot, 2), model.expected(model.input(1)));
+  EXPECT_EQ(server_->counts().workers_lost, 0u);
+}
+
+TEST_F(ServeTest, RunningInTheSameBreathAsDividingIsAnsweredEitherWay) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  robot->send(model.divide(1, 5));
+  begin(*robot, model, 1, 5, model.input(1));
+  robot->expect<wire::Divided>();
+  try {
+    EXPECT_EQ(answer(*robot, 1), model.expected(model.input(1)));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+  }
+  begin(*robot, model, 2, 5, model.input(2));
+  EXPECT_EQ(answer(*robot, 2), model.expected(model.input(2)));
+}
+
+TEST_F(ServeTest, WhoWaitsForAModelGetsItWhoeverSentIt) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  first->send(model.open(1));
+  const auto need = first->expect<wire::Need>();
+  auto second = client();
+  second->send(model.open(1));
+  second->send(wire::Ping{1});
+  second->expect<wire::Pong>();
+  EXPECT_EQ(second->queued(), 1);
+  send_missing(*first, model, 1, need);
+  first->send(wire::Close{1});  // while its hash is computed, perhaps
+  first->send(wire::Ping{2});
+  const auto message = second->next_message();
+  ASSERT_TRUE(message);
+  if (const auto* missing = std::get_if<wire::Need>(&*message)) {
+    send_missing(*second, model, 1, *missing);
+    second->expect<wire::Ready>();
+  } else {
+    EXPECT_TRUE(std::holds_alternative<wire::Ready>(*message)) << wire::name_of(*message);
+  }
+}
+
+TEST_F(ServeTest, AnUploadThatStallsMakesWayForOthers) {
+  options_.upload_limit = 200ms;
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto first = client();
+  first->send(model.open(1));
+  first->expect<wire::Need>();
+  auto second = client();
+  second->send(model.open(1));
+  EXPECT_EQ(first->expect<wire::Failed>().kind, ErrorKind::kTimeout);
+  send_missing(*second, model, 1, second->expect<wire::Need>());
+  second->expect<wire::Ready>();
+}
+
+TEST_F(ServeTest, NobodyWaitsForWhatNobodyWants) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  robot->send(wire::Run{1, 1, 1, 50'000});  // and no rows
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.kind, ErrorKind::kTimeout);
+  EXPECT_EQ(failed.inference, 1u);
+}
+
+TEST_F(ServeTest, ACancelledInferenceLeavesTheQueue) {
+  options_.device = "1";
+  start();
+  const ServedGraph model(chain_of_layers(4, 2, 1.0));
+  auto first = client();
+  auto second = client();
+  for (const auto& robot : {first.get(), second.get()}) {
+    upload(*robot, model);
+    divide(*robot, model, 1);
+  }
+  begin(*first, model, 1, 1, model.input(1));
+  while (server_->counts().bytes_in == 0 || first->queued() > 0) std::this_thread::yield();
+  begin(*second, model, 1, 1, model.input(1));
+  while (server_->counts().waiting_inferences == 0) std::this_thread::yield();
+  second->send(wire::Cancel{1});
+  second->expect<wire::Done>();  // before the first one's
+  EXPECT_EQ(server_->counts().inferences, 1u);
+}
+
 TEST_F(ServeTest, ADivisionThatDoesNotFitIsAnErrorOfTheModelAlone) {
   start();
   const ServedGraph model(chain_of_layers(4, 2));
@@ -236,8 +335,9 @@ TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
   divide(*other, model, 1);
   begin(*robot, model, 1, 1, model.input(1));
   const auto failed = robot->expect<wire::Failed>();
-  EXPECT_EQ(failed.model, 1u);
+  EXPECT_EQ(failed.inference, 1u);  // it is told, and then the model is
   EXPECT_THAT(failed.text, HasSubstr("Aborted"));
+  EXPECT_EQ(robot->expect<wire::Failed>().inference, 0u);
   robot->send(wire::Run{1, 2, 1, 0});
   EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kUnavailable);
   divide(*other, model, 2);  // still there
@@ -255,6 +355,7 @@ TEST_F(ServeTest, AWorkerThatBabblesIsEnded) {
   divide(*robot, model, 1);
   begin(*robot, model, 1, 1, model.input(1));
   EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(robot->expect<wire::Failed>().inference, 0u);
   EXPECT_EQ(server_->counts().workers, 0u);
 }
 

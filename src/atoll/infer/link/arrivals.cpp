@@ -68,6 +68,11 @@ void Arrivals::begin(std::uint64_t inference) {
   }
 }
 
+std::uint64_t Arrivals::inference() const {
+  const std::lock_guard lock(mutex_);
+  return inference_;
+}
+
 std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   const std::lock_guard lock(mutex_);
   if (header.id < inference_) return std::nullopt;

@@ -34,6 +34,9 @@ class Arrivals {
   /// Forgets what is there and expects rows of this inference, whose numbers ascend.
   void begin(std::uint64_t inference);
 
+  /// Whose rows are expected.
+  std::uint64_t inference() const;
+
   /// A kTensor frame. What to acknowledge when it completes a message. Frames of inferences before the one at hand are
   /// dropped. Error(kProtocol) for any other inference, rows that are not expected or are there already, gaps, and sizes
   /// that do not fit.

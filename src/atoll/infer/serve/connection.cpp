@@ -11,8 +11,9 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostStrangerBytes = 4096;  // of a control frame, until the client has said hello
-constexpr std::size_t kMostModels = 16;           // of one client
+constexpr std::size_t kMostStrangerBytes = 4096;             // of a control frame, until the client has said hello
+constexpr std::size_t kMostModels = 16;                      // of one client
+constexpr std::size_t kMostReplies = std::size_t{64} << 20;  // that wait for a client; then it is not heard
 constexpr std::chrono::milliseconds kGoodbye{1000};
 
 }  // namespace
@@ -32,7 +33,9 @@ Connection::~Connection() {
 }
 
 void Connection::on_open(transport::SecureStream&) {}
-void Connection::on_drained(transport::SecureStream&) {}
+void Connection::on_drained(transport::SecureStream&) {
+  if (std::exchange(is_clogged_, false)) resume();
+}
 
 void Connection::on_closed(transport::SecureStream&, const std::optional<Error>& error) {
   if (error && error->kind() != ErrorKind::kPeerLost) ++context_.counts.refused;
@@ -50,7 +53,12 @@ void Connection::on_bytes(transport::SecureStream&, std::span<const std::byte> b
     });
   } catch (const Error& error) {
     refuse(error);
+  } catch (const std::exception& error) {
+    refuse(Error(ErrorKind::kInternal, error.what()));
   }
+  if (is_over_ || is_clogged_ || stream_->queued_bytes() <= kMostReplies) return;
+  is_clogged_ = true;  // it asks and does not read
+  pause();
 }
 
 // The end for a client that breaks the rules.
@@ -89,6 +97,8 @@ void Connection::take(const wire::Message& message) {
     model(divide->model).take(*divide);
   } else if (const auto* run = std::get_if<wire::Run>(&message)) {
     ServedModel& asked = model(run->model);
+    if (run->inference <= last_inference_) throw Error(ErrorKind::kProtocol, "inferences have to ascend");
+    last_inference_ = run->inference;
     std::erase_if(inferences_, [&](const auto& entry) { return entry.second == &asked; });
     inferences_[run->inference] = &asked;
     asked.take(*run);
@@ -214,7 +224,9 @@ void Connection::on_tick(Clock::time_point now) {
 }
 
 bool Connection::is_running() const {
-  return std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second->inference() != 0; });
+  const bool is_sending = !is_over_ && stream_->queued_bytes() > 0;
+  return is_sending ||
+         std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second->inference() != 0; });
 }
 
 }  // namespace atl::infer

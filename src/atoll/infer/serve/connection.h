@@ -58,7 +58,9 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   std::size_t probe_first_bytes_ = 0;
   Clock::time_point probe_begun_{};
   int paused_ = 0;  // by how many models
+  std::uint64_t last_inference_ = 0;
   bool is_greeted_ = false;
+  bool is_clogged_ = false;
   bool is_over_ = false;
 };
 

@@ -32,6 +32,8 @@ struct ServerContext {
 
   /// Something has become free: each that waits tries again, in order.
   void retry_waiting();
+  /// The same, behind what the loop does at the moment.
+  void retry_waiting_later();
 };
 
 }  // namespace atl::infer

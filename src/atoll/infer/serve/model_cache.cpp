@@ -27,6 +27,8 @@ constexpr const char* kGraph = "/graph.json";
 constexpr const char* kWeights = "/weights.safetensors";
 constexpr const char* kPart = ".part";
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+constexpr std::size_t kHashDigits = 64;
+constexpr std::uint64_t kLeastBytes = std::uint64_t{1} << 12;  // that any model counts for
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
@@ -53,6 +55,12 @@ std::uint64_t size_of(const std::string& path) noexcept {
   std::error_code ignored;
   const auto size = fs::file_size(path, ignored);
   return ignored ? 0 : size;
+}
+
+// Whether a folder of this name is a model's, or the part of one.
+bool is_model(const std::string& name) {
+  if (name.size() < kHashDigits || (name.size() > kHashDigits && name.substr(kHashDigits) != kPart)) return false;
+  return name.substr(0, kHashDigits).find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 void add_file(transport::Sha256& sum, const std::string& path) {
@@ -92,7 +100,10 @@ ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
 
 std::string ModelCache::path_of(const ModelHash& hash) const { return folder_ + "/" + to_string(hash); }
 
-bool ModelCache::has(const ModelHash& hash) const { return fs::exists(path_of(hash) + kGraph); }
+bool ModelCache::has(const ModelHash& hash) const {
+  std::error_code ignored;
+  return fs::exists(path_of(hash) + kGraph, ignored) && fs::exists(path_of(hash) + kWeights, ignored);
+}
 
 ModelCache::Model ModelCache::open(const ModelHash& hash) {
   const std::string path = path_of(hash);
@@ -105,6 +116,7 @@ ModelCache::Model ModelCache::open(const ModelHash& hash) {
   return {std::move(text).str(), open_file(path + kWeights, O_RDONLY)};
 }
 
+// What others have put into the folder is neither counted nor removed.
 void ModelCache::make_room(std::uint64_t bytes) {
   struct Kept {
     fs::file_time_type used;
@@ -113,35 +125,49 @@ void ModelCache::make_room(std::uint64_t bytes) {
   };
   std::vector<Kept> models;
   std::uint64_t total = bytes;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
+  for (const auto& [hash, promised] : uploading_) total += promised;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!is_model(name) || is_uploading(name)) continue;
     std::error_code ignored;
-    const std::string path = entry.path().string();
-    models.push_back({entry.last_write_time(ignored), entry.path(), size_of(path + kGraph) + size_of(path + kWeights)});
-    total += models.back().bytes;
+    const std::string path = entry->path().string();
+    const std::uint64_t size = std::max(kLeastBytes, size_of(path + kGraph) + size_of(path + kWeights));
+    models.push_back({entry->last_write_time(ignored), entry->path(), size});
+    total += size;
   }
   std::sort(models.begin(), models.end(), [](const Kept& a, const Kept& b) { return a.used < b.used; });
   for (const Kept& model : models) {
     if (total <= most_bytes_) return;
-    const bool is_uploading = std::any_of(uploading_.begin(), uploading_.end(), [&](const ModelHash& hash) {
-      return model.path.filename().string() == to_string(hash) + kPart;
-    });
-    if (is_uploading) continue;
-    // Workers that have it mapped keep their files.
-    fs::remove_all(model.path);
-    total -= model.bytes;
+    fs::remove_all(model.path, error);  // workers that have it mapped keep their files
+    if (!error) total -= model.bytes;
   }
+  if (total <= most_bytes_) return;
+  fail(ErrorKind::kUnavailable, "there is no room for the model beside those that are being sent: try again later");
+}
+
+bool ModelCache::is_uploading(const std::string& name) const {
+  return std::any_of(uploading_.begin(), uploading_.end(),
+                     [&](const auto& entry) { return name == to_string(entry.first) + kPart; });
 }
 
 std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std::uint64_t graph_bytes,
                                                       std::uint64_t weight_bytes) {
   if (uploading_.contains(hash)) return nullptr;
-  if (graph_bytes + weight_bytes > most_bytes_) {
+  if (graph_bytes > most_bytes_ || weight_bytes > most_bytes_ - graph_bytes) {
     fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
                                   " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
                                   " of all models: start it with a larger --cache-size");
   }
-  make_room(graph_bytes + weight_bytes);
-  return std::unique_ptr<Upload>(new Upload(*this, hash, graph_bytes, weight_bytes));
+  const auto promised = uploading_.emplace(hash, 0).first;  // its own part is not to be removed
+  try {
+    make_room(graph_bytes + weight_bytes);
+    promised->second = graph_bytes + weight_bytes;
+    return std::unique_ptr<Upload>(new Upload(*this, hash, graph_bytes, weight_bytes));
+  } catch (...) {
+    uploading_.erase(hash);
+    throw;
+  }
 }
 
 ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64_t graph_bytes,
@@ -157,10 +183,13 @@ ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64
   has_graph_ = size_of(part_ + kGraph) == graph_bytes_ && graph_bytes_ > 0;
   weights_ = open_file(part_ + kWeights, O_RDWR | O_CREAT);
   there_ = std::min(size_of(part_ + kWeights), weight_bytes_);
-  cache_.uploading_.insert(hash_);
 }
 
-ModelCache::Upload::~Upload() { cache_.uploading_.erase(hash_); }
+ModelCache::Upload::~Upload() {
+  cache_.uploading_.erase(hash_);
+  std::error_code ignored;
+  if (!has_graph_ && there_ == 0) fs::remove_all(part_, ignored);  // nothing is worth keeping
+}
 
 bool ModelCache::Upload::needs_graph() const noexcept { return !has_graph_; }
 std::uint64_t ModelCache::Upload::weights_from() const noexcept { return there_; }
@@ -197,7 +226,13 @@ void ModelCache::Upload::finish() {
     fail(ErrorKind::kRefused, "the model that came has the hash " + to_string(found) + ", not " + to_string(hash_));
   }
   const std::string path = cache_.path_of(hash_);
+  ::fsync(weights_.get());  // what bears the name of a hash has its bytes, whatever happens to the machine
+  ::fsync(open_file(part_ + kGraph, O_RDONLY).get());
   fs::rename(part_, path, error);
+  if (error && !cache_.has(hash_)) {  // half of a model lies there
+    fs::remove_all(path, error);
+    fs::rename(part_, path, error);
+  }
   if (error && !cache_.has(hash_)) fail(ErrorKind::kUnavailable, path + " cannot be made: " + error.message());
 }
 

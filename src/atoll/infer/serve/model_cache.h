@@ -3,8 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 
@@ -62,17 +62,19 @@ class ModelCache {
     Fd weights_;
   };
 
-  /// None while another upload of the same model goes on. Makes room by removing models that nobody has used for longest.
+  /// None while another upload of the same model goes on. Makes room by removing models that nobody has used for longest;
+  /// what else lies in the folder stays.
   /// Error(kRefused) for a model larger than the cache, kUnavailable where there is no room.
   std::unique_ptr<Upload> begin(const ModelHash& hash, std::uint64_t graph_bytes, std::uint64_t weight_bytes);
 
  private:
   std::string path_of(const ModelHash& hash) const;
   void make_room(std::uint64_t bytes);
+  bool is_uploading(const std::string& name) const;
 
   const std::string folder_;
   const std::uint64_t most_bytes_;
-  std::set<ModelHash> uploading_;
+  std::map<ModelHash, std::uint64_t> uploading_;  // bytes that were promised to them
 };
 
 }  // namespace atl::infer

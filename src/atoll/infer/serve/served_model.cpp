@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/serve/served_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;   // then its client has to wait
-constexpr std::size_t kMostQueuedForClient = std::size_t{512} << 20;  // no answer is as large
+constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;  // then its client has to wait
+constexpr int kMostDivides = 64;                                     // without an answer
+constexpr std::size_t kMostQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
 
 double seconds(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
@@ -19,13 +22,14 @@ ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Ope
 
 ServedModel::~ServedModel() {
   *is_alive_ = false;
+  if (is_paused_) client_.resume();
   std::erase(context_.waiting, this);
   context_.with_worker.erase(this);
   context_.turns.over(this, Clock::now());
   const bool had_something = upload_ || worker_;
   upload_.reset();
   worker_.reset();
-  if (had_something) context_.loop.post([&context = context_] { context.retry_waiting(); });
+  if (had_something) context_.retry_waiting_later();
 }
 
 void ServedModel::begin() {
@@ -33,6 +37,7 @@ void ServedModel::begin() {
     upload_ = context_.cache.begin(open_.hash, open_.graph_bytes, open_.weight_bytes);
     if (!upload_) return wait_for("another robot is sending this model");
     state_ = State::kUploading;
+    progressed_ = Clock::now();
     if (upload_->is_complete()) return finish_upload();
     wire::Need need;
     need.model = open_.model;
@@ -52,6 +57,8 @@ void ServedModel::retry() {
     begin();
   } catch (const Error& error) {
     die(error);
+  } catch (const std::exception& error) {
+    die(Error(ErrorKind::kInternal, error.what()));
   }
 }
 
@@ -71,37 +78,52 @@ void ServedModel::expect(State state, const char* what) const {
 }
 
 void ServedModel::take(const wire::GraphText& text) {
+  if (state_ == State::kDead) return;  // the client has not heard yet
   expect(State::kUploading, "a graph");
-  upload_->add_graph(text.text);
-  if (upload_->is_complete()) finish_upload();
+  add([&] { upload_->add_graph(text.text); });
 }
 
 void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (state_ == State::kDead) return;  // the client has not heard yet
+  if (state_ == State::kDead) return;
   expect(State::kUploading, "weights");
-  upload_->add_weights(offset, bytes);
+  add([&] { upload_->add_weights(offset, bytes); });
+}
+
+// A full disk is no fault of the client, whose other models go on.
+void ServedModel::add(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kProtocol) throw;
+    return die(error);
+  }
+  progressed_ = Clock::now();
   if (upload_->is_complete()) finish_upload();
 }
 
 void ServedModel::finish_upload() {
   state_ = State::kHashing;
-  context_.hashing.post([this, upload = upload_, alive = is_alive_, &loop = context_.loop]() mutable {
-    std::optional<Error> failed;
-    try {
-      upload->finish();
-    } catch (const Error& error) {
-      failed = error;
-    }
-    // The upload is let go on the loop, where the cache lives.
-    loop.post([this, upload = std::move(upload), alive, failed] {
-      if (*alive) on_hashed(failed);
-    });
-  });
+  context_.hashing.post(
+      [this, upload = std::move(upload_), alive = is_alive_, &context = context_, &loop = context_.loop]() mutable {
+        std::optional<Error> failed;
+        try {
+          upload->finish();
+        } catch (const Error& error) {
+          failed = error;
+        } catch (const std::exception& error) {
+          failed = Error(ErrorKind::kInternal, error.what());
+        }
+        // The upload is let go on the loop, where the cache lives; who waits for it may go on, whoever sent it.
+        loop.post([this, &context, upload = std::move(upload), alive, failed]() mutable {
+          upload.reset();
+          if (*alive) return on_hashed(failed);
+          context.retry_waiting();
+        });
+      });
 }
 
 void ServedModel::on_hashed(const std::optional<Error>& error) {
-  upload_.reset();
-  context_.loop.post([&context = context_] { context.retry_waiting(); });
+  context_.retry_waiting_later();
   if (error) return die(*error);
   ++context_.counts.uploads;
   retry();
@@ -110,6 +132,11 @@ void ServedModel::on_hashed(const std::optional<Error>& error) {
 void ServedModel::start_worker() {
   ModelCache::Model model = context_.cache.open(open_.hash);
   const ServerOptions& options = context_.options;
+  const off_t size = ::lseek(model.weights.get(), 0, SEEK_END);
+  if (size < 0 || static_cast<std::uint64_t>(size) != open_.weight_bytes) {
+    throw Error(ErrorKind::kRefused, "the weights of this model have " + std::to_string(size) + " bytes, not " +
+                                         std::to_string(open_.weight_bytes));
+  }
   WorkerCommand command;
   command.program = options.worker_program;
   command.device = options.device;
@@ -142,6 +169,7 @@ void ServedModel::on_taken(WorkerProcess&) {
 void ServedModel::take(const wire::Divide& divide) {
   if (state_ == State::kDead) return;
   expect(State::kReady, "a division");
+  if (++divides_ > kMostDivides) throw Error(ErrorKind::kProtocol, "too many divisions came without an answer");
   forward(divide);
 }
 
@@ -167,6 +195,9 @@ void ServedModel::take(const wire::Cancel& cancel) {
   if (inference_ == 0 || cancel.inference != inference_) return;  // over already
   ++context_.counts.cancelled;
   forward(cancel);
+  if (context_.turns.before(this) == 0) return;
+  context_.turns.over(this, Clock::now());  // it waits for its turn: let it see that there is nothing to do
+  on_turn();
 }
 
 void ServedModel::take(const wire::Ack& ack) {
@@ -182,13 +213,14 @@ void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std:
   if (header.kind == wire::FrameKind::kTensor) {
     if (header.id != inference_) throw Error(ErrorKind::kProtocol, "the worker process answers what nobody asked");
     client_.send(header, payload);
-    if (client_.queued_bytes() > kMostQueuedForClient) {
-      throw Error(ErrorKind::kProtocol, "the worker process answers without end");
-    }
-    return;
+  } else if (header.kind == wire::FrameKind::kControl) {
+    take_from_worker(wire::decode(payload));
+  } else {
+    throw Error(ErrorKind::kProtocol, "the worker process sent no message");
   }
-  if (header.kind != wire::FrameKind::kControl) throw Error(ErrorKind::kProtocol, "the worker process sent no message");
-  take_from_worker(wire::decode(payload));
+  if (client_.queued_bytes() > kMostQueuedForClient) {
+    throw Error(ErrorKind::kProtocol, "the worker process answers without end, or its client does not read");
+  }
 }
 
 void ServedModel::take_from_worker(const wire::Message& message) {
@@ -219,13 +251,16 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     context_.counts.waited_seconds += seconds(done->waited_us);
     end_inference();
   } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
+    if (failed->inference == 0 && divides_ > 0) --divides_;
     if (failed->inference != 0) {
       ++context_.counts.failed;
       end_inference();
     } else if (state_ == State::kStarting) {
       return die(Error(failed->kind, failed->text));
     }
-  } else if (!std::holds_alternative<wire::Divided>(message) && !std::holds_alternative<wire::Ack>(message)) {
+  } else if (std::holds_alternative<wire::Divided>(message)) {
+    if (divides_ > 0) --divides_;
+  } else if (!std::holds_alternative<wire::Ack>(message)) {
     throw Error(ErrorKind::kProtocol, "the worker process sent a message that is not its to send");
   }
   client_.send(message);
@@ -249,6 +284,10 @@ void ServedModel::on_overrun() {
 }
 
 void ServedModel::on_tick(Clock::time_point now) {
+  if (state_ == State::kUploading && now - progressed_ > context_.options.upload_limit) {
+    return die(Error(ErrorKind::kTimeout, "nothing of the model has come for " +
+                                              std::to_string(context_.options.upload_limit.count()) + " ms"));
+  }
   if (state_ != State::kStarting || now - started_ < context_.options.start_limit) return;
   ++context_.counts.workers_lost;
   die(Error(ErrorKind::kTimeout, "the model could not be loaded and timed within " +
@@ -267,12 +306,18 @@ void ServedModel::die(const Error& error) {
   failed.model = open_.model;
   failed.kind = error.kind();
   failed.text = error.what();
+  if (inference_ != 0) {
+    failed.inference = inference_;
+    client_.send(failed);
+    failed.inference = 0;
+  }
   client_.send(failed);
   if (std::exchange(is_paused_, false)) client_.resume();
   end_inference();
   upload_.reset();
+  std::erase(context_.waiting, this);
   context_.with_worker.erase(this);
-  if (!worker_) return;
+  if (!worker_) return context_.retry_waiting_later();
   worker_->stop();
   // Perhaps inside a call of its own.
   context_.loop.post([worker = std::shared_ptr<WorkerProcess>(std::move(worker_)), &context = context_]() mutable {

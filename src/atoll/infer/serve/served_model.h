@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ class ServedModel : public WorkerProcess::Owner {
 
   void take_from_worker(const wire::Message& message);
   void wait_for(std::string why);
+  void add(const std::function<void()>& part);
   void finish_upload();
   void on_hashed(const std::optional<Error>& error);
   void start_worker();
@@ -79,6 +81,8 @@ class ServedModel : public WorkerProcess::Owner {
   std::unique_ptr<WorkerProcess> worker_;
   std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);  // for what comes back from other threads
   Clock::time_point started_{};
+  Clock::time_point progressed_{};  // the upload
+  int divides_ = 0;                 // without an answer
   std::uint64_t inference_ = 0;
   std::uint64_t last_inference_ = 0;
   bool is_paused_ = false;

@@ -46,6 +46,10 @@ void ServerContext::retry_waiting() {
   for (ServedModel* model : now) model->retry();
 }
 
+void ServerContext::retry_waiting_later() {
+  loop.post([this] { retry_waiting(); });
+}
+
 struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
       : options(checked(std::move(given))),

@@ -28,6 +28,7 @@ struct ServerOptions {
   std::chrono::milliseconds compute_limit{10'000};  ///< of one inference, without pauses
   std::chrono::milliseconds start_limit{120'000};   ///< of loading, warming up and timing a model
   std::chrono::milliseconds hello_limit{5'000};
+  std::chrono::milliseconds upload_limit{60'000};  ///< without a byte of a model that is being sent
 };
 
 /// What a server has done and is doing.

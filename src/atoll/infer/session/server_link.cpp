@@ -278,7 +278,9 @@ void ServerLink::on_failed(const wire::Failed& failed) {
     return;
   }
   // Failed does not name a division: it is the one that was asked for, unless the model itself is gone.
-  if (is_ready() && divides_ > 0) {
+  const bool is_of_division = failed.kind == ErrorKind::kInvalidArgument || failed.kind == ErrorKind::kRefused ||
+                              failed.kind == ErrorKind::kMismatch;
+  if (is_ready() && divides_ > 0 && is_of_division) {
     --divides_;
     owner_.on_message(failed);
     return;

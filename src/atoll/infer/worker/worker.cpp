@@ -38,6 +38,15 @@ wire::Failed failed(std::uint64_t model, std::uint64_t inference, const Error& e
   return message;
 }
 
+// Whether rows are computed before any are received: from constants alone.
+bool begins_with_computing(const Program& program) {
+  for (const Step& step : program.steps) {
+    if (step.kind == Step::Kind::kReceive) return false;
+    if (step.kind == Step::Kind::kCompute) return true;
+  }
+  return false;
+}
+
 // Computes only while the server says so, and gives that up while it waits for rows.
 class InTurns : public Exchange {
  public:
@@ -62,6 +71,14 @@ class InTurns : public Exchange {
     if (std::exchange(has_turn_, false)) sender_.send(turn(wire::Turn::What::kOver));
   }
 
+  void wait_for_turn() {
+    const auto asked = Clock::now();
+    sender_.send(turn(wire::Turn::What::kWanted));
+    has_turn_ = inbox_.wait_for_turn();
+    waited_ += Clock::now() - asked;
+    if (!has_turn_) throw Error(ErrorKind::kPeerLost, "the server has closed the connection");
+  }
+
   Clock::duration waited() const noexcept { return waited_; }        ///< for turns
   Clock::duration receiving() const noexcept { return receiving_; }  ///< for rows
 
@@ -70,14 +87,6 @@ class InTurns : public Exchange {
     wire::Turn message;
     message.what = what;
     return message;
-  }
-
-  void wait_for_turn() {
-    const auto asked = Clock::now();
-    sender_.send(turn(wire::Turn::What::kWanted));
-    has_turn_ = inbox_.wait_for_turn();
-    waited_ += Clock::now() - asked;
-    if (!has_turn_) throw Error(ErrorKind::kPeerLost, "the server has closed the connection");
   }
 
   Exchange& inner_;
@@ -179,30 +188,41 @@ class Worker {
   }
 
   bool take(const wire::Run& run) {
-    const auto begun = Clock::now();
-    const auto found = prepared_.find(run.division);
     try {
-      if (found == prepared_.end()) {
-        throw Error(ErrorKind::kMismatch,
-                    "division " + std::to_string(run.division) + " is not known here: divide again");
-      }
-      Prepared& prepared = *found->second;
-      prepared.exchange->begin(run.inference);
-      InTurns exchange(*prepared.exchange, inbox_, sender_);
-      Inference inference(*loaded_, prepared.operators);
-      inference.run(prepared.program, exchange, [&] { return !inbox_.is_cancelled(run.inference); });
-      exchange.over();
-      const auto whole = Clock::now() - begun;
-      wire::Done done;
-      done.inference = run.inference;
-      done.waited_us = microseconds(exchange.waited());
-      done.received_us = microseconds(exchange.receiving());
-      done.compute_us = microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
-      sender_.send(done);
+      sender_.send(compute(run));
     } catch (const Error& error) {
       sender_.send(failed(model_, run.inference, error));
     }
     return true;
+  }
+
+  wire::Done compute(const wire::Run& run) {
+    const auto begun = Clock::now();
+    const auto found = prepared_.find(run.division);
+    // A division that was told in the same breath is known here and was not to the inbox.
+    if (found == prepared_.end() || found->second->arrivals->inference() != run.inference) {
+      throw Error(ErrorKind::kMismatch, "division " + std::to_string(run.division) +
+                                            " was not known here: divide, wait for Divided, and run");
+    }
+    Prepared& prepared = *found->second;
+    prepared.exchange->begin(run.inference);
+    InTurns exchange(*prepared.exchange, inbox_, sender_);
+    if (begins_with_computing(prepared.program)) exchange.wait_for_turn();
+    const Deadline wanted =
+        run.budget_us == 0 ? Deadline::never() : Deadline::after(std::chrono::microseconds(run.budget_us));
+    const auto go_on = [&] { return !inbox_.is_cancelled(run.inference) && !wanted.expired(); };
+    Inference inference(*loaded_, prepared.operators);
+    if (!inference.run(prepared.program, exchange, go_on) && wanted.expired()) {
+      throw Error(ErrorKind::kTimeout, "nobody wants the answer after " + std::to_string(run.budget_us) + " us");
+    }
+    exchange.over();
+    const auto whole = Clock::now() - begun;
+    wire::Done done;
+    done.inference = run.inference;
+    done.waited_us = microseconds(exchange.waited());
+    done.received_us = microseconds(exchange.receiving());
+    done.compute_us = microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
+    return done;
   }
 
   bool take(const wire::Bye&) { return false; }
