@@ -45,7 +45,7 @@ class _Forward:
         return _own_forward, (self.module,)
 
     def _unfit(self) -> str | None:
-        if self.module.training:
+        if any(module.training for module in self.module.modules()):
             return "the module is in training mode"
         if _marks(self.module) != self.weights:
             return "its weights have changed since it was attached: attach it again"

@@ -98,6 +98,7 @@ class Session:
     ) -> None:
         self.bundle = _bundle(model, example_inputs, example_kwargs)
         self._closing = threading.Lock()
+        self._closed = False
         self._queue: ThreadPoolExecutor | None = None
         self._last: Inference | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -125,6 +126,8 @@ class Session:
         """A future of what a call gives. Inferences run one after the other, in order: they do not overlap, so a second
         frame waits for the first. Tensors must not change before the future is done."""
         with self._closing:
+            if self._closed:
+                raise ValueError("the session is closed: make another one")
             if self._queue is None:
                 self._queue = ThreadPoolExecutor(1, "atoll-session")
             return self._queue.submit(self.run, args, kwargs)
@@ -145,11 +148,13 @@ class Session:
     def close(self) -> None:
         """Ends what runs and says goodbye to the server. Calls fail afterwards; closing again does nothing."""
         with self._closing:
-            if self._queue is not None:
-                self._queue.shutdown(cancel_futures=True)
-            self._session.close()
-            if self._temporary is not None:
-                self._temporary.cleanup()
+            queue, self._queue, self._closed = self._queue, None, True
+        if queue is not None:
+            is_own = threading.current_thread() in getattr(queue, "_threads", ())
+            queue.shutdown(wait=not is_own, cancel_futures=True)
+        self._session.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def __enter__(self) -> "Session":
         return self

@@ -32,7 +32,9 @@ SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::
 }
 
 void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) {
-  if (holds(graph.inputs, tensor)) {
+  // Inputs, and views of them, are the caller's, who may change them when the answer is there and rows are still on their
+  // way.
+  if (!bytes.bytes.empty()) {
     const auto copy = std::make_shared<std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
     bytes = {*copy, copy};
   }
@@ -58,7 +60,7 @@ Attempt::Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, 
       run_(run),
       inference_(inference),
       rules_(rules),
-      exchange_(run.exchange(), model.graph()),
+      exchange_(run.exchange()),
       outputs_(outputs_of(model.graph())) {}
 
 double Attempt::elapsed() const { return seconds_since(rules_.begin); }
@@ -82,7 +84,10 @@ bool Attempt::follow() {
         by_guard_ = true;
         return false;
       }
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      // What came from the server and is no tensor is the server's fault.
+      const bool is_received = steps[stopped_].steps.front().kind == Step::Kind::kReceive;
+      if (is_received && !exchange_.error) exchange_.error = Error(ErrorKind::kProtocol, error.what());
       if (!exchange_.error) throw;
       return false;
     }

@@ -71,11 +71,10 @@ class Attempt {
   // Keeps what goes wrong with the link apart from what goes wrong here, and the caller's inputs from being changed while
   // they are sent.
   struct Watched : Exchange {
-    Watched(LinkExchange& link, const Graph& of) : inner(link), graph(of) {}
+    explicit Watched(LinkExchange& link) : inner(link) {}
     void send(int tensor, Region rows, HostBytes bytes) override;
     std::optional<HostBytes> receive(int tensor, Region rows, Deadline until) override;
     LinkExchange& inner;
-    const Graph& graph;
     std::optional<Error> error;
     double waited = 0;
     int received = 0;

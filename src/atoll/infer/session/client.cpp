@@ -56,7 +56,7 @@ void Client::stop() {
 
 void Client::send(const wire::Message& message) {
   loop_.post([this, message] {
-    if (link_) link_->send(message);
+    if (link_ && link_->takes_inferences()) link_->send(message);
   });
 }
 
@@ -64,7 +64,7 @@ void Client::send(const wire::FrameHeader& header, HostBytes payload) {
   const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
   wire::encode(header, payload.bytes, *head);
   loop_.post([this, header, head, payload = std::move(payload)] {
-    if (link_) link_->send(header, head, payload);
+    if (link_ && link_->takes_inferences()) link_->send(header, head, payload);
   });
 }
 
@@ -121,7 +121,8 @@ void Client::on_end(const Error& error) {
     begins_anew_ = gone && gone->was_ready();
     if (!is_closing) phase_ = Phase::kWanted;
     status_.state = is_closing ? LinkState::kClosed : LinkState::kLost;
-    status_.text = is_closing ? "closed" : std::string("lost: ") + error.what();
+    lost_ = error.what();
+    status_.text = is_closing ? "closed" : "lost: " + lost_;
     changed_.notify_all();
   }
   if (!is_closing) owner_.on_lost(error);
@@ -157,7 +158,7 @@ void Client::connect_for_ever() {
     phase_ = Phase::kConnected;
     ++status_.connections;
     status_.state = LinkState::kConnecting;
-    status_.text = "connecting";
+    status_.text = lost_.empty() ? "connecting" : "connecting again, lost before: " + lost_;
     loop_.post([this, socket] { connected_on_loop(std::move(*socket)); });
   }
 }

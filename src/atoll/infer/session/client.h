@@ -87,6 +87,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   bool is_stopped_ = false;
   bool begins_anew_ = true;  // the pauses do
   LinkStatus status_;
+  std::string lost_;  // why, the last time
   Clock::time_point used_{};
 
   std::unique_ptr<ServerLink> link_;    // on the loop

@@ -111,6 +111,7 @@ void ServerLink::close() {
 void ServerLink::on_open(transport::SecureStream& /*stream*/) {
   is_open_ = true;
   heard_ = Clock::now();
+  pinged_ = heard_;  // Hello is a ping that Welcome answers
   enter(LinkState::kOpening, "greeting " + options_.server);
   send(wire::Hello{kSoftware, options_.name});
 }
@@ -206,6 +207,7 @@ void ServerLink::on_control(const wire::Message& message) {
 
 void ServerLink::on_welcome(const wire::Welcome& welcome) {
   if (model_ != 0) throw Error(ErrorKind::kProtocol, "it sent Welcome twice");
+  rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {
     enter(LinkState::kRefused, "the model has " + megabytes(files_.weights.bytes.size()) +
                                    " MB of weights, and the server at " + options_.server + " takes at most " +

@@ -86,6 +86,8 @@ class ServerLink final : private transport::SecureStream::Owner {
   /// By which the server knows the model now.
   std::uint64_t model() const noexcept { return model_; }
   bool is_ready() const noexcept { return state_ == LinkState::kReady; }
+  /// What belongs to inferences of this connection; else it is of one before.
+  bool takes_inferences() const noexcept { return is_ready() || state_ == LinkState::kDraining; }
   bool was_ready() const noexcept { return was_ready_; }
   std::chrono::milliseconds tick_period() const;
 

@@ -16,12 +16,16 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kHorizon = 0.05;                            // how far ahead rates are asked for
+constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
+constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
 constexpr std::chrono::milliseconds kMostWaitForServer{20};  // that has not ended the last inference
 
 double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
 
-std::uint64_t microseconds(double seconds) { return static_cast<std::uint64_t>(std::max(1.0, seconds * 1e6)); }
+std::uint64_t microseconds(double seconds) {
+  constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
+  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
+}
 
 void check_policy(const std::string& policy) {
   const std::vector<std::string> known = plan::operator_policies();
@@ -165,9 +169,10 @@ class Session::Impl final : private Client::Owner {
     const std::optional<double> limit = deadline ? std::optional(deadline->count()) : std::nullopt;
     const double local = local_seconds();
     AttemptRules rules;
-    rules.begin = begin;
     rules.hedge = options_.hedge;
     rules.margin = jitter_.margin(predicted_local());
+    // A limit that is ours, or that even this robot cannot keep, begins with the turn: waiting for it would leave no time.
+    rules.begin = limit && *limit >= local + rules.margin ? begin : Clock::now();
     rules.deadline = guard_deadline(options_.hedge, limit, local, rules.margin, options_.patience.count());
     const Choice choice = choose(local, rules);
     Outcome outcome;
@@ -277,7 +282,7 @@ class Session::Impl final : private Client::Owner {
     }
     // An answer that does not unpack: nothing of this server's can be trusted any more.
     if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
-    if (attempt.alone_seconds() > 0) {
+    if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * predicted_local()) {
       const std::lock_guard lock(mutex_);
       jitter_.add(attempt.rest_seconds(), attempt.alone_seconds());
     }

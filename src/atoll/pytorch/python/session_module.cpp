@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -90,11 +91,11 @@ class InferSession {
   InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
                const std::map<std::string, at::Tensor>& weights, const std::string& device) {
     for (const auto& [name, tensor] : weights) bundle.weights[name] = bytes_of(tensor);
-    session_.emplace(options, std::move(bundle), make_operator_runner(device));
+    session_ = std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device));
   }
   ~InferSession() {
     const ReleaseGil released;
-    session_.reset();
+    close();
   }
   InferSession(const InferSession&) = delete;
   InferSession& operator=(const InferSession&) = delete;
@@ -105,7 +106,8 @@ class InferSession {
   };
 
   Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
-    infer::Session& session = open();
+    const std::shared_ptr<infer::Session> opened = open();
+    infer::Session& session = *opened;
     std::vector<infer::HostBytes> bytes;
     for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
     Result result;
@@ -126,14 +128,21 @@ class InferSession {
     return result;
   }
 
-  infer::Session& open() {
+  /// Who has it may use it to the end, though it be closed meanwhile.
+  std::shared_ptr<infer::Session> open() {
+    const std::lock_guard lock(mutex_);
     if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
-    return *session_;
+    return session_;
   }
-  void close() { session_.reset(); }
+  void close() {
+    std::shared_ptr<infer::Session> last;  // goes behind the lock
+    const std::lock_guard lock(mutex_);
+    last = std::move(session_);
+  }
 
  private:
-  std::optional<infer::Session> session_;
+  std::mutex mutex_;
+  std::shared_ptr<infer::Session> session_;
 };
 
 py::dict dict_of(const infer::Outcome& outcome) {
