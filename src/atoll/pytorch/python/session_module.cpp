@@ -190,12 +190,12 @@ void bind_session(py::module_& module) {
           py::arg("inputs"), py::arg("deadline") = std::nullopt)
       .def(
           "report_json",
-          [](InferSession& session) { return translated([&] { return session.open().report().json(); }); }, Released())
+          [](InferSession& session) { return translated([&] { return session.open()->report().json(); }); }, Released())
       .def(
           "wait_until_ready",
           [](InferSession& session, double seconds) {
             return translated([&] {
-              return session.open().wait_until_ready(Deadline::after(
+              return session.open()->wait_until_ready(Deadline::after(
                   std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(std::min(seconds, 1e9)))));
             });
           },
