@@ -123,6 +123,20 @@ TEST(Estimator, AnOverdueMessageLowersItAtOnce) {
   EXPECT_FALSE(estimate.is_overdue(now + 10));
 }
 
+TEST(Estimator, WhatTheOtherSideIsThroughWithDoesNotLowerIt) {
+  BandwidthEstimate estimate = with_trip();
+  FakeLink link({1e6});
+  double now = 0;
+  for (std::uint64_t i = 1; i <= 20; ++i) now = link.carry(estimate, now, i, 2e5);
+  const double before = estimate.rate(now);
+  estimate.sent(now, {21, 0, 0}, 2e5);
+  estimate.sent(now, {21, 0, 7}, 2e5);
+  EXPECT_LT(estimate.rate(now + 5), 0.2 * before);
+  estimate.ended(21);
+  EXPECT_FALSE(estimate.has_outstanding());
+  EXPECT_GT(estimate.rate(now + 5), 0.5 * before);
+}
+
 TEST(Estimator, AgesTowardsTheMedianNotTheLastValue) {
   BandwidthEstimate estimate = with_trip();
   FakeLink fast({1e7});

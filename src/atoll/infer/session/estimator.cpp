@@ -42,6 +42,10 @@ void BandwidthEstimate::sent(double now, const Key& key, double bytes) {
   last_sent_ = now;
 }
 
+void BandwidthEstimate::ended(std::uint64_t inference) {
+  std::erase_if(outstanding_, [&](const Outstanding& each) { return each.key.inference == inference; });
+}
+
 void BandwidthEstimate::acknowledged(double now, const Key& key, double elapsed, double first_bytes) {
   const auto found =
       std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });

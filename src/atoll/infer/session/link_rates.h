@@ -32,6 +32,10 @@ class LinkRates {
     up_.acknowledged(now(), {ack.inference, ack.tensor, ack.rows_begin}, static_cast<double>(ack.elapsed_us) * 1e-6,
                      static_cast<double>(ack.first_bytes));
   }
+  void ended(std::uint64_t inference) {
+    const std::lock_guard lock(mutex_);
+    up_.ended(inference);
+  }
   void received(const wire::Ack& ack) {
     const std::lock_guard lock(mutex_);
     down_.received(now(), static_cast<double>(ack.bytes), static_cast<double>(ack.elapsed_us) * 1e-6,

@@ -191,8 +191,9 @@ void ServerLink::on_control(const wire::Message& message) {
   } else if (std::holds_alternative<wire::Divided>(message)) {
     divides_ = std::max(0, divides_ - 1);
     owner_.on_message(message);
-  } else if (std::holds_alternative<wire::Done>(message)) {
+  } else if (const auto* done = std::get_if<wire::Done>(&message)) {
     runs_ = std::max(0, runs_ - 1);
+    rates_.ended(done->inference);
     owner_.on_message(message);
   } else if (const auto* draining = std::get_if<wire::Draining>(&message)) {
     told_ = Error(ErrorKind::kPeerLost, "the server at " + options_.server + " goes down: " + draining->text);
@@ -276,6 +277,7 @@ void ServerLink::on_failed(const wire::Failed& failed) {
   if (failed.model != model_) return;
   if (failed.inference != 0) {
     runs_ = std::max(0, runs_ - 1);
+    rates_.ended(failed.inference);
     owner_.on_message(failed);
     return;
   }

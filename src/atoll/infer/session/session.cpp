@@ -18,6 +18,8 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
 constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
+constexpr Clock::duration kLeastPause = std::chrono::seconds(1);
+constexpr Clock::duration kMostPause = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kMostWaitForServer{20};  // that has not ended the last inference
 
 double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
@@ -216,7 +218,7 @@ class Session::Impl final : private Client::Owner {
     if (!client_) return choice;
     client_->used();
     const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || !has_ended_last()) return choice;
+    if (!offer || !client_->is_ready() || is_too_early() || !has_ended_last()) return choice;
     divisions_->look_at_link();
     choice.rate = client_->rates().up_rate();
     choice.bound = offer->set->bound_at(choice.rate);
@@ -341,11 +343,16 @@ class Session::Impl final : private Client::Owner {
 
   void on_message(const wire::Message& message) override {
     if (const auto* divided = std::get_if<wire::Divided>(&message)) divisions_->on_divided(*divided);
-    if (const auto* done = std::get_if<wire::Done>(&message)) flight_.done(*done);
+    if (const auto* done = std::get_if<wire::Done>(&message)) {
+      flight_.done(*done);
+      const std::lock_guard lock(mutex_);
+      pause_ = kLeastPause;
+    }
     const auto* failed = std::get_if<wire::Failed>(&message);
     if (failed == nullptr) return;
     if (failed->inference != 0) {
       flight_.failed(failed->inference, Error(failed->kind, "the server: " + failed->text));
+      if (failed->kind != ErrorKind::kMismatch) wait_before_the_next();
       // Its worker is gone, or it has forgotten the division: all is told anew.
       if (failed->kind == ErrorKind::kUnavailable || failed->kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {
@@ -353,6 +360,18 @@ class Session::Impl final : private Client::Owner {
     } else {
       on_lost(Error(failed->kind, "the server: " + failed->text));
     }
+  }
+
+  // What failed there will fail again, perhaps: with growing pauses between.
+  void wait_before_the_next() {
+    const std::lock_guard lock(mutex_);
+    not_before_ = Clock::now() + pause_;
+    pause_ = std::min(2 * pause_, kMostPause);
+  }
+
+  bool is_too_early() const {
+    const std::lock_guard lock(mutex_);
+    return Clock::now() < not_before_;
   }
 
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override {
@@ -373,6 +392,8 @@ class Session::Impl final : private Client::Owner {
   Statistics statistics_;
   Outcome last_;  // without its values
   InFlight flight_;
+  Clock::duration pause_ = kLeastPause;  // after a failure on the server
+  Clock::time_point not_before_{};
 
   std::unique_ptr<Client> client_;
   std::unique_ptr<Divisions> divisions_;

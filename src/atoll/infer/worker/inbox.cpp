@@ -73,7 +73,7 @@ void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> pay
     }
     if (!arrivals) return;  // of a division that is not known: whoever runs it says so
     if (const auto ack = arrivals->take(header, payload)) {
-      if (!is_cancelled(header.id)) sender_.send(wire::Message(*ack));
+      sender_.send(wire::Message(*ack));  // of cancelled inferences, too: it says how the link is
     }
     return;
   }
