@@ -8,8 +8,9 @@
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/session/attempt.h"
 #include "atoll/infer/session/divisions.h"
+#include "atoll/infer/session/failure_pause.h"
 #include "atoll/infer/session/in_flight.h"
-#include "atoll/plan/operator_policies.h"
+#include "atoll/infer/session/session_checks.h"
 
 namespace atl::infer {
 namespace {
@@ -18,8 +19,6 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
 constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
-constexpr Clock::duration kLeastPause = std::chrono::seconds(1);
-constexpr Clock::duration kMostPause = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kMostWaitForServer{20};  // that has not ended the last inference
 
 double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
@@ -27,25 +26,6 @@ double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - be
 std::uint64_t microseconds(double seconds) {
   constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
   return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
-}
-
-void check_policy(const std::string& policy) {
-  const std::vector<std::string> known = plan::operator_policies();
-  if (std::find(known.begin(), known.end(), policy) != known.end()) return;
-  std::string names;
-  for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
-  throw Error(ErrorKind::kInvalidArgument, "the policy \"" + policy + "\" is not known: give one of " + names);
-}
-
-Divisions::Options division_options(const SessionOptions& options) {
-  Divisions::Options made;
-  made.plans.policy = options.policy;
-  made.plans.operators.seed = options.seed;
-  made.plans.operators.chunks = options.chunks;
-  if (options.deadline) made.plans.operators.deadline = options.deadline->count();
-  made.plans.power = options.power;
-  made.lossy = options.lossy;
-  return made;
 }
 
 }  // namespace
@@ -218,7 +198,7 @@ class Session::Impl final : private Client::Owner {
     if (!client_) return choice;
     client_->used();
     const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || is_too_early() || !has_ended_last()) return choice;
+    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last()) return choice;
     divisions_->look_at_link();
     choice.rate = client_->rates().up_rate();
     choice.bound = offer->set->bound_at(choice.rate);
@@ -345,14 +325,13 @@ class Session::Impl final : private Client::Owner {
     if (const auto* divided = std::get_if<wire::Divided>(&message)) divisions_->on_divided(*divided);
     if (const auto* done = std::get_if<wire::Done>(&message)) {
       flight_.done(*done);
-      const std::lock_guard lock(mutex_);
-      pause_ = kLeastPause;
+      failures_.over();
     }
     const auto* failed = std::get_if<wire::Failed>(&message);
     if (failed == nullptr) return;
     if (failed->inference != 0) {
       flight_.failed(failed->inference, Error(failed->kind, "the server: " + failed->text));
-      if (failed->kind != ErrorKind::kMismatch) wait_before_the_next();
+      if (failed->kind != ErrorKind::kMismatch) failures_.another();
       // Its worker is gone, or it has forgotten the division: all is told anew.
       if (failed->kind == ErrorKind::kUnavailable || failed->kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {
@@ -360,18 +339,6 @@ class Session::Impl final : private Client::Owner {
     } else {
       on_lost(Error(failed->kind, "the server: " + failed->text));
     }
-  }
-
-  // What failed there will fail again, perhaps: with growing pauses between.
-  void wait_before_the_next() {
-    const std::lock_guard lock(mutex_);
-    not_before_ = Clock::now() + pause_;
-    pause_ = std::min(2 * pause_, kMostPause);
-  }
-
-  bool is_too_early() const {
-    const std::lock_guard lock(mutex_);
-    return Clock::now() < not_before_;
   }
 
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override {
@@ -392,8 +359,7 @@ class Session::Impl final : private Client::Owner {
   Statistics statistics_;
   Outcome last_;  // without its values
   InFlight flight_;
-  Clock::duration pause_ = kLeastPause;  // after a failure on the server
-  Clock::time_point not_before_{};
+  FailurePause failures_;
 
   std::unique_ptr<Client> client_;
   std::unique_ptr<Divisions> divisions_;

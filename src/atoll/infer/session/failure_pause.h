@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "atoll/core/deadline.h"
+
+namespace atl::infer {
+
+/// When a server that fails inferences is asked again: what failed will fail again, perhaps, so pauses grow from a second to a
+/// minute until something succeeds. Any thread.
+class FailurePause {
+ public:
+  void another() {
+    const std::lock_guard lock(mutex_);
+    not_before_ = Clock::now() + pause_;
+    pause_ = std::min<Clock::duration>(2 * pause_, std::chrono::seconds(60));
+  }
+  void over() {
+    const std::lock_guard lock(mutex_);
+    pause_ = std::chrono::seconds(1);
+  }
+  bool is_too_early() const {
+    const std::lock_guard lock(mutex_);
+    return Clock::now() < not_before_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Clock::duration pause_ = std::chrono::seconds(1);
+  Clock::time_point not_before_{};
+};
+
+}  // namespace atl::infer

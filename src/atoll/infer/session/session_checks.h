@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "atoll/infer/session/divisions.h"
+#include "atoll/infer/session/session.h"
+
+namespace atl::infer {
+
+/// Error(kInvalidArgument), which names those that are known, for a policy that is not.
+void check_policy(const std::string& policy);
+
+/// How a session with these options plans.
+Divisions::Options division_options(const SessionOptions& options);
+
+}  // namespace atl::infer
