@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +89,21 @@ def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -
     kept = first.clone()
     first.zero_()
     assert torch.equal(session(image)["logits"], kept)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"deadline": float("nan")}, "deadline is nan"),
+        ({"deadline": 0.0}, "deadline is 0"),
+        ({"patience": float("inf")}, "patience is inf"),
+        ({"patiense": 1.0}, 'no setting "patiense"'),
+        ({"policy": "fastest"}, 'policy "fastest" is not known'),
+    ],
+)
+def test_settings_that_are_none(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Session(nn.ReLU().eval(), (torch.ones(2),), profile_seconds=0.01, **settings)
 
 
 def test_other_inputs_are_refused(session: Session) -> None:

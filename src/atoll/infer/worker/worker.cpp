@@ -22,6 +22,7 @@ namespace atl::infer {
 namespace {
 
 constexpr std::size_t kMostDivisions = 64;
+constexpr std::uint64_t kMostBands = 1'000'000;     // of operators, computed behind the chunks of inputs
 constexpr std::chrono::milliseconds kShortWait{2};  // during which the turn is kept
 constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, until it is known
 
@@ -166,6 +167,10 @@ class Worker {
     if (!loaded_) throw Error(ErrorKind::kProtocol, "a division came before its model");
     if (prepared_.size() >= kMostDivisions && !prepared_.contains(divide.division)) {
       throw Error(ErrorKind::kRefused, "a model has at most " + std::to_string(kMostDivisions) + " divisions");
+    }
+    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMostBands) {
+      throw Error(ErrorKind::kRefused, std::to_string(divide.chunks) + " chunks through " +
+                                           std::to_string(divide.shares.size()) + " operators are too many");
     }
     Division division;
     division.input_tensor = divide.input_tensor;

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -50,13 +51,14 @@ class Options {
   explicit Options(const py::dict& given) : given_(given) {}
 
   infer::SessionOptions taken() const {
+    refuse_unknown();
     infer::SessionOptions made;
     made.policy = get<std::string>("policy", made.policy);
     made.seed = get<std::uint64_t>("seed", made.seed);
     made.chunks = get<int>("chunks", made.chunks);
     made.hedge = infer::hedge_of(get<std::string>("hedge", "deadline"));
-    if (has("deadline")) made.deadline = Seconds(get<double>("deadline", 0));
-    made.patience = Seconds(get<double>("patience", made.patience.count()));
+    if (has("deadline")) made.deadline = seconds("deadline", 0);
+    made.patience = seconds("patience", made.patience.count());
     made.profile_time = Seconds(get<double>("profile_seconds", made.profile_time.count()));
     if (has("lossy")) made.lossy = codec_of(get<std::string>("lossy", ""));
     made.power.compute_watts = get<double>("compute_watts", made.power.compute_watts);
@@ -67,6 +69,25 @@ class Options {
   }
 
  private:
+  void refuse_unknown() const {
+    constexpr std::array kKnown{"policy",        "seed",       "chunks",          "hedge",
+                                "deadline",      "patience",   "profile_seconds", "lossy",
+                                "compute_watts", "idle_watts", "radio_watts",     "server",
+                                "name",          "key_file",   "silence",         "probe_bytes"};
+    for (const auto& [key, value] : given_) {
+      const auto name = key.cast<std::string>();
+      if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
+        throw Error(ErrorKind::kInvalidArgument, "a session has no setting \"" + name + "\"");
+      }
+    }
+  }
+  Seconds seconds(const char* name, double fallback) const {
+    constexpr double kMost = 1e9;
+    const double value = get<double>(name, fallback);
+    if (value > 0 && value <= kMost) return Seconds(value);
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string(name) + " is " + std::to_string(value) + ": give seconds above 0 and at most 1e9");
+  }
   bool has(const char* name) const { return given_.contains(name) && !given_[name].is_none(); }
   template <typename Value>
   Value get(const char* name, Value fallback) const {
