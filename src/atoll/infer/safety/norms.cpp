@@ -85,7 +85,7 @@ Shape normalised(const CallView& view, const Tensor& input, std::size_t argument
   const Ints sizes = view.integers(argument, 1, kMostRows);
   view.require(!sizes.empty() && sizes.size() <= input.shape.size(),
                "it normalises over no dimension, or over too many");
-  const Shape last(input.shape.end() - static_cast<std::ptrdiff_t>(sizes.size()), input.shape.end());
+  Shape last(input.shape.end() - static_cast<std::ptrdiff_t>(sizes.size()), input.shape.end());
   view.require(sizes == last, "it normalises over other sizes than its input's last ones");
   return last;
 }

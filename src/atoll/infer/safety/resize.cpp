@@ -45,7 +45,7 @@ Shape by_list(const CallView& view, const Kind& kind, const Shape& rows) {
 Shape by_sizes(const CallView& view, const Kind& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + kind.spatial);
-  const Ints sizes = view.per_dim(1, kind.spatial, 1, kMostRows);
+  Ints sizes = view.per_dim(1, kind.spatial, 1, kMostRows);
   for (std::size_t i = 0; i < kind.spatial; ++i) {
     if (view.is_null(place + i)) continue;
     view.require(rows_by(view, rows[i], view.real(place + i)) == sizes[i], "its factor is not the one of its sizes");

@@ -127,7 +127,7 @@ void Connection::greet() {
   parser_.set_most_control_bytes(wire::kMaxControlBytes);
   const ServerOptions& options = context_.options;
   wire::Welcome welcome;
-  welcome.software = kSoftware;
+  welcome.software = software();
   welcome.device = options.device;
   welcome.most_model_bytes = options.most_model_bytes;
   welcome.most_sessions = static_cast<std::uint32_t>(options.most_workers);

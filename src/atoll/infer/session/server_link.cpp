@@ -113,7 +113,7 @@ void ServerLink::on_open(transport::SecureStream& /*stream*/) {
   heard_ = Clock::now();
   pinged_ = heard_;  // Hello is a ping that Welcome answers
   enter(LinkState::kOpening, "greeting " + options_.server);
-  send(wire::Hello{kSoftware, options_.name});
+  send(wire::Hello{software(), options_.name});
 }
 
 void ServerLink::on_bytes(transport::SecureStream& /*stream*/, std::span<const std::byte> bytes) {
