@@ -14,6 +14,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
+#include "atoll/infer/bundle.h"
 
 namespace atl::infer {
 namespace {
@@ -131,7 +132,7 @@ TEST_F(ModelCacheTest, TheLongestUnusedModelsMakeRoom) {
   put(cache, first);
   put(cache, second);
   // Times of files are only so fine.
-  const fs::path second_path = folder() + "/" + to_string(hash_of(graph_ + second));
+  const fs::path second_path = folder() + "/" + text_of(hash_of(graph_ + second));
   fs::last_write_time(second_path, fs::file_time_type::clock::now() - std::chrono::hours(1));
   const ModelCache::Model kept = cache.open(hash_of(graph_ + first));
   put(cache, third);
@@ -179,8 +180,8 @@ TEST_F(ModelCacheTest, WhatNeverCameLeavesNothing) {
 TEST_F(ModelCacheTest, HalfAModelIsReplaced) {
   ModelCache cache(folder(), 1 << 20);
   const ModelHash hash = hash_of(graph_ + weights_);
-  fs::create_directories(folder() + "/" + to_string(hash));
-  std::ofstream(folder() + "/" + to_string(hash) + "/graph.json") << graph_;
+  fs::create_directories(folder() + "/" + text_of(hash));
+  std::ofstream(folder() + "/" + text_of(hash) + "/graph.json") << graph_;
   EXPECT_FALSE(cache.has(hash));
   put(cache, weights_);
   EXPECT_TRUE(cache.has(hash));

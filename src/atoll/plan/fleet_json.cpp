@@ -11,6 +11,7 @@
 #include "atoll/plan/fleet_plan.h"
 #include "atoll/plan/fleet_rounds.h"
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/operators_json.h"
 #include "atoll/plan/published_profile.h"
 #include "atoll/plan/text.h"
 
@@ -24,18 +25,6 @@ struct Request {
   FleetOptions options;
   RoundOptions rounds;
 };
-
-LinkCost read_link(const Json& value) {
-  Fields fields(value, "the link");
-  LinkCost link;
-  link.up_bytes_per_second = fields.number("up");
-  link.down_bytes_per_second = fields.number("down", link.up_bytes_per_second);
-  link.latency = fields.number("latency", 0);
-  link.is_half_duplex = fields.boolean("half_duplex", false);
-  fields.done();
-  check(link);
-  return link;
-}
 
 // Robots with the same model over the same link.
 void read_robots(const Json& value, const TableOptions& table, Request& request) {

@@ -47,18 +47,6 @@ Model read_model(const Json& value) {
   return model;
 }
 
-LinkCost read_link(const Json& value) {
-  Fields fields(value, "the link");
-  LinkCost link;
-  link.up_bytes_per_second = fields.number("up");
-  link.down_bytes_per_second = fields.number("down", link.up_bytes_per_second);
-  link.latency = fields.number("latency", 0);
-  link.is_half_duplex = fields.boolean("half_duplex", false);
-  fields.done();
-  check(link);
-  return link;
-}
-
 RobotPower read_power(Fields& parent) {
   RobotPower power;
   if (!parent.has("power")) return power;

@@ -134,6 +134,18 @@ OperatorGraph read_operators(Fields& fields) {
   return graph;
 }
 
+LinkCost read_link(const Json& value) {
+  Fields fields(value, "the link");
+  LinkCost link;
+  link.up_bytes_per_second = fields.number("up");
+  link.down_bytes_per_second = fields.number("down", link.up_bytes_per_second);
+  link.latency = fields.number("latency", 0);
+  link.is_half_duplex = fields.boolean("half_duplex", false);
+  fields.done();
+  check(link);
+  return link;
+}
+
 Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole) {
   Json value{{"policy", plan.policy},
              {"seconds", timeline.seconds},

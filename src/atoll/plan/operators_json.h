@@ -15,6 +15,10 @@ namespace atl::plan {
 /// `fields` is the object; the caller ends with done(). Error(kInvalidArgument) as check(), and for what is missing.
 OperatorGraph read_operators(Fields& fields);
 
+/// {"up", "down", "latency", "half_duplex"}: bytes and seconds; without "down" the same as up, without the others 0 and
+/// false. Error(kInvalidArgument) as check(), and for what is unknown.
+LinkCost read_link(const Json& value);
+
 /// {"policy", "seconds", "robot_busy", "server_busy", "link_busy", "up_bytes", "down_bytes", "joules", "rows_twice",
 /// "chunks"}; with `is_whole` also "shares" ([[robot begin, end], [server begin, end]] by operator) and "events"
 /// ([lane, operator, begin, end]).

@@ -16,6 +16,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
+#include "atoll/infer/bundle.h"
 #include "atoll/transport/digest.h"
 
 namespace atl::infer {
@@ -77,16 +78,6 @@ void add_file(transport::Sha256& sum, const std::string& path) {
 
 }  // namespace
 
-std::string to_string(const ModelHash& hash) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::byte each : hash) {
-    text += kDigits[std::to_integer<unsigned>(each) >> 4];
-    text += kDigits[std::to_integer<unsigned>(each) & 15U];
-  }
-  return text;
-}
-
 ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
     : folder_(std::move(folder)), most_bytes_(most_bytes) {
   std::error_code error;
@@ -98,7 +89,7 @@ ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
   }
 }
 
-std::string ModelCache::path_of(const ModelHash& hash) const { return folder_ + "/" + to_string(hash); }
+std::string ModelCache::path_of(const ModelHash& hash) const { return folder_ + "/" + text_of(hash); }
 
 bool ModelCache::has(const ModelHash& hash) const {
   std::error_code ignored;
@@ -148,7 +139,7 @@ void ModelCache::make_room(std::uint64_t bytes) {
 
 bool ModelCache::is_uploading(const std::string& name) const {
   return std::any_of(uploading_.begin(), uploading_.end(),
-                     [&](const auto& entry) { return name == to_string(entry.first) + kPart; });
+                     [&](const auto& entry) { return name == text_of(entry.first) + kPart; });
 }
 
 std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std::uint64_t graph_bytes,
@@ -223,7 +214,7 @@ void ModelCache::Upload::finish() {
   std::error_code error;
   if (found != hash_) {
     fs::remove_all(part_, error);
-    fail(ErrorKind::kRefused, "the model that came has the hash " + to_string(found) + ", not " + to_string(hash_));
+    fail(ErrorKind::kRefused, "the model that came has the hash " + text_of(found) + ", not " + text_of(hash_));
   }
   const std::string path = cache_.path_of(hash_);
   ::fsync(weights_.get());  // what bears the name of a hash has its bytes, whatever happens to the machine

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,12 +8,12 @@
 #include <string>
 
 #include "atoll/core/fd.h"
+#include "atoll/infer/wire/messages.h"
 
 namespace atl::infer {
 
 /// SHA-256 of a model's graph.json followed by its weights.safetensors.
-using ModelHash = std::array<std::byte, 32>;
-std::string to_string(const ModelHash& hash);  ///< 64 hexadecimal digits
+using ModelHash = wire::BundleHash;
 
 /// Models that were sent to a server, each in a folder named by its hash, so that none is sent twice. Uploads that broke off
 /// stay as parts and go on later. Files are readable by their owner alone. One thread at a time.
