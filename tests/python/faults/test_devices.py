@@ -2,6 +2,7 @@
 """A device that is slow, or that has met an error it cannot recover from: whoever waits for it is told in time, and
 nobody else is held up."""
 
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -100,6 +101,25 @@ def test_a_device_that_fails_under_the_library(tmp_path: Path) -> None:
         at = max(event.at for event in job.wait_for("running").values())
         failures = job.failures([0, 1], at, DEATH_S)
         assert "the device has failed" in failures[1].text, failures[1].text
+
+
+def end_while_somebody_is_told(me: Me) -> None:
+    """The program ends while a thread of its own is still in Python, telling of the failure."""
+    from atoll import _C, backend
+
+    def tell_slowly(thread: int, peer_lost: bool, text: str) -> None:
+        backend._interrupt(thread, peer_lost, text)
+        time.sleep(1)
+
+    if me.rank == 1:
+        _C.set_interrupt(tell_slowly, threading.main_thread().ident or 0)
+    reduce_on_a_failed_device(me, 300_007)
+
+
+def test_a_program_that_ends_while_its_failure_is_told(tmp_path: Path) -> None:
+    with Job(tmp_path, end_while_somebody_is_told, "AA", environment=SIM) as job:
+        at = max(event.at for event in job.wait_for("running").values())
+        job.failures([0, 1], at, DEATH_S)
 
 
 def wait_while_a_peer_aborts(me: Me) -> None:

@@ -13,26 +13,31 @@
 namespace atl::pytorch {
 namespace {
 
-void tell_who_relies(const Library& library, const std::weak_ptr<Process>& weak_process,
+void tell_who_relies(const Library& library, const std::weak_ptr<Watch>& weak_watch,
                      const std::weak_ptr<collectives::Group>& weak_group) {
-  const auto process = weak_process.lock();
+  const auto watch = weak_watch.lock();
   const auto group = weak_group.lock();
-  if (!process || !group) return;
+  if (!watch || !group) return;
   try {
     std::rethrow_exception(group->error());
   } catch (const Error& error) {
-    process->watch.give_up(&library, error);
+    watch->give_up(&library, error);
   }
+}
+
+std::weak_ptr<Watch> watch_of(const OpenGroup& open) {
+  const auto process = open.process();
+  return process ? process->watch : nullptr;
 }
 
 // Aborting lets streams go on, so whoever relies on them is told first. It takes its time, in which the process may end
 // elsewhere.
-void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Process>& process,
+void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Watch>& watch,
                  const std::weak_ptr<collectives::Group>& group) {
   const auto library = weak_library.lock();
   if (!library) return;
   try {
-    tell_who_relies(*library, process, group);
+    tell_who_relies(*library, watch, group);
   } catch (const std::exception& error) {
     log(LogLevel::kError, "telling who relies on " + library->name() + " of its end failed: " + plain_text(error));
   }
@@ -88,12 +93,12 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
   group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
   const auto process = open_->process();
-  group->when_failed([library = std::weak_ptr<Library>(library_), process = std::weak_ptr<Process>(process),
+  group->when_failed([library = std::weak_ptr<Library>(library_), watch = std::weak_ptr<Watch>(process->watch),
                       completions = std::weak_ptr<Completions>(process->completions),
                       group = std::weak_ptr<collectives::Group>(group)] {
     // Any thread of the process's may run this: the process must not end here.
     const auto live = completions.lock();
-    if (live) live->post([=] { end_library(library, process, group); }, /*urgent=*/true);
+    if (live) live->post([=] { end_library(library, watch, group); }, /*urgent=*/true);
   });
 }
 
@@ -109,8 +114,10 @@ std::string IslandLibrary::name() const {
 
 Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout) const {
   const auto library = get();
-  const auto [process, group] = open_->parts();
+  auto [process, group] = open_->parts();
   if (works.empty() || !library || !group || library->device_type() == c10::kCPU) return nullptr;
+  const auto watch = process->watch;
+  process.reset();
   Watch::Entry entry;
   entry.owner = library.get();
   entry.works = works;
@@ -119,12 +126,12 @@ Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chr
   entry.fail = [weak = std::weak_ptr<collectives::Group>(group)](const Error& error) {
     if (const auto live = weak.lock()) live->fail(error);
   };
-  auto added = process->watch.add(std::move(entry));
+  auto added = watch->add(std::move(entry));
   if (const auto failed = group->error()) {  // perhaps the watch has been told before
     try {
       std::rethrow_exception(failed);
     } catch (const Error& error) {
-      process->watch.give_up(library.get(), error);
+      watch->give_up(library.get(), error);
     }
   }
   return added;
@@ -132,19 +139,18 @@ Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chr
 
 void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono::milliseconds timeout) const {
   if (!trip->on_accelerator()) return;
-  const auto process = open_->process();
-  const auto entry = process ? watch(trip->outward().works(), timeout) : nullptr;
+  const auto entry = watch(trip->outward().works(), timeout);
   if (!entry) return;
-  trip->on_reliance([process = std::weak_ptr<Process>(process), entry](bool is_future) {
-    const auto live = process.lock();
-    if (live) is_future ? live->watch.note_future(entry) : live->watch.note_reliance(entry);
+  trip->on_reliance([watch = watch_of(*open_), entry](bool is_future) {
+    const auto live = watch.lock();
+    if (live) is_future ? live->note_future(entry) : live->note_reliance(entry);
   });
 }
 
 WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
   const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
   return c10::make_intrusive<WorkOfLibrary>(
-      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, open_->process(),
+      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watch_of(*open_),
       std::move(entry));
 }
 

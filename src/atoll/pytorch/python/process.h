@@ -20,7 +20,7 @@ namespace atl::pytorch {
 struct Process {
   ~Process() {
     const ReleaseGil others_may_need_it;
-    watch.stop();
+    watch->stop();
     sends.stop();
     completions->stop();
   }
@@ -28,7 +28,9 @@ struct Process {
   std::shared_ptr<collectives::Context> context;
   StoreClones store_clones;
   std::shared_ptr<Completions> completions = std::make_shared<Completions>();
-  Watch watch;    // over what libraries do on accelerators
+  // Over what libraries do on accelerators. Threads of this process hold the watch alone while they interrupt somebody: with
+  // all of Process, the end of the program could not wait for them.
+  const std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   InOrder sends;  // of tensors on accelerators, and of others behind them
 };
 

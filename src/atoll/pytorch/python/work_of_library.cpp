@@ -23,8 +23,8 @@ std::exception_ptr WorkOfLibrary::exception() const {
 }
 
 void WorkOfLibrary::note_reliance() const {
-  const auto process = entry_ ? process_.lock() : nullptr;
-  if (process) translated([&] { process->watch.note_reliance(entry_); });
+  const auto watch = entry_ ? watch_.lock() : nullptr;
+  if (watch) translated([&] { watch->note_reliance(entry_); });
 }
 
 bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
@@ -65,7 +65,7 @@ int WorkOfLibrary::sourceRank() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkOfLibrary::getFuture() {
-  if (const auto process = entry_ ? process_.lock() : nullptr) process->watch.note_future(entry_);
+  if (const auto watch = entry_ ? watch_.lock() : nullptr) watch->note_future(entry_);
   if (parts_.size() == 1) return parts_.front()->getFuture();
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
   for (const auto& part : parts_) futures.push_back(part->getFuture());

@@ -6,7 +6,6 @@
 
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/watch.h"
-#include "atoll/pytorch/python/process.h"
 
 namespace atl::pytorch {
 
@@ -17,12 +16,12 @@ class WorkOfLibrary final : public c10d::Work {
   /// Throws what is to be thrown for an error of a part.
   using Explain = std::function<void(const std::exception_ptr&)>;
 
-  /// `entry` of the watch of `process`, for parts whose waiters go on before they have ended; null for others.
-  WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Process> process,
+  /// `entry` of `watch`, for parts whose waiters go on before they have ended; null for others.
+  WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Watch> watch,
                 Watch::EntryPtr entry)
       : parts_(std::move(parts)),
         explain_(std::move(explain)),
-        process_(std::move(process)),
+        watch_(std::move(watch)),
         entry_(std::move(entry)) {}
 
   bool isCompleted() override;
@@ -44,7 +43,7 @@ class WorkOfLibrary final : public c10d::Work {
 
   const std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
   const Explain explain_;
-  const std::weak_ptr<Process> process_;  // a Work may outlive its group, and does not keep threads alive
+  const std::weak_ptr<Watch> watch_;  // a Work may outlive its group, and does not keep threads alive
   const Watch::EntryPtr entry_;
 };
 
