@@ -13,9 +13,9 @@ import torch
 
 from admitted_calls import ALL
 from atoll import _C
-from atoll.infer import capture
 from atoll.infer.graph import to_text
-from export_models import EXAMPLES, example
+from captured import captured
+from export_models import EXAMPLES
 from guarded import Guarded
 from mutations import Sample, graph_of, mutated, name_of, sample_of
 from one_node import Call, call_with, graph_json, padded, tensors_of
@@ -48,8 +48,7 @@ def samples(seed: int) -> Iterator[tuple[Sample, list[dict[str, Any]]]]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_models_are_admitted(name: str) -> None:
-    module, args, kwargs = example(name)
-    _C.infer_admit(to_text(capture(module, args, kwargs).graph).decode())
+    _C.infer_admit(to_text(captured(name).bundle.graph).decode())
 
 
 def test_every_operator_on_the_list_makes_what_it_says() -> None:

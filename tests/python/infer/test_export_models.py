@@ -10,10 +10,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from atoll.infer import Bundle, capture, run_graph
-from export_models import EXAMPLES, example
+from captured import captured
+from export_models import EXAMPLES, TRANSFORMERS, example
 
 CLOSE = 1e-6  # of the largest value: some kernels differ by the place of a tensor in memory
-TRANSFORMERS = ("bert", "llama")
 
 
 def check_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -28,24 +28,21 @@ def check_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_graph_computes_what_the_module_computes(name: str, tmp_path: Path) -> None:
-    if name in TRANSFORMERS:
-        pytest.importorskip("transformers")
-    module, args, kwargs = example(name)
-    bundle = capture(module, args, kwargs)
+    one = captured(name)
     with torch.no_grad():
-        wanted = module(*args, **kwargs)
+        wanted = one.module(*one.args, **one.kwargs)
     classes = [type(wanted)] if name in TRANSFORMERS else []
-    loaded = Bundle.load(bundle.save(tmp_path), classes)
-    assert loaded.hash == bundle.hash
-    for each in (bundle, loaded):
-        tensors = each.check_inputs(args, kwargs)
+    loaded = Bundle.load(one.bundle.save(tmp_path), classes)
+    assert loaded.hash == one.bundle.hash
+    for each in (one.bundle, loaded):
+        tensors = each.check_inputs(one.args, one.kwargs)
         found = each.output.build(run_graph(each, tensors))
         assert type(found) is type(wanted)
         leaves, spec = pytree.tree_flatten(found)
         wanted_leaves, wanted_spec = pytree.tree_flatten(wanted)
         assert spec == wanted_spec
-        for one, other in zip(leaves, wanted_leaves, strict=True):
-            check_close(one, other)
+        for leaf, other in zip(leaves, wanted_leaves, strict=True):
+            check_close(leaf, other)
 
 
 @pytest.mark.parametrize("name", ["recurrent", "encoder"])
@@ -58,22 +55,21 @@ def test_the_module_still_works(name: str) -> None:
     assert all(map(torch.equal, before, after))
 
 
-@pytest.mark.parametrize("name", ["resnet", "vgg", "mobilenet", "vit"])
+@pytest.mark.parametrize("name", ["resnet101", "vgg19", "mobilenet", "vit"])
 def test_other_values_of_the_same_shape(name: str) -> None:
     """Nothing of the example's values is in the graph."""
-    module, args, _ = example(name)
-    bundle = capture(module, args)
-    other = torch.randn_like(args[0]) * 2 + 1
+    one = captured(name)
+    other = torch.randn_like(one.args[0]) * 2 + 1
     with torch.no_grad():
-        wanted = module(other)
-    (found,) = run_graph(bundle, [other])
+        wanted = one.module(other)
+    (found,) = run_graph(one.bundle, [other])
     check_close(found, wanted)
 
 
 def test_graphs_are_what_the_runner_expects() -> None:
     """Batch norm as the checked operator, no dropout, no metadata, every argument, no path of a source file."""
-    module, args, _ = example("vgg")
-    graph = capture(module, args).graph
+    bundle = captured("vgg19_bn").bundle
+    graph = bundle.graph
     operators = [node["op"] for node in graph["nodes"]]
     assert "aten::batch_norm" in operators
     left_out = {"aten::clone", "aten::dropout", "aten::alias", "aten::_native_batch_norm_legit_no_training"}
@@ -81,21 +77,21 @@ def test_graphs_are_what_the_runner_expects() -> None:
     convolution = graph["nodes"][operators.index("aten::conv2d")]
     pair = {"ints": [1, 1]}
     assert convolution["overload"] == ""
-    assert convolution["args"][2:] == [None, pair, pair, pair, 1]
+    assert convolution["args"][3:] == [pair, pair, pair, 1]
     assert convolution["args"][0] == {"tensor": graph["inputs"][0]}
     pool = graph["nodes"][operators.index("aten::max_pool2d")]
     two, none = {"ints": [2, 2]}, {"ints": [0, 0]}
     assert pool["args"][1:] == [two, two, none, pair, False]
+    first = captured("resnet101").bundle.graph["nodes"][0]
+    assert (first["op"], first["args"][2]) == ("aten::conv2d", None)
     text = json.dumps(graph)
     assert ".py" not in text
     assert "num_batches_tracked" not in text
-    assert not any(name.startswith("module.") for name in capture(module, args).weights)
+    assert not any(name.startswith("module.") for name in bundle.weights)
 
 
 def test_tied_weights_are_stored_once() -> None:
-    pytest.importorskip("transformers")
-    module, args, kwargs = example("llama")
-    bundle = capture(module, args, kwargs)
+    bundle = captured("llama").bundle
     shapes = [tuple(tensor.shape) for tensor in bundle.weights.values()]
     assert shapes.count((50, 24)) == 1
     place = next(weight["tensor"] for weight in bundle.graph["weights"]
@@ -105,8 +101,7 @@ def test_tied_weights_are_stored_once() -> None:
 
 
 def test_weights_come_in_the_order_of_their_use() -> None:
-    module, args, _ = example("resnet")
-    graph: dict[str, Any] = capture(module, args).graph
+    graph: dict[str, Any] = captured("resnet101").bundle.graph
     order = [argument["tensor"] for node in graph["nodes"] for argument in node["args"]
              if isinstance(argument, dict) and "tensor" in argument]  # fmt: skip
     firsts = [order.index(weight["tensor"]) for weight in graph["weights"]]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examples as the tests run them: captured once, in float32 and in float64, on two sides; and what is equal."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from atoll import _C
+from atoll.infer import Bundle, capture
+from atoll.infer.graph import from_text, to_text
+from export_models import TRANSFORMERS, example
+
+Tensors = Sequence[torch.Tensor]
+CLOSE = 1e-12  # of the largest value: two ways to the same result in float64
+
+
+@dataclass(frozen=True)
+class Captured:
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    bundle: Bundle
+
+
+@cache
+def captured(name: str) -> Captured:
+    if name in TRANSFORMERS:
+        pytest.importorskip("transformers")
+    module, args, kwargs = example(name)
+    return Captured(module, args, kwargs, capture(module, args, kwargs))
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A model that both sides of a division have, and the example's inputs."""
+
+    bundle: Bundle
+    graph: str
+    inputs: list[torch.Tensor]
+    model: _C.InferModel
+
+    @staticmethod
+    def of(bundle: Bundle, inputs: Tensors) -> "Sides":
+        graph = to_text(bundle.graph).decode()
+        return Sides(bundle, graph, list(inputs), _C.InferModel(graph, bundle.weights))
+
+    def run(self) -> list[torch.Tensor]:
+        """On one side."""
+        return self.model.run(self.inputs)
+
+    def divided(self, division: str) -> list[torch.Tensor]:
+        return self.model.run_divided(self.inputs, division)
+
+    def division(self, dim: int, policy: str, **options: object) -> str:
+        return _C.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
+
+    def in_float64(self) -> "Sides":
+        """The same graph, weights and inputs, with float64 for every float32: also where the module itself asks for
+        float32, as the norms of LLaMA do."""
+        graph = from_text(to_text(self.bundle.graph).replace(b'"float32"', b'"float64"'))
+        weights = {name: _wide(weight.detach()) for name, weight in self.bundle.weights.items()}
+        bundle = Bundle(graph, weights, self.bundle.inputs, self.bundle.output)
+        return Sides.of(bundle, [_wide(each) for each in self.inputs])
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.dtype == torch.float32 else tensor
+
+
+@cache
+def single_sides(name: str) -> Sides:
+    """In float32."""
+    one = captured(name)
+    return Sides.of(one.bundle, one.bundle.check_inputs(one.args, one.kwargs))
+
+
+@cache
+def exact_sides(name: str) -> Sides:
+    """In float64."""
+    return single_sides(name).in_float64()
+
+
+def largest(tensors: Tensors) -> float:
+    return max((t.double().abs().max().item() for t in tensors if t.is_floating_point() and t.numel()), default=0.0)
+
+
+def deviation(found: Tensors, truth: Tensors) -> float:
+    """Of the float that is furthest off."""
+    worst = 0.0
+    for one, other in zip(found, truth, strict=True):
+        if other.is_floating_point() and other.numel():
+            error = (one.double() - other.double()).abs().max().item()
+            worst = max(worst, math.inf if math.isnan(error) else error)
+    return worst
+
+
+def allowed(sides: Sides, truth: Tensors) -> float:
+    """How far from the truth a division in float32 may be: twice as far as the undivided model. Where that hits the
+    rounded truth by luck, one unit in the last place counts."""
+    return 2 * max(deviation(sides.run(), truth), torch.finfo(torch.float32).eps * largest(truth))
+
+
+def leads(scores: torch.Tensor, classes: int) -> torch.Tensor:
+    """By how much the largest value along that dimension is larger than the second."""
+    best = scores.double().topk(2, classes).values
+    return best.select(classes, 0) - best.select(classes, 1)
+
+
+def assert_alike(found: Tensors, truth: Tensors, limit: float, classes: int, what: str) -> None:
+    """No float is further from the truth than `limit`. Along the dimension `classes` of the first output, the largest
+    value is in the same place wherever it leads by more than two limits. Outputs of whole numbers are such places, or
+    equal."""
+    assert [one.shape for one in found] == [other.shape for other in truth], what
+    sure = leads(truth[0], classes) > 2 * limit
+    same = found[0].argmax(classes) == truth[0].argmax(classes)
+    assert bool((same | ~sure).all()), f"another value is the largest: {what}"
+    error = deviation(found, truth)
+    assert error <= limit, f"{error} off, {limit} allowed: {what}"
+    for one, other in zip(found, truth, strict=True):
+        if not other.is_floating_point():
+            unsure = ~sure if sure.shape == other.shape else torch.zeros_like(other, dtype=torch.bool)
+            assert bool(((one == other) | unsure).all()), f"other whole numbers: {what}"
+
+
+def both_compute(division: str) -> int:
+    """How many operators both sides compute parts of."""
+    shares = json.loads(division)["shares"]
+    return sum(end > begin and last > first for begin, end, first, last in shares)

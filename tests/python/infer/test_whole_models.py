@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models, divided between two sides as every policy says and in random ways, answer as the undivided ones: in
+float64 up to rounding, in float32 at most twice as far from the float64 model as the undivided one is."""
+
+import gc
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+
+import networks
+from atoll import _C
+from atoll.infer import capture
+from captured import (
+    CLOSE,
+    Sides,
+    allowed,
+    assert_alike,
+    both_compute,
+    deviation,
+    exact_sides,
+    largest,
+    leads,
+    single_sides,
+)
+from export_models import CLASSES, DIMS, EXAMPLES, TRANSFORMERS
+from networks import NETWORKS
+
+# All give a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel are cut. Random plans have
+# tests of their own.
+POLICIES = ("local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "hybrid-parallel", "auto")
+# With a slow robot and a fast link, so that plans divide.
+LINK = {"up": 1e8, "down": 1e8, "latency": 1e-6, "evaluations": 100, "chunks": 3}
+PLANS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what it truly answers, and how far each way to run it may be off."""
+
+    dims: Sequence[int]
+    classes: int
+    truth: list[torch.Tensor]
+    runs: list[tuple[Sides, float]]
+
+    @property
+    def sides(self) -> Sides:
+        return self.runs[0][0]
+
+    def check(self, division: str) -> None:
+        for sides, limit in self.runs:
+            assert_alike(sides.divided(division), self.truth, limit, self.classes, division)
+
+    def check_policy(self, policy: str, dim: int) -> int:
+        """How many operators both sides compute parts of."""
+        division = self.sides.division(dim, policy, **LINK)
+        self.check(division)
+        return both_compute(division)
+
+    def check_random(self, seed: int) -> int:
+        dim = self.dims[seed % len(self.dims)]
+        division = json.loads(self.sides.division(dim, "random", seed=seed)) | {"chunks": seed % 8 + 1}
+        self.check(json.dumps(division))
+        return both_compute(json.dumps(division))
+
+
+@cache
+def case(name: str) -> Case:
+    single, exact = single_sides(name), exact_sides(name)
+    truth = exact.run()
+    runs = [(single, allowed(single, truth)), (exact, CLOSE * largest(truth))]
+    return Case(DIMS[name], CLASSES[name], truth, runs)
+
+
+def full_case(name: str) -> Case:
+    """As it was published, in float32."""
+    network = NETWORKS[name]
+    module, args, kwargs = networks.example(name, full=True)
+    bundle = capture(module, args, kwargs)
+    sides = Sides.of(bundle, bundle.check_inputs(args, kwargs))
+    truth = sides.in_float64().run()
+    limit = allowed(sides, truth)
+    with torch.no_grad():
+        answer = bundle.output.tensors_of(module(*args, **kwargs), "output")
+    assert_alike(answer, truth, limit, network.classes, "the module itself")
+    dims = [dim for dim in network.dims if sides.inputs[0].shape[dim] > 1]
+    return Case(dims, network.classes, truth, [(sides, limit)])
+
+
+def test_the_policies_are_all_there_are() -> None:
+    assert {*POLICIES, "random"} == set(_C.operator_policies())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_have_as_many_parameters_as_the_published_ones(name: str) -> None:
+    if name in TRANSFORMERS:
+        pytest.importorskip("transformers")
+    network = NETWORKS[name]
+    with torch.device("meta"):
+        module = network.make(**network.full)
+    assert sum(parameter.numel() for parameter in module.parameters()) == network.parameters
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_compared_depends_on_the_input(name: str) -> None:
+    """An answer that is the same for any image would also be right with wrong regions."""
+    found = case(name)
+    sides = exact_sides(name)
+    for dim in found.dims:
+        turned = [sides.inputs[0].flip(dim), *sides.inputs[1:]]
+        assert deviation(sides.model.run(turned), found.truth) > 1e-4 * largest(found.truth)
+    (_, limit), _ = found.runs
+    sure = leads(found.truth[0], found.classes) > 2 * limit
+    assert sure.float().mean() > 0.9
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_policy(name: str, policy: str) -> None:
+    found = case(name)
+    shared = sum(found.check_policy(policy, dim) for dim in found.dims)
+    assert policy != "tensor" or name not in NETWORKS or shared > 0
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_random_plans(name: str) -> None:
+    assert sum(map(case(name).check_random, range(PLANS))) > 0
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_many_random_plans(name: str) -> None:
+    for seed in range(PLANS, 6 * PLANS):
+        case(name).check_random(seed)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_full_size(name: str) -> None:
+    """A server admits it, and each plan gives its answer."""
+    if name in TRANSFORMERS:
+        pytest.importorskip("transformers")
+    found = full_case(name)
+    _C.infer_admit(found.sides.graph)
+    for policy in POLICIES:
+        found.check_policy(policy, found.dims[0])
+    assert sum(map(found.check_random, range(PLANS))) > 0
+    del found
+    gc.collect()
+    _C.infer_empty_arena()
