@@ -239,6 +239,8 @@ TEST(DivisionJson, ComesBack) {
                            R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2, "3"]]})"}) {
     EXPECT_NE(failure(ErrorKind::kProtocol, [&] { division_from_json(text); }), "") << text;
   }
+  const std::string deep = "{\"input\": " + std::string(500'000, '[') + std::string(500'000, ']') + "}";
+  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { division_from_json(deep); }).find("nested deeper"), std::string::npos);
 }
 
 }  // namespace

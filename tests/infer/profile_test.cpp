@@ -49,6 +49,16 @@ TEST(Profile, NamesWhatIsWrong) {
   expect("node 1 of the profile: whole is null", "/nodes/1/2", nullptr);
   expect("give [fixed, per_row, whole]", "/nodes/0", {1, 2});
   expect("give [fixed, per_row, whole]", "/nodes/0", "all");
+  expect("\"input\" is -2: give -1 to 99999", "/input", -2);
+  expect("\"input\" is 4294967299", "/input", 4294967299);
+  expect("\"dim\" is 8: give -1 to 7", "/dim", 8);
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  try {
+    profile_from_json(deep);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("nested deeper"), std::string::npos);
+  }
   json without = json::parse(to_json(small()));
   without.erase("runner");
   EXPECT_NE(refusal(without).find("lacks \"runner\""), std::string::npos);

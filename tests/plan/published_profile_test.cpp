@@ -169,6 +169,16 @@ TEST(PublishedProfile, NamesWhatIsWrong) {
     "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
                 .find("a size that is no count: -4"),
             std::string::npos);
+  EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [[99999999999]],
+    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
+                .find("a size that is no count: 99999999999"),
+            std::string::npos);
+  EXPECT_NE(layers(R"({"idx": 0, "op": "_start", "input_from": [], "output_shapes": [[2000000000, 2000000000, 9]],
+    "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
+                .find("too many values"),
+            std::string::npos);
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_NE(message(deep).find("nested deeper"), std::string::npos);
 }
 
 }  // namespace

@@ -65,7 +65,11 @@ class Bundle:
                 for piece in weight_files.pieces(self.weights):
                     file.write(piece)
             (part / META).write_text(json.dumps(self.facts(), indent=1) + "\n", encoding="utf-8")
-            part.rename(target)
+            try:
+                part.rename(target)
+            except OSError:
+                if not target.is_dir():  # where another process was quicker, what is there is the same
+                    raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return target

@@ -33,7 +33,7 @@ def from_text(text: bytes) -> Graph:
         raise BundleError(f"the graph is not one of version {VERSION}: export the model again with this Atoll")
     try:
         _check(graph)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BundleError(f"the graph lacks a field or has one of another kind: {error!r}") from None
     return graph
 

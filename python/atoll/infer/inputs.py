@@ -54,10 +54,12 @@ class Inputs:
         try:
             fields = json.loads(text)
             parameters, positional, spec = fields["parameters"], fields["positional"], fields["arguments"]
-            good = all(isinstance(name, str) for name in parameters) and type(positional) is int
+            good = isinstance(parameters, list) and all(isinstance(name, str) for name in parameters)
+            good = good and type(positional) is int
+            spec_text = json.dumps(spec)
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise BundleError(f"the structure of the inputs cannot be read: {error}") from None
-        structure = Structure.from_json(json.dumps(spec), classes)
+        structure = Structure.from_json(spec_text, classes)
         if not good or "dict" not in spec or not 0 <= positional <= len(spec["dict"]):
             raise BundleError("the structure of the inputs is not one that atoll export writes")
         return Inputs(parameters, positional, structure)

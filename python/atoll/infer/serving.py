@@ -33,7 +33,7 @@ def _check_device(device: str) -> None:
 def options_of(listen: str, key_file: Path, **others: Any) -> dict[str, Any]:
     """What _C.InferServer takes."""
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise typer.BadParameter(f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:4700; port 0 takes a free one")
     worker = Path(__file__).parent.parent / "atoll_infer_worker"
     options = {"host": host.strip("[]"), "port": int(port), "key_file": str(key_file), "worker_program": str(worker)}
@@ -86,10 +86,10 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
     from atoll import _C
 
     key_file = options["key_file"]
-    if not Path(key_file).exists():
-        _C.make_key_file(key_file)
-        typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
     try:
+        if not Path(key_file).exists():
+            _C.make_key_file(key_file)
+            typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
         server = _C.InferServer(options)
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from None

@@ -69,9 +69,11 @@ class Structure:
         """BundleError where the text is no structure. Classes may be missing until something is built."""
         try:
             spec = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            _check(spec, 0)
+        except BundleError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"the structure of inputs or outputs is not JSON: {error}") from None
-        _check(spec, 0)
         return Structure(spec, {class_name(kind): kind for kind in classes})
 
 

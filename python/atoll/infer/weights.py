@@ -19,7 +19,8 @@ from atoll.infer.errors import BundleError
 
 ALIGNMENT = 64
 MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
-MOST_ELEMENTS = 2**40  # in a dimension, and bytes of a file
+MOST_ELEMENTS = 2**40  # of a tensor, an empty dimension counted as 1; and bytes of a file
+MOST_DIMENSIONS = 8
 _PAD = re.compile(r"_pad[0-9]+")
 _LENGTH_BYTES = 8
 
@@ -105,7 +106,7 @@ def _entries(path: Path, mapped: mmap.mmap) -> tuple[int, list[tuple[str, torch.
     checked = []
     for entry in entries:
         if len(entry) != 5 or not _is_right(*entry[1:], room=len(mapped) - begin):
-            raise BundleError(f"{path}: {str(entry)[:200]} in its header is not a tensor of this file")
+            raise BundleError(f"{path}: {entry[0][:200]!r} in its header is not a tensor of this file")
         name, dtype, shape, first, last = entry
         checked.append((name, FROM_FILES[dtype], shape, first, last))
     return begin, checked
@@ -114,6 +115,8 @@ def _entries(path: Path, mapped: mmap.mmap) -> tuple[int, list[tuple[str, torch.
 def _is_right(dtype: Any, shape: Any, first: Any, last: Any, room: int) -> bool:
     numbers = [*shape, first, last] if isinstance(shape, list) else [None]
     if not all(type(number) is int and 0 <= number < MOST_ELEMENTS for number in numbers) or last > room:
+        return False
+    if len(shape) > MOST_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= MOST_ELEMENTS:
         return False
     return isinstance(dtype, str) and dtype in FROM_FILES and _size(FROM_FILES[dtype], shape) == last - first
 

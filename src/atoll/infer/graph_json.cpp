@@ -7,6 +7,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
+#include "atoll/plan/json_fields.h"
 
 namespace atl::infer {
 namespace {
@@ -15,31 +16,12 @@ constexpr int kMaxDepth = 8;  // a well-formed graph has 6
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
-// Counts brackets outside of texts, before anything recursive sees the value.
-void require_shallow(const std::string& text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) broken("the graph's JSON is nested deeper than its form");
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-}
-
 // Of two values under one key, readers take the first or the last: nobody knows which was meant.
 Json parse(const std::string& text) {
   if (text.size() > kMaxGraphBytes) {
     broken("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(kMaxGraphBytes));
   }
-  require_shallow(text);
+  if (plan::is_deeper(text, kMaxDepth)) broken("the graph's JSON is nested deeper than its form");
   std::vector<std::set<std::string>> open;
   std::string twice;
   const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {

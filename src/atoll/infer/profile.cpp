@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "atoll/infer/graph.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/text.h"
 
@@ -36,6 +37,13 @@ std::string short_text(Fields& fields, const std::string& key) {
 
 bool is_hash(const std::string& text) {
   return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+int index_of(Fields& fields, const char* key, std::int64_t most) {
+  const std::int64_t value = fields.integer(key);
+  if (value >= -1 && value < most) return static_cast<int>(value);
+  refuse(std::string("the profile's \"") + key + "\" is " + std::to_string(value) + ": give -1 to " +
+         std::to_string(most - 1));
 }
 
 void read_node(const Json& value, Profile& profile) {
@@ -76,8 +84,8 @@ Profile profile_from_json(const std::string& text) {
     refuse("the profile's model is \"" + profile.model + "\": give the hash of its bundle, " +
            std::to_string(kHashDigits) + " hexadecimal digits");
   }
-  profile.input_tensor = static_cast<int>(fields.integer("input"));
-  profile.dim = static_cast<int>(fields.integer("dim"));
+  profile.input_tensor = index_of(fields, "input", static_cast<std::int64_t>(kMaxTensors));
+  profile.dim = index_of(fields, "dim", static_cast<std::int64_t>(kMaxDims));
   profile.total = seconds_of(fields.at("total"), "the profile's total");
   const Json& nodes = fields.list("nodes");
   if (nodes.size() > kMostNodes) {

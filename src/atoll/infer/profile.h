@@ -30,8 +30,8 @@ struct Profile {
 std::string to_json(const Profile& profile);
 
 /// Error(kInvalidArgument) that names what is wrong: another version, a key that is missing or unknown, texts of more
-/// than 256 bytes, a model that is neither empty nor a hash, more than a million nodes, and times that are negative or
-/// above a day.
+/// than 256 bytes, a model that is neither empty nor a hash, an input or dimension that no graph has, more than a million
+/// nodes, and times that are negative or above a day.
 Profile profile_from_json(const std::string& text);
 
 }  // namespace atl::infer

@@ -9,6 +9,8 @@
 namespace atl::plan {
 namespace {
 
+constexpr int kMostLevels = 100;  // of anything that is read here
+
 bool fits(const Json& value) {
   if (!value.is_number_integer()) return false;
   return !value.is_number_unsigned() ||
@@ -17,7 +19,27 @@ bool fits(const Json& value) {
 
 }  // namespace
 
+bool is_deeper(std::string_view text, int levels) noexcept {
+  int depth = 0;
+  bool is_quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') is_quoted = false;
+    } else if (c == '"') {
+      is_quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > levels) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 Json parse_json(const std::string& text, const std::string& what) {
+  if (is_deeper(text, kMostLevels)) refuse(what + " is nested deeper than " + std::to_string(kMostLevels) + " levels");
   Json value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) refuse(what + " is not JSON: " + text.substr(0, 80));
   return value;

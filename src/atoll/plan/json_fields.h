@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,12 @@ namespace atl::plan {
 
 using Json = nlohmann::json;
 
-/// Parses `text`; throws Error(kInvalidArgument) that names `what` when it is not JSON.
+/// Whether lists and objects in `text`, which should be JSON, lie within each other on more than `levels` levels. Writing
+/// and comparing values recurses, so text from elsewhere is asked before it is parsed.
+bool is_deeper(std::string_view text, int levels) noexcept;
+
+/// Parses `text`; throws Error(kInvalidArgument) that names `what` when it is not JSON, or is nested deeper than 100
+/// levels.
 Json parse_json(const std::string& text, const std::string& what);
 
 /// Reads a JSON object key by key. A missing key, a value of the wrong type and, in `done`, a key that nobody asked for

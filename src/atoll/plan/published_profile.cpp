@@ -13,6 +13,8 @@ namespace atl::plan {
 namespace {
 
 constexpr double kMilliseconds = 1e-3;
+constexpr std::uint64_t kMostRows = std::uint64_t{1} << 31;  // shares of rows are products of two such counts
+constexpr std::int64_t kMostValues = std::int64_t{1} << 40;
 
 struct Layer {
   std::int64_t number = 0;
@@ -32,7 +34,9 @@ std::vector<std::int64_t> first_shape(const Json& shapes, const std::string& nam
   if (!shapes[0].is_array()) refuse(name + " has output_shapes that are no lists: " + shapes.dump().substr(0, 80));
   std::vector<std::int64_t> shape;
   for (const Json& size : shapes[0]) {
-    if (!size.is_number_unsigned()) refuse(name + " has a size that is no count: " + size.dump().substr(0, 80));
+    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > kMostRows) {
+      refuse(name + " has a size that is no count: " + size.dump().substr(0, 80));
+    }
     shape.push_back(size.get<std::int64_t>());
   }
   return shape;
@@ -161,7 +165,10 @@ PublishedProfile published_profile(const std::string& json, std::optional<std::i
     Layer layer = layer_of(layers[i], i);
     if (layer.operands.empty()) {
       profile.input_values = 1;
-      for (const std::int64_t size : layer.shape) profile.input_values *= size;
+      for (const std::int64_t size : layer.shape) {
+        if (size > 0 && profile.input_values > kMostValues / size) refuse(layer.name + " has too many values");
+        profile.input_values *= size;
+      }
       layer.bytes = input_bytes.value_or(layer.bytes);
     }
     builder.add(layer);

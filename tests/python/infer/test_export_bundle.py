@@ -226,6 +226,8 @@ def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
         (lambda header: header["first.weight"].update(dtype="F4"), "is not a tensor of"),
         (lambda header: header["first.weight"].update(shape=[5, 5]), "is not a tensor of"),
         (lambda header: header["first.weight"].update(shape=[5, -4]), "is not a tensor of"),
+        (lambda header: header["first.weight"].update(shape=[1] * 7 + [5, 4]), "is not a tensor of"),
+        (lambda header: header["none"].update(shape=[0, 2**20, 2**20]), "is not a tensor of"),
         (lambda header: header["first.weight"].update(data_offsets=[0]), "is not a tensor of"),
         (lambda header: header["second.weight"].update(data_offsets=[2**50, 2**50 + 60]), "is not a tensor of"),
         (lambda header: header["first.weight"].pop("shape"), "its header cannot be read"),
@@ -249,6 +251,20 @@ def test_weights_that_are_not_aligned(saved: Path) -> None:
 
     with pytest.raises(BundleError, match="no multiple of 64"):
         Bundle.load(rewritten(saved, shift))
+
+
+def test_another_process_may_be_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = small().save(tmp_path / "theirs")
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        shutil.copytree(theirs, target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    folder = small().save(tmp_path / "ours")
+    assert Bundle.load(folder).hash == small().hash
+    assert [path.name for path in (tmp_path / "ours").iterdir()] == [folder.name]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ def test_text_that_is_no_structure(text: str) -> None:
      '{"parameters": [], "positional": true, "arguments": {"dict": [["x", "tensor"]]}}',
      '{"parameters": [], "positional": 0, "arguments": {"dict": 3}}',
      '{"parameters": [], "positional": 0, "arguments": {"list": []}}',
-     '{"parameters": 3, "positional": 0, "arguments": {"dict": []}}'],
+     '{"parameters": 3, "positional": 0, "arguments": {"dict": []}}',
+     '{"parameters": "ab", "positional": 0, "arguments": {"dict": []}}'],
 )  # fmt: skip
 def test_text_that_is_no_inputs(text: str) -> None:
     with pytest.raises(BundleError, match="structure"):

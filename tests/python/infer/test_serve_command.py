@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll serve`: what it prints, and what wrong calls are told."""
 
+import inspect
 import os
 import re
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll import _C
+from atoll.infer import serving
+from atoll.infer.planning import link_command
 from serving import ATOLL, Serve
 
 
@@ -44,6 +48,7 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
     [
         (["--listen", "4700"], "--listen 4700: give HOST:PORT"),
         (["--listen", "localhost:99999"], "give HOST:PORT"),
+        (["--listen", "localhost:4\u00b2"], "give HOST:PORT"),
         (["--listen", "no.such.host.invalid:1"], "no.such.host.invalid"),
         (["--cache-size", "much"], "'much' is no size"),
         (["--device", "cuda:7"], "cuda:7"),
@@ -80,3 +85,28 @@ def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "chmod 600" in done.stderr
+
+
+def test_a_key_file_that_cannot_be_made(tmp_path: Path) -> None:
+    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "nowhere" / "key")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "cannot be made" in done.stderr
+
+
+def test_only_this_machine_reaches_it_unless_it_is_told(tmp_path: Path) -> None:
+    """Whoever connects from elsewhere comes to another address than 127.0.0.1, as 127.0.0.2 is."""
+    assert inspect.signature(serving.serve).parameters["listen"].default.startswith("127.0.0.1:")
+    assert inspect.signature(link_command.link).parameters["listen"].default.startswith("127.0.0.1:")
+    key = tmp_path / "key"
+    _C.make_key_file(str(key))
+    options = serving.options_of("127.0.0.1:0", key, cache_folder=str(tmp_path / "models"))
+    del options["host"]
+    server = _C.InferServer(options)
+    host, port = link_command.host_and_port(server.address)
+    assert host == "127.0.0.1"
+    socket.create_connection((host, port), timeout=60).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=60)

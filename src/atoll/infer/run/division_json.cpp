@@ -3,10 +3,12 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
+#include "atoll/plan/json_fields.h"
 
 namespace atl::infer {
 namespace {
 
+constexpr int kMostLevels = 8;                         // a well-formed one has 3
 constexpr std::int64_t kMost = std::int64_t{1} << 30;  // fits an int
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
@@ -44,6 +46,7 @@ std::string to_json(const Division& division) {
 }
 
 Division division_from_json(const std::string& text) {
+  if (plan::is_deeper(text, kMostLevels)) broken("text is nested deeper than its form");
   const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) broken("text is not a JSON object");
   const Json& shares = field(parsed, "shares");

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/infer/profile.h"
+#include "atoll/infer/run/division_json.h"
+#include "atoll/plan/json_fields.h"
+#include "atoll/plan/operators_json.h"
+#include "atoll/plan/published_profile.h"
+
+// Texts that were saved, for libFuzzer and for a test with mutated ones: each is refused by its name, or read.
+namespace atl::fuzz {
+
+/// Whether `action` ended without an error; no error but of this kind may come out of it.
+template <class Action>
+bool is_read(ErrorKind kind, const Action& action) {
+  try {
+    action();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != kind) std::abort();
+    return false;
+  }
+}
+
+/// What `atoll profile` writes, and a division: what is read is written as it was. Whether it was one of them.
+inline bool saved_json(const std::string& text) {
+  const bool is_profile = is_read(ErrorKind::kInvalidArgument, [&] {
+    const infer::Profile profile = infer::profile_from_json(text);
+    if (infer::profile_from_json(infer::to_json(profile)) != profile) std::abort();
+  });
+  const bool is_division = is_read(ErrorKind::kProtocol, [&] {
+    const infer::Division division = infer::division_from_json(text);
+    if (infer::division_from_json(infer::to_json(division)) != division) std::abort();
+  });
+  return is_profile || is_division;
+}
+
+/// What `atoll plan infer` reads: a published profile, a list of operators, a link. Whether it was one of them.
+inline bool plan_files(const std::string& text) {
+  constexpr ErrorKind kRefusal = ErrorKind::kInvalidArgument;
+  const bool is_profile = is_read(kRefusal, [&] { plan::check(plan::published_profile(text).graph); });
+  const bool is_list = is_read(kRefusal, [&] {
+    const plan::Json value = plan::parse_json(text, "a list of operators");
+    plan::Fields fields(value, "the list of operators");
+    plan::check(plan::read_operators(fields));
+    fields.done();
+  });
+  const bool is_link = is_read(kRefusal, [&] { plan::check(plan::read_link(plan::parse_json(text, "a link"))); });
+  return is_profile || is_list || is_link;
+}
+
+}  // namespace atl::fuzz
