@@ -10,11 +10,11 @@
 
 namespace atl::infer::test {
 
-/// Runs modelled graphs: a layer takes the time it says, from the call on (which returns when the device would have finished),
-/// and its values are never computed. Each row has a signature, which follows from the layer, the row and the signatures of
-/// the rows of operands that it needs; a tensor's bytes are made from the signatures when they leave for the host, do not
-/// compress, and are checked when they come back. So two machines that exchange the right rows give the bytes that one
-/// alone gives, and others do not.
+/// Runs modelled graphs: a layer takes the time it says, from the call on (which returns when the device would have
+/// finished), and its values are never computed. Each row has a signature, which follows from the layer, the row and
+/// the signatures of the rows of operands that it needs; a tensor's bytes are made from the signatures when they leave
+/// for the host, do not compress, and are checked when they come back. So two machines that exchange the right rows give
+/// the bytes that one alone gives, and others do not.
 class ModelledRunner : public OperatorRunner {
  public:
   /// `speed` divides all times; 0: none are kept.

@@ -37,10 +37,10 @@ constexpr double kPieceSeconds = 0.001;                     // of a limited one;
 constexpr std::size_t kLeastPieceBytes = 1448;
 constexpr std::size_t kMostPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnlimitedBufferBytes = std::size_t{1} << 20;
-constexpr auto kBacklog = 4ms;    // of a limited path, before its sender has to wait
-constexpr auto kCatchUp = 100ms;  // that a late relay may make up for, of the time in which its sender waited
+constexpr auto kBacklog = 4ms;         // of a limited path, before its sender has to wait
+constexpr auto kCatchUp = 100ms;       // that a late relay may make up for, of the time in which its sender waited
 constexpr int kSocketBytes = 1 << 17;  // of the system's queues, where the path is limited
-constexpr double kLongest = 1e6;  // seconds
+constexpr double kLongest = 1e6;       // seconds
 
 /// When the path is free for the next byte.
 struct Wire {
@@ -83,13 +83,7 @@ Time later(Time time, double seconds) {
 }
 
 Fd make_socket(int family) {
-  Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK |    Fd server(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (is_limited(Clock::now())) {
-      // Little waits here unseen, so that senders feel the rate.
-      for (const Fd* fd : {&client, &server}) {
-        ::setsockopt(fd->get(), SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
-      }
-    }
+  Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw std::runtime_error("relay: no socket");
   return fd;
 }
@@ -171,6 +165,12 @@ struct Relay::State {
     Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!client) return;
     Fd server(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (is_limited(Clock::now())) {
+      // Little waits here unseen, so that senders feel the rate.
+      for (const Fd* fd : {&client, &server}) {
+        ::setsockopt(fd->get(), SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
+      }
+    }
     // Over loopback a connection succeeds or fails at once; on failure the client sees an end.
     if (!server || ::connect(server.get(), target.get(), target.length) != 0) return;
     const int on = 1;

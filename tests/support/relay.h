@@ -11,9 +11,9 @@
 
 namespace atl::test {
 
-/// A network path in user space: forwards TCP connections to a target, with a path's faults and limits. Point a peer's address at
-/// it. A byte is due when the path has carried all bytes before it; nothing is ever early. All functions are thread-safe and act
-/// on open connections too.
+/// A network path in user space: forwards TCP connections to a target, with a path's faults and limits. Point a peer's
+/// address at it. A byte is due when the path has carried all bytes before it, and none is early. All functions are
+/// thread-safe and act on open connections too.
 class Relay {
  public:
   struct Path {
@@ -37,8 +37,8 @@ class Relay {
   std::string address() const;
 
   void set_path(Path path);
-  /// From `begin` on the rates are those of the record, again and again; the path's count until then, and its delay and duplex
-  /// ever after. std::runtime_error for a record in which nothing passes.
+  /// From `begin` on the rates are those of the record, again and again; the path's count until then, and its delay and
+  /// duplex ever after. std::runtime_error for a record in which nothing passes.
   void replay(const plan::Trace& record, Clock::time_point begin);
 
   /// Forwards nothing more, while both ends' connections stay up and their kernels take what fits.
