@@ -31,11 +31,11 @@ SEED = 1
 WINDOW = 60.0  # seconds of a record
 DRAWN = 64  # windows, of which the one is taken whose rates are most like all
 RATES = (10, 40, 100, 400, 1000)  # Mbit/s
-OTHERS_SPEED = 6.0  # by which devices and links are faster where nothing is judged
+OTHERS_SPEED = 8.0  # by which devices and links are faster where nothing is judged
 FULL_OTHERS_SPEED = 10.0
 COUNT, MOST_SECONDS, PAUSE = 40, 8.0, 0.01  # of inferences at a constant rate
 PERIOD = 0.25  # seconds between inputs, or the multiple of it that fits a robot alone
-BEYOND_LOCAL, BEYOND_SHARE = 0.004, 0.01  # what `auto` may take longer than the robot alone
+BEYOND_LOCAL, BEYOND_SHARE = 0.004, 0.02  # what `auto` may take longer than the robot alone
 UNGUARDED = {"hedge": "never", "patience": 120.0, "silence": 120.0}
 POLICIES: dict[str, dict[str, Any]] = {
     "local": {"policy": "local"},

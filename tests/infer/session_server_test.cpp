@@ -214,7 +214,7 @@ TEST_F(SessionServer, FiftySessionsAtOnce) {
     });
   }
   for (std::thread& each : robots) each.join();
-  EXPECT_EQ(from_server, kSessions * kFrames);
+  EXPECT_EQ(from_server.load(), kSessions * kFrames);
   EXPECT_EQ(server_->counts().uploads, 1U);
 }
 

@@ -3,6 +3,7 @@
 
 import importlib
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def check(case: Any, robots: dict[str, Any], seconds: float) -> None:
         assert times, name
         assert len(times) <= seconds / case.period() + 1
         assert all(0 <= line["at"] < seconds + SLACK for line in robot.lines)
-        assert all(later["at"] > line["at"] for line, later in zip(robot.lines, robot.lines[1:], strict=False))
+        assert all(later["at"] > line["at"] for line, later in pairwise(robot.lines))
         if name == "local":
             assert {line["origin"] for line in robot.lines} == {"local"}
             assert min(times) >= alone
