@@ -25,6 +25,7 @@ class Settings:
     backends: list[str] = field(default_factory=lambda: ["atoll", "gloo"])  # the first is what is being measured
     data: Path | None = None  # CIFAR-10's binary files instead of digits
     fraction: float | None = None  # of the papers' epochs or updates
+    full: bool = False  # recorded links from beginning to end
 
     def rounds(self, number: int) -> int:
         return 2 if self.quick else number
@@ -66,9 +67,10 @@ def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
     load, own = machine.OthersLoad(), machine.own_seconds()
     found = scenario.measure(settings)
     during = load.cores(machine.own_seconds() - own)
+    flags = "".join(f" --{each}" for each in ("quick", "full") if getattr(settings, each))
     document = {
         "scenario": name,
-        "command": f"bench/run.py {name}" + (" --quick" if settings.quick else ""),
+        "command": f"bench/run.py {name}{flags}",
         "measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
         "machine": machine.describe(),

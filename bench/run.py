@@ -21,6 +21,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--backends", default="atoll,gloo", help="what is measured, and what it is compared with")
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10's binary files, for kaitian; default digits")
     parser.add_argument("--fraction", type=float, help="of the papers' epochs and updates; default: the scenario's own")
+    parser.add_argument("--full", action="store_true", help="whole recorded links, for split_bytes; takes hours")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in SCENARIOS]
     if unknown:
@@ -34,7 +35,7 @@ def main() -> int:
     arguments = parse_arguments()
     settings = Settings(
         arguments.quick, arguments.force_busy, arguments.output, arguments.backends.split(","), arguments.data,
-        arguments.fraction,
+        arguments.fraction, arguments.full,
     )  # fmt: skip
     failed = []
     status = 0

@@ -14,8 +14,10 @@ import library
 import online
 import parity
 import shares
+import split_bytes
 import split_fleet
 import split_papers
+import split_robots
 import startup
 import throttled
 from results import Scenario
@@ -38,4 +40,6 @@ SCENARIOS: dict[str, Scenario] = {
     "breakeven": breakeven,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
+    "split_bytes": split_bytes,
+    "split_robots": split_robots,
 }

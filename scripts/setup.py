@@ -20,8 +20,8 @@ from common import BUILD, CPUS, ROOT, VENV, VENV_BIN, content_hash, fail, files_
 RELEASE = BUILD / "release"
 PIP_INSTALL: list[str | Path] = [VENV_BIN / "python", "-m", "pip", "install"]
 PIP_INSTALL += ["--disable-pip-version-check", "--no-input"]
-BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "pyproject.toml", "python",
-                "scripts/torch_requirement.py", "README.md", "LICENSE"]  # fmt: skip
+BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "bench/split", "pyproject.toml",
+                "python", "scripts/torch_requirement.py", "README.md", "LICENSE"]  # fmt: skip
 
 
 def packages_of(tier: str) -> list[str]:

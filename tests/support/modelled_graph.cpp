@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "atoll/infer/regions.h"
+#include "atoll/infer/run/division.h"
 
 namespace atl::infer::test {
 namespace {
@@ -74,12 +75,16 @@ Profile modelled_profile(const Graph& graph, Machine machine) {
   profile.device = machine == Machine::kRobot ? "robot" : "server";
   profile.input_tensor = graph.inputs.front();
   profile.dim = 0;
+  register_layer_rule();
+  const Operators operators = operators_of(graph, profile.input_tensor, profile.dim);
   for (const Node& node : graph.nodes) {
     const auto tensor = static_cast<std::size_t>(node.outputs.front());
     const plan::RowCost cost{costs_of(node).at(first), costs_of(node).at(first + 1)};
-    profile.fixed.push_back(cost.fixed);
-    profile.per_row.push_back(cost.per_row);
-    profile.whole.push_back(cost.seconds(graph.tensors.at(tensor).shape.front()));
+    const double whole = cost.seconds(graph.tensors.at(tensor).shape.front());
+    const bool is_divided = operators.dims.at(tensor) >= 0;
+    profile.fixed.push_back(is_divided ? cost.fixed : whole);
+    profile.per_row.push_back(is_divided ? cost.per_row : 0);
+    profile.whole.push_back(whole);
   }
   return profile;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/modelled_runner.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -68,6 +70,19 @@ void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
   std::memcpy(out + 8 * words, &last, bytes - 8 * words);
 }
 
+// Adds the time until its end.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  const Clock::time_point begin_ = Clock::now();
+};
+
 Region scaled(std::int64_t row, std::int64_t from, std::int64_t to) {
   return {row * from / to, ((row + 1) * from + to - 1) / to};
 }
@@ -114,6 +129,7 @@ std::unique_ptr<Call> ModelledRunner::prepare(const Graph& graph, const Node& no
 
 std::vector<Value> ModelledRunner::run(const Call& call, std::span<const Value> operands,
                                        std::span<const Change> changes) {
+  const Clock::time_point begin = Clock::now();
   const auto& layer = dynamic_cast<const Layer&>(call);
   Region rows{0, layer.output.shape.front()};
   for (const Change& change : changes) {
@@ -132,11 +148,12 @@ std::vector<Value> ModelledRunner::run(const Call& call, std::span<const Value> 
     const auto row = static_cast<std::uint64_t>(rows.begin) + i;
     signatures[i] = fitting(mixed(signatures[i] ^ layer.salt ^ mixed(row)), row_bytes(type));
   }
-  take(layer.cost.seconds(rows.size()));
+  take(layer.cost.seconds(rows.size()), begin);
   return {std::make_shared<ModelledTensor>(type, std::move(signatures))};
 }
 
 Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
+  const Stopwatch stopwatch(bytes_seconds_);
   if (bytes.bytes.size() != static_cast<std::size_t>(type.bytes())) {
     throw Error(ErrorKind::kInvalidArgument, "a tensor came with " + std::to_string(bytes.bytes.size()) + " bytes");
   }
@@ -155,6 +172,7 @@ Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
 }
 
 HostBytes ModelledRunner::to_host(const Value& value) {
+  const Stopwatch stopwatch(bytes_seconds_);
   const ModelledTensor& tensor = of(value);
   const std::size_t width = row_bytes(tensor.type);
   auto bytes = std::make_shared<std::vector<std::byte>>(width * tensor.signatures.size());
@@ -192,13 +210,14 @@ std::string ModelledRunner::device() const {
   return machine_ == Machine::kRobot ? "modelled robot" : "modelled server";
 }
 
-// Sleeps, and looks at the clock for the last moments.
-void ModelledRunner::take(double seconds) {
+// Until so many seconds after `begin`. Sleeps, and looks at the clock for the last moments.
+void ModelledRunner::take(double seconds, Clock::time_point begin) {
   busy_seconds_ += seconds;
   if (speed_ == 0) return;
   constexpr std::chrono::microseconds kWakeUp{80};
+  [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
   const auto due =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
+      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
   const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
   if (sleep.count() > 0) {
     timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};

@@ -4,16 +4,17 @@
 #include <memory>
 #include <vector>
 
+#include "atoll/core/deadline.h"
 #include "atoll/infer/run/runner.h"
 #include "tests/support/modelled_graph.h"
 
 namespace atl::infer::test {
 
-/// Runs modelled graphs: a layer takes the time it says (a call returns when the device would have finished), and its values
-/// are never computed. Each row has a signature, which follows from the layer, the row and the signatures of the rows of
-/// operands that it needs; a tensor's bytes are made from the signatures when they leave for the host, do not
-/// compress, and are checked when they come back. So two machines that exchange the right rows give the bytes that one
-/// alone gives, and others do not.
+/// Runs modelled graphs: a layer takes the time it says, from the call on (which returns when the device would have
+/// finished), and its values are never computed. Each row has a signature, which follows from the layer, the row and
+/// the signatures of the rows of operands that it needs; a tensor's bytes are made from the signatures when they leave
+/// for the host, do not compress, and are checked when they come back. So two machines that exchange the right rows give
+/// the bytes that one alone gives, and others do not.
 class ModelledRunner : public OperatorRunner {
  public:
   /// `speed` divides all times; 0: none are kept.
@@ -31,13 +32,16 @@ class ModelledRunner : public OperatorRunner {
   std::string device() const override;
 
   double busy_seconds() const noexcept { return busy_seconds_; }
+  /// For which bytes were made and checked, which no real device does.
+  double bytes_seconds() const noexcept { return bytes_seconds_; }
 
  private:
-  void take(double seconds);
+  void take(double seconds, Clock::time_point begin);
 
   const Machine machine_;
   const double speed_;
   double busy_seconds_ = 0;
+  double bytes_seconds_ = 0;
 };
 
 /// Bytes for an input of a modelled graph, different for each seed.

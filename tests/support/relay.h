@@ -6,16 +6,20 @@
 #include <memory>
 #include <string>
 
+#include "atoll/core/deadline.h"
+#include "atoll/plan/trace.h"
+
 namespace atl::test {
 
-/// A network path in user space: forwards TCP connections to a target, with a path's faults and limits. Point a peer's address at
-/// it. All functions are thread-safe and act on open connections too.
+/// A network path in user space: forwards TCP connections to a target, with a path's faults and limits. Point a peer's
+/// address at it. A byte is due when the path has carried all bytes before it, and none is early. All functions are
+/// thread-safe and act on open connections too.
 class Relay {
  public:
   struct Path {
     double bytes_per_second = 0;         ///< per direction; 0: as fast as it goes
     std::chrono::microseconds delay{0};  ///< per direction
-    bool half_duplex = false;            ///< both directions share one rate
+    bool half_duplex = false;            ///< both directions, of all connections, share one rate
   };
   enum class Cut {
     kEnd,    ///< an end-of-file, as of a process that died
@@ -33,6 +37,9 @@ class Relay {
   std::string address() const;
 
   void set_path(Path path);
+  /// From `begin` on the rates are those of the record, again and again; the path's count until then, and its delay and
+  /// duplex ever after. std::runtime_error for a record in which nothing passes.
+  void replay(const plan::Trace& record, Clock::time_point begin);
 
   /// Forwards nothing more, while both ends' connections stay up and their kernels take what fits.
   void stall();
@@ -40,6 +47,8 @@ class Relay {
 
   /// Ends every open connection.
   void cut(Cut how);
+  /// The same as soon as `bytes` more have been forwarded to the target, wherever in a message that is. 0: never.
+  void cut_after(std::uint64_t bytes, Cut how);
 
   /// Bytes forwarded so far, both directions.
   std::uint64_t forwarded_bytes() const;

@@ -126,6 +126,9 @@ class Session::Impl final : private Client::Owner {
     double predicted = 0;
     double bound = 0;
     double rate = 0;
+    std::size_t place = 0;  // of the plan, in the offer
+
+    std::shared_ptr<const plan::OperatorPlan> division() const { return {offer->set, &offer->set->table.plans[place]}; }
   };
 
   void measure() {
@@ -163,7 +166,11 @@ class Session::Impl final : private Client::Owner {
     outcome.bound = choice.bound;
     InferenceRecord record;
     double waited = 0;
-    if (!choice.run || !run_split(inputs, choice, rules, outcome, record, waited)) run_local(inputs, outcome);
+    if (choice.run && run_split(inputs, choice, rules, outcome, record, waited)) {
+      outcome.division = choice.division();
+    } else {
+      run_local(inputs, outcome);
+    }
     if (wants_bytes) {
       for (const Value& value : outcome.values) outcome.outputs.push_back(model_.runner().to_host(value));
     } else {
@@ -208,6 +215,7 @@ class Session::Impl final : private Client::Owner {
         choose_plan(*offer->set, client_->rates().likely_up(kHorizon), local, ceiling, offer->usable());
     choice.predicted = best.seconds;
     choice.run = offer->runs.at(best.plan);
+    choice.place = best.plan;
     if (choice.run) choice.plan = offer->set->table.plans[best.plan].policy;
     choice.offer = offer;
     return choice;

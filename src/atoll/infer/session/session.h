@@ -43,7 +43,9 @@ struct Outcome {
   std::vector<Value> values;       ///< the graph's outputs that are tensors, in order
   std::vector<HostBytes> outputs;  ///< the same in host memory, where inputs were
   Origin origin = Origin::kLocal;
-  std::string plan;            ///< "local", "stream", ...
+  std::string plan;  ///< "local", "stream", ...
+  /// Who was to compute what, as it was planned; null: nothing was divided.
+  std::shared_ptr<const plan::OperatorPlan> division;
   double seconds = 0;          ///< from the call
   double predicted = 0;        ///< when the plan was chosen
   double bound = 0;            ///< that no plan undercuts at the estimated rate; 0: not known
