@@ -96,26 +96,31 @@ def test_one_side_with_everything_calls_the_operator(family: Callable[[random.Ra
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[random.Random], Iterator[Summing]]) -> None:
-    for seed in range(6):
+    """The worst of many calls, relative to what they make: one call alone may be right by luck."""
+    worst: dict[str, tuple[float, float]] = {}
+    for seed in range(25):
         torch.manual_seed(seed)
         dice = random.Random(seed)
         with torch.no_grad():
             for call, dim in family(dice):
                 values = call.values()
-                if any(t.dtype != torch.float64 or not t.isfinite().all() for t in tensors_of(values)):
+                is_other = any(t.dtype != torch.float64 or not t.isfinite().all() for t in tensors_of(values))
+                if is_other or torch.float32 in values:
                     continue
                 rounded = tuple(v.float() if isinstance(v, torch.Tensor) else v for v in call.args)
                 single = Call(call.op, rounded, call.kwargs)
                 doubles = [t.double() for t in tensors_of(single.values())]
                 exact = call_with(call.op, replaced(values, doubles))[0].double()
                 divided = Divided((single, dim))
-                unsplit = (divided.expected.double() - exact).abs().max().item()
-                limit = 2 * max(unsplit, torch.finfo(torch.float32).eps * exact.abs().max().item())
-                for _ in range(3):
-                    division = divided.division(any_share(dice, divided.rows), any_share(dice, divided.results))
-                    (found,) = divided.model.run_divided(divided.inputs, division)
-                    deviation = (found.double() - exact).abs().max().item()
-                    assert deviation <= limit, f"{divided.name}: {deviation} > {limit}, divided {division}"
+                division = divided.division(any_share(dice, divided.rows), any_share(dice, divided.results))
+                (found,) = divided.model.run_divided(divided.inputs, division)
+                largest = exact.abs().max().item()
+                unsplit = (divided.expected.double() - exact).abs().max().item() / largest
+                deviation = (found.double() - exact).abs().max().item() / largest
+                before = worst.get(str(call.op), (0.0, 0.0))
+                worst[str(call.op)] = max(before[0], unsplit), max(before[1], deviation)
+    for name, (unsplit, deviation) in worst.items():
+        assert deviation <= 2 * max(unsplit, torch.finfo(torch.float32).eps), name
 
 
 def test_whoever_stops_gets_the_answer_alone() -> None:

@@ -60,7 +60,8 @@ class Finding {
     const Node& node = graph_.nodes[at(index)];
     int& dim = found_.dims[at(node.outputs.front())];
     auto partial = partial_of(graph_, node, found_.dims);
-    if (partial && partial->output_dim == dim) {
+    const bool has_number = found_.dims.size() < kMaxTensors;  // one that frames can have
+    if (partial && partial->output_dim == dim && has_number) {
       const int tensor = static_cast<int>(found_.dims.size());
       const int place = static_cast<int>(found_.operators.size());
       found_.operators.push_back(
