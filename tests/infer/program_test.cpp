@@ -22,7 +22,7 @@ using Kind = Step::Kind;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// A convolution over three rows of ten, and the mean of all.
+// A convolution over three rows of ten, and the mean of all, with the states of its parts.
 struct Small {
   Graph graph;
   int image, conv, mean;
@@ -47,13 +47,13 @@ const plan::Share kInput{{0, 10}, kNone};
 
 TEST(Program, OfOneSide) {
   const Small small;
-  const std::vector<plan::Share> local{kInput, {{0, 10}, kNone}, {{0, 1}, kNone}};
+  const std::vector<plan::Share> local{kInput, {{0, 10}, kNone}, {{0, 10}, kNone}, {{0, 1}, kNone}};
   EXPECT_EQ(
       small.program(local, 3, Side::kRobot).steps,
       (std::vector<Step>{{Kind::kCompute, 0, {0, 10}}, {Kind::kCompute, 1, {0, 1}}, {Kind::kFree, small.conv, {}}}));
   EXPECT_TRUE(small.program(local, 3, Side::kServer).steps.empty());
 
-  const std::vector<plan::Share> offload{kInput, {kNone, {0, 10}}, {kNone, {0, 1}}};
+  const std::vector<plan::Share> offload{kInput, {kNone, {0, 10}}, {kNone, {0, 10}}, {kNone, {0, 1}}};
   EXPECT_EQ(small.program(offload, 1, Side::kRobot).steps,
             (std::vector<Step>{{Kind::kSend, small.image, {0, 10}}, {Kind::kReceive, small.mean, {0, 1}}}));
   EXPECT_EQ(small.program(offload, 1, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 10}},
@@ -68,7 +68,7 @@ TEST(Program, OfOneSide) {
 // The server makes rows [0, 4) of the convolution from rows [0, 5) of the image; both halves of these come apart.
 TEST(Program, OfTwoSidesInChunks) {
   const Small small;
-  const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{0, 1}, kNone}};
+  const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{0, 10}, kNone}, {{0, 1}, kNone}};
   EXPECT_EQ(small.program(shares, 2, Side::kRobot).steps, (std::vector<Step>{{Kind::kSend, small.image, {0, 2}},
                                                                              {Kind::kSend, small.image, {2, 5}},
                                                                              {Kind::kCompute, 0, {4, 10}},
@@ -84,10 +84,57 @@ TEST(Program, OfTwoSidesInChunks) {
                                                                               {Kind::kFree, small.conv, {}}}));
 }
 
+// Each makes the state of its rows; the server's goes to the robot.
+TEST(Program, OfStates) {
+  const Small small;
+  const Operators operators = operators_of(small.graph, small.image, 2);
+  ASSERT_EQ(operators.states.size(), 1U);
+  const int state = operators.states[0].tensor;
+  EXPECT_EQ(state, static_cast<int>(small.graph.tensors.size()));
+  EXPECT_EQ(rows_of(small.graph, operators, state), (Region{0, 10}));
+  EXPECT_EQ(type_of_rows(small.graph, operators, state, {3, 7}), (Tensor{Dtype::kFloat64, {1, 1, 3, 1}}));
+  const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{4, 10}, {0, 4}}, {{0, 1}, kNone}};
+  EXPECT_EQ(small.program(shares, 1, Side::kRobot).steps, (std::vector<Step>{{Kind::kSend, small.image, {0, 5}},
+                                                                             {Kind::kCompute, 0, {4, 10}},
+                                                                             {Kind::kState, 1, {4, 10}},
+                                                                             {Kind::kFree, small.conv, {}},
+                                                                             {Kind::kReceive, state, {0, 4}},
+                                                                             {Kind::kResult, 1, {0, 1}},
+                                                                             {Kind::kFree, state, {}}}));
+  EXPECT_EQ(small.program(shares, 1, Side::kServer).steps, (std::vector<Step>{{Kind::kReceive, small.image, {0, 5}},
+                                                                              {Kind::kCompute, 0, {0, 4}},
+                                                                              {Kind::kFree, small.image, {}},
+                                                                              {Kind::kState, 1, {0, 4}},
+                                                                              {Kind::kFree, small.conv, {}},
+                                                                              {Kind::kSend, state, {0, 4}},
+                                                                              {Kind::kFree, state, {}}}));
+}
+
+// Where both make states of some rows, each row is in one of them: the server has [0, 6), the robot [4, 10) and no result,
+// so what it lacks there is [6, 10).
+TEST(Program, OfStatesThatOverlap) {
+  const Small small;
+  const Operators operators = operators_of(small.graph, small.image, 2);
+  const int state = operators.states[0].tensor;
+  const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 6}}, {{4, 10}, {0, 6}}, {kNone, {0, 1}}};
+  const auto of = [&](Side side, Kind kind) {
+    std::vector<Region> rows;
+    for (const Step& step : small.program(shares, 1, side).steps) {
+      if (step.kind == kind && (step.kind == Kind::kState || step.index == state)) rows.push_back(step.rows);
+    }
+    return rows;
+  };
+  EXPECT_EQ(of(Side::kRobot, Kind::kState), (std::vector<Region>{{6, 10}, {4, 6}}));
+  EXPECT_EQ(of(Side::kRobot, Kind::kSend), (std::vector<Region>{{6, 10}}));
+  EXPECT_EQ(of(Side::kServer, Kind::kState), (std::vector<Region>{{0, 6}}));
+  EXPECT_EQ(of(Side::kServer, Kind::kReceive), (std::vector<Region>{{6, 10}}));
+}
+
 TEST(Program, OfTheRest) {
   const Small small;
   const Operators operators = operators_of(small.graph, small.image, 2);
-  std::vector<std::vector<Region>> held(small.graph.tensors.size());
+  const int state = operators.states[0].tensor;
+  std::vector<std::vector<Region>> held(operators.dims.size());
   held[at(small.image)] = {{0, 10}};
   held[at(small.conv)] = {{0, 3}, {7, 8}};
   EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kCompute, 0, {3, 7}},
@@ -97,6 +144,14 @@ TEST(Program, OfTheRest) {
   held[at(small.mean)] = {{0, 1}};
   EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kFree, small.conv, {}}}));
   held[at(small.mean)].clear();
+  held[at(state)] = {{0, 6}};  // what is held of states need not be made
+  EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kCompute, 0, {6, 7}},
+                                                                            {Kind::kCompute, 0, {8, 10}},
+                                                                            {Kind::kState, 1, {6, 10}},
+                                                                            {Kind::kFree, small.conv, {}},
+                                                                            {Kind::kResult, 1, {0, 1}},
+                                                                            {Kind::kFree, state, {}}}));
+  held[at(state)].clear();
   held[at(small.image)] = {{0, 3}};
   EXPECT_NE(
       failure(ErrorKind::kInvalidArgument, [&] { rest_of(small.graph, operators, held); }).find("not wholly held"),
@@ -107,15 +162,16 @@ TEST(Program, OfTheRest) {
 
 TEST(Program, RefusesWhatIsNoPlan) {
   const Small small;
-  const std::vector<plan::Share> shares{kInput, {{5, 10}, {0, 4}}, {{0, 1}, kNone}};
+  const plan::Share states{{0, 10}, kNone};
+  const std::vector<plan::Share> shares{kInput, {{5, 10}, {0, 4}}, states, {{0, 1}, kNone}};
   const auto refusal = [&](const std::vector<plan::Share>& each, int chunks) {
     return failure(ErrorKind::kInvalidArgument, [&] { small.program(each, chunks, Side::kServer); });
   };
   EXPECT_NE(refusal(shares, 1).find("the robot needs rows [0, 5) of operator 1 (aten::conv1d)"), std::string::npos);
-  EXPECT_NE(refusal({kInput}, 1).find("1 share for 3 operators"), std::string::npos);
-  EXPECT_NE(refusal({kInput, {{0, 10}, kNone}, {{0, 1}, kNone}}, 0).find("0 chunks"), std::string::npos);
-  EXPECT_NE(refusal({{kNone, {0, 10}}, {{0, 10}, kNone}, {{0, 1}, kNone}}, 1).find("is an input"), std::string::npos);
-  EXPECT_NE(refusal({kInput, {{0, 11}, kNone}, {{0, 1}, kNone}}, 1).find("has 10 rows"), std::string::npos);
+  EXPECT_NE(refusal({kInput}, 1).find("1 share for 4 operators"), std::string::npos);
+  EXPECT_NE(refusal({kInput, {{0, 10}, kNone}, states, {{0, 1}, kNone}}, 0).find("0 chunks"), std::string::npos);
+  EXPECT_NE(refusal({{kNone, {0, 10}}, {{0, 10}, kNone}, states, {{0, 1}, kNone}}, 1).find("is an input"), std::string::npos);
+  EXPECT_NE(refusal({kInput, {{0, 11}, kNone}, states, {{0, 1}, kNone}}, 1).find("has 10 rows"), std::string::npos);
 }
 
 // What one side holds, row by row, as its steps are taken.
@@ -126,7 +182,7 @@ class Holding {
         divided_(divided),
         side_(side),
         steps_(program_of(all.graph, divided.operators, divided.division, side).steps),
-        held_(all.graph.tensors.size()) {
+        held_(divided.operators.dims.size()) {
     if (side == Side::kRobot) {
       for (const int input : all.graph.inputs) hold(input, rows_of(all.graph, divided.operators, input));
     }
@@ -175,15 +231,29 @@ class Holding {
     for (std::int64_t row = rows.begin; row < rows.end; ++row) EXPECT_TRUE(held_[at(tensor)].insert(row).second);
   }
   void compute(const Step& step) {
-    const int index = divided_.operators.operator_of[at(all_.graph.nodes[at(step.index)].outputs.front())];
+    const int result = divided_.operators.operator_of[at(all_.graph.nodes[at(step.index)].outputs.front())];
+    const int index = step.kind == Kind::kState ? result - 1 : result;
+    const auto& each = divided_.operators.operators[at(index)];
+    EXPECT_EQ(step.kind == Kind::kState, each.part == Operators::Part::kState);
+    const bool is_node = step.kind == Kind::kCompute && each.state >= 0;  // that needs sums, and finds all rows here
+    if (is_node) {
+      const Region states{0, divided_.operators.operators[at(index - 1)].rows};
+      EXPECT_EQ(plan::made_by(divided_.division.shares[at(index - 1)], side_), states);
+      EXPECT_EQ(step.rows, (Region{0, each.rows}));
+      expect_operands(index - 1, states, -1);
+    }
     EXPECT_TRUE(plan::made_by(divided_.division.shares[at(index)], side_).holds(step.rows));
+    expect_operands(index, step.rows, is_node ? divided_.operators.states[at(each.state)].tensor : -1);
+    for (const int tensor : each.makes) hold(tensor, step.rows);
+  }
+  void expect_operands(int index, Region rows, int without) {
     const std::vector<int> taken = taken_by(all_.graph, divided_.operators, index);
     for (std::size_t i = 0; i < taken.size(); ++i) {
+      if (taken[i] == without) continue;
       const plan::Operand& operand = divided_.lowered.operators[at(index)].operands[i];
       const Region whole = rows_of(all_.graph, divided_.operators, taken[i]);
-      EXPECT_TRUE(holds(taken[i], operand.needed ? operand.needed(step.rows) : whole));
+      EXPECT_TRUE(holds(taken[i], operand.needed ? operand.needed(rows) : whole));
     }
-    for (const int tensor : divided_.operators.operators[at(index)].makes) hold(tensor, step.rows);
   }
 
   const Case& all_;
@@ -199,6 +269,7 @@ class Holding {
 TEST(Program, BothSidesFitTogether) {
   Dice dice(201);
   int messages = 0;
+  int states = 0;
   for (int i = 0; i < 1500; ++i) {
     const Case all(dice, 12);
     const Divided divided(dice, all);
@@ -223,9 +294,13 @@ TEST(Program, BothSidesFitTogether) {
     for (const int tensor : robot.tensors()) {
       ASSERT_TRUE(all.inputs.contains(tensor) || std::count(outputs.begin(), outputs.end(), tensor) == 1) << i;
     }
-    for (const Step& step : robot.steps()) messages += step.kind == Kind::kReceive || step.kind == Kind::kSend;
+    for (const Step& step : robot.steps()) {
+      messages += step.kind == Kind::kReceive || step.kind == Kind::kSend;
+      states += step.kind == Kind::kResult;
+    }
   }
   EXPECT_GT(messages, 3000);
+  EXPECT_GT(states, 100);
 }
 
 // The same operators in the same order on each side, and as many bytes, as plan::simulate says.
@@ -248,12 +323,20 @@ TEST(Program, IsWhatTheTimelinePredicts) {
       std::vector<int> computed;
       double bytes = 0;
       for (const Step& step : program_of(all.graph, divided.operators, divided.division, side).steps) {
-        if (step.kind == Kind::kCompute) {
-          computed.push_back(divided.operators.operator_of[at(all.graph.nodes[at(step.index)].outputs.front())]);
+        if (computes(step)) {
+          const int result = divided.operators.operator_of[at(all.graph.nodes[at(step.index)].outputs.front())];
+          const int index = step.kind == Kind::kState ? result - 1 : result;
+          const bool is_node = step.kind == Kind::kCompute && divided.operators.operators[at(index)].state >= 0;
+          const int first = is_node ? index - 1 : index;  // its states and its result at once
+          const bool goes_on = !computed.empty() && computed.back() == first;
+          if (step.kind == Kind::kState || is_node) {
+            if (!goes_on) computed.push_back(first);  // one state for each gap on the other side
+          } else {
+            computed.push_back(index);
+          }
+          if (is_node) computed.push_back(index);
         } else if (step.kind == Kind::kSend) {
-          const auto rows = static_cast<double>(rows_of(all.graph, divided.operators, step.index).size());
-          const auto whole = static_cast<double>(all.graph.tensors[at(step.index)].bytes());
-          bytes += whole / rows * static_cast<double>(step.rows.size());
+          bytes += static_cast<double>(type_of_rows(all.graph, divided.operators, step.index, step.rows).bytes());
         }
       }
       ASSERT_EQ(computed, predicted) << i;

@@ -39,13 +39,16 @@ int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& di
   return -1;
 }
 
-bool needs_sums(const Graph& graph, const Node& node, const std::vector<int>& dims) {
+// As partial_of, of a node that follows no rows.
+std::optional<Partial> follow_sums(const Graph& graph, const Node& node, const std::vector<int>& dims) {
+  if (node.outputs.empty() || node.is_list) return std::nullopt;
   const NodeView view(graph, node);
   for (std::size_t i = 0; i < view.operands(); ++i) {
     const int dim = dim_of(dims, view.tensor_of(i));
-    if (dim >= 0 && partial_bytes(graph, node, i, dim)) return true;
+    if (dim < 0) continue;
+    if (auto found = partial(graph, node, i, dim)) return found;
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -62,7 +65,11 @@ std::vector<int> choose_dims(const Graph& graph, int input_tensor, int dim) {
   std::vector<int> dims(graph.tensors.size(), -1);
   dims[static_cast<std::size_t>(input_tensor)] = dim;
   for (const Node& node : graph.nodes) {
-    const int found = follow_rows(graph, node, dims);
+    int found = follow_rows(graph, node, dims);
+    if (found < 0) {
+      const auto sums = follow_sums(graph, node, dims);
+      if (sums) found = sums->output_dim;
+    }
     if (found < 0) continue;
     const std::int64_t rows = NodeView(graph, node).output_rows(found);
     const auto place = static_cast<std::size_t>(found);
@@ -72,6 +79,11 @@ std::vector<int> choose_dims(const Graph& graph, int input_tensor, int dim) {
     }
   }
   return dims;
+}
+
+std::optional<Partial> partial_of(const Graph& graph, const Node& node, const std::vector<int>& dims) {
+  if (follow_rows(graph, node, dims) >= 0) return std::nullopt;
+  return follow_sums(graph, node, dims);
 }
 
 Localities count(const Graph& graph, const std::vector<int>& dims) {
@@ -88,10 +100,10 @@ Localities count(const Graph& graph, const std::vector<int>& dims) {
     for (const int output : node.outputs) depends[static_cast<std::size_t>(output)] = follows;
     if (!follows) {
       ++counts.constant;
-    } else if (!node.outputs.empty() && dim_of(dims, node.outputs.front()) >= 0) {
-      ++counts.local;
+    } else if (partial_of(graph, node, dims)) {
+      ++counts.partial;
     } else {
-      ++(needs_sums(graph, node, dims) ? counts.partial : counts.global);
+      ++(!node.outputs.empty() && dim_of(dims, node.outputs.front()) >= 0 ? counts.local : counts.global);
     }
   }
   return counts;

@@ -17,7 +17,7 @@ struct Profile {
   int input_tensor = -1;
   int dim = -1;
   std::vector<double> fixed = {};    ///< of a call, whatever its rows
-  std::vector<double> per_row = {};  ///< of each row of the node's output
+  std::vector<double> per_row = {};  ///< of each row of the node's output, or of those that it sums over
   std::vector<double> whole = {};    ///< of the node called once for all its rows
   /// Of the whole model without a pause between nodes. 0: not measured; see seconds().
   double total = 0;

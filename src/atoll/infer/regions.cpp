@@ -59,6 +59,10 @@ void require_dim(const NodeView& view, int output_dim) {
   }
 }
 
+[[noreturn]] void refuse_dim(const NodeView& view, std::size_t operand, int dim) {
+  refuse(view.name() + ", has no dimension " + std::to_string(dim) + " of operand " + std::to_string(operand));
+}
+
 std::optional<NodeSplit> local_split(const Rule& rule, const NodeView& view, int output_dim) {
   return rule.split ? rule.split(view, output_dim) : std::nullopt;
 }
@@ -135,10 +139,24 @@ std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, 
   const NodeView view(graph, node);
   const Rule* rule = table().find(node);
   if (rule == nullptr || !rule->partial_bytes) return std::nullopt;
-  if (dim < 0 || dim >= view.rank(operand)) {
-    refuse(view.name() + ", has no dimension " + std::to_string(dim) + " of operand " + std::to_string(operand));
-  }
+  if (dim < 0 || dim >= view.rank(operand)) refuse_dim(view, operand, dim);
   return rule->partial_bytes(view, operand, dim);
+}
+
+std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim) {
+  const NodeView view(graph, node);
+  const Rule* rule = table().find(node);
+  if (rule == nullptr || !rule->partial) return std::nullopt;
+  if (dim < 0 || dim >= view.rank(operand)) refuse_dim(view, operand, dim);
+  if (view.rows(operand, dim) < 2) return std::nullopt;
+  for (std::size_t i = 1; i < node.outputs.size(); ++i) {
+    if (view.uses_output(i)) return std::nullopt;
+  }
+  std::optional<Partial> found = rule->partial(view, operand, dim);
+  if (found && (found->state.bytes() >= view.operand(operand).bytes() || found->state.shape.size() > kMaxDims)) {
+    return std::nullopt;
+  }
+  return found;
 }
 
 void register_rule(const std::string& op, const Rule& rule) { table().add(op, rule); }

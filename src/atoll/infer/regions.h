@@ -13,8 +13,8 @@
 #include "atoll/infer/row_map.h"
 
 // Which rows of its operands an operator computes given rows of its output from, and how to compute exactly these
-// with the operator itself. A row is everything at one index of the dimension that is split. docs/regions.md lists
-// the operators.
+// with the operator itself; or, where it needs sums over all rows, with states of parts. A row is everything at one
+// index of the dimension that is split. docs/regions.md lists the operators.
 namespace atl::infer {
 
 enum class Locality {
@@ -76,6 +76,31 @@ struct SlicedCall {
   bool operator==(const SlicedCall&) const = default;
 };
 
+/// How a node that needs sums over a split dimension is computed in parts. Each part makes a state of its rows, of
+/// a few bytes: a sum; a maximum with a sum of exponentials; a mean with a variance; products. The result follows
+/// from the states of parts that together have all rows. Both are small graphs of ordinary operators, made for
+/// counts of rows and parts.
+struct Partial {
+  /// An operand of the node: the part's rows along `dim`, or (-1) all of it.
+  struct Taken {
+    std::size_t operand = 0;
+    int dim = -1;
+    bool operator==(const Taken&) const = default;
+  };
+  std::int64_t rows = 0;              ///< that are summed over
+  Tensor state;                       ///< of one part; its first dimension is that of parts, and has one row
+  std::vector<Taken> of_state = {};   ///< what a state is made of; first the operand that is split
+  std::vector<Taken> of_result = {};  ///< what the result is made of beside states; all other operands are in either
+  /// Along which the result has these rows too, each made of the states and of the operands' rows; -1: along none.
+  int output_dim = -1;
+  /// Takes `of_state`, gives the state.
+  std::function<Graph(std::int64_t rows)> state_calls = {};
+  /// Takes the states of `parts` parts behind each other, the share of all rows that each part has (a vector of
+  /// floats), and `of_result`; gives as many rows of the node's first output as it takes of operands, or all of it
+  /// where `output_dim` is -1.
+  std::function<Graph(std::int64_t parts, std::int64_t rows)> result_calls = {};
+};
+
 /// Whether and how rows of the output of `node` along its dimension `output_dim` (from 0) can be computed apart. A
 /// node with several outputs is meant by its first one; the others are sliced alike where they have as many rows
 /// there. kPartial: rows cannot be computed apart, but sums can. None: the node is global along this dimension, as
@@ -92,6 +117,11 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
 /// and the node needs sums over it. None: the node does not work by sums over this dimension.
 std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, std::size_t operand, int dim);
 
+/// How parts exchange states instead of rows where operand `operand` is split along its dimension `dim`, and the node
+/// needs sums over it. None: no rule says how, an output but the first is used, there is one row, or a state is not
+/// smaller than the operand. Throws as partial_bytes.
+std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim);
+
 /// How one operator is split. Functions must not keep what they get.
 struct Rule {
   /// As the function above, without kPartial. Need not be set.
@@ -100,6 +130,8 @@ struct Rule {
   std::function<SlicedCall(const NodeView&, const NodeSplit& split, int output_dim, Region rows)> slice;
   /// As partial_bytes. Need not be set.
   std::function<std::optional<std::int64_t>(const NodeView&, std::size_t operand, int dim)> partial_bytes;
+  /// As partial, which looks at sizes and uses itself. Need not be set: then such nodes run whole, on one device.
+  std::function<std::optional<Partial>(const NodeView&, std::size_t operand, int dim)> partial = {};
 };
 
 /// Gives the operator `op` ("my::blur", or "my::blur.out" for one overload) a rule; before a graph that has it is

@@ -47,7 +47,7 @@ class CourseMaker {
       message.lane = to == Side::kServer ? Lane::kUp : Lane::kDown;
       const Operator& made = operator_at(graph_, i);
       const auto rows = static_cast<double>(rows_of(lacks));
-      message.bytes = rows / static_cast<double>(made.rows) * static_cast<double>(made.bytes);
+      message.bytes = message_bytes(made, lacks);
       message.first_part = course_.parts;
       message.is_input = of_inputs;
       message.is_output = to == Side::kRobot && is_output_[at(i)];

@@ -143,6 +143,7 @@ class Streaming {
     std::size_t awaited = 0;
     for (; next_ < static_cast<int>(shares_.size()); ++next_) {
       if (made(next_).is_empty() || is_input(graph_, next_)) continue;
+      if (operator_at(graph_, next_).is_state) break;  // it is made once, not once for each chunk
       const auto& operands = operator_at(graph_, next_).operands;
       if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
       bool from_inputs = true;
@@ -213,6 +214,12 @@ std::int64_t rows_of(const std::vector<Region>& regions) noexcept {
   std::int64_t rows = 0;
   for (const Region region : regions) rows += region.size();
   return rows;
+}
+
+double message_bytes(const Operator& made, const std::vector<Region>& regions) noexcept {
+  const auto bytes = static_cast<double>(made.bytes);
+  if (made.is_state) return bytes * static_cast<double>(regions.size());
+  return static_cast<double>(rows_of(regions)) / static_cast<double>(made.rows) * bytes;
 }
 
 std::array<Needs, 2> needs_of(const OperatorGraph& graph, std::span<const Share> shares) {

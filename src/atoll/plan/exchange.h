@@ -17,6 +17,8 @@ namespace atl::plan {
 std::vector<Region> without(const std::vector<Region>& pieces, Region own);
 /// Of separate regions together.
 std::int64_t rows_of(const std::vector<Region>& regions) noexcept;
+/// Of these rows of the operator on the link: their share of its bytes, or one state for each region.
+double message_bytes(const Operator& made, const std::vector<Region>& regions) noexcept;
 
 inline Region made_by(const Share& share, Side side) noexcept {
   return side == Side::kRobot ? share.robot : share.server;
@@ -63,8 +65,8 @@ struct Stream {
 
 /// Inputs of which the server needs rows, in `chunks` messages each of equally many rows, lowest rows first. With more
 /// than one, the server's first operators are computed behind them, as long as each is computed row by row
-/// (Operand::needed) from inputs and from one another alone. `needs` are the server's. Error(kInvalidArgument) for
-/// chunks below 1.
+/// (Operand::needed) from inputs and from one another alone, and none is a state. `needs` are the server's.
+/// Error(kInvalidArgument) for chunks below 1.
 Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, int chunks);
 
 }  // namespace atl::plan

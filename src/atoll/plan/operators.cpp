@@ -26,6 +26,10 @@ void check_operand(const OperatorGraph& graph, int index, const Operand& operand
            ", which does not come before it: put operators in an order in which they can run");
   }
   if (!operand.needed) return;
+  if (graph.operators[static_cast<std::size_t>(operand.producer)].is_state) {
+    refuse(name + " says which rows of the state " + std::to_string(operand.producer) +
+           " it needs, and a state is needed of all rows: leave `needed` empty");
+  }
   const int one = graph.operators[static_cast<std::size_t>(operand.producer)].rows == 1 ? operand.producer : index;
   if (graph.operators[static_cast<std::size_t>(one)].rows == 1) {
     refuse(name + " says which rows of operand " + std::to_string(operand.producer) + " it needs, and " +
@@ -59,12 +63,16 @@ void check(const OperatorGraph& graph) {
     if (each.operands.empty() && !(is_free(each.robot) && is_free(each.server))) {
       refuse(name + " has no operands, so it is an input, and costs something: give its cost to those who use it");
     }
+    if (each.is_state && each.operands.empty()) refuse(name + " is a state of nothing: give it an operand");
     for (const Operand& operand : each.operands) check_operand(graph, i, operand);
   }
   if (graph.outputs.empty()) refuse("a graph has no outputs: name the operators whose outputs the robot wants");
   for (const int output : graph.outputs) {
     if (output < 0 || output >= count) {
       refuse("output " + std::to_string(output) + " is none of the " + counted(count, "operator"));
+    }
+    if (graph.operators[static_cast<std::size_t>(output)].is_state) {
+      refuse("output " + std::to_string(output) + " is a state: name the operator that makes something of it");
     }
   }
 }

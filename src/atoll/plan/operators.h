@@ -37,6 +37,9 @@ struct Operator {
   RowCost robot;
   RowCost server;
   std::vector<Operand> operands;
+  /// Its rows are summed up: whichever of them a message has, it has all of `bytes`, and a user needs those of all rows. It
+  /// is no output; its rows are those of its first operand.
+  bool is_state = false;
 };
 
 /// Operators in an order in which they can run: operands come before whoever uses them. The robot wants the outputs of `outputs`.
@@ -57,7 +60,8 @@ struct LinkCost {
 
 /// Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that are
 /// negative or infinite, negative bytes, fewer rows than 1, an input that costs something, an operand with `needed`
-/// where it or its user has 1 row, and for outputs that are missing or do not exist.
+/// where it or its user has 1 row or the operand is a state, states that are inputs or outputs, and outputs that
+/// are missing or do not exist.
 void check(const OperatorGraph& graph);
 /// Error(kInvalidArgument) for rates that are not above 0 and a latency that is negative or infinite.
 void check(const LinkCost& link);

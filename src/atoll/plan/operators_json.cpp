@@ -87,6 +87,7 @@ Operator read_operator(const Json& value, std::size_t place) {
   result.rows = fields.integer("rows", 1);
   if (result.rows > kMostRows) refuse(name + " has " + counted(result.rows, "row") + ": give fewer than 2^40");
   result.bytes = fields.integer("bytes");
+  result.is_state = fields.boolean("state", false);
   result.robot = read_cost(fields, "robot", name);
   result.server = read_cost(fields, "server", name);
   if (fields.has("operands")) {

@@ -8,7 +8,8 @@
 namespace atl::plan {
 
 /// A model as a list of operators: {"operators": [{"name", "rows", "bytes", "robot": {"fixed", "per_row"}, "server":
-/// likewise, "operands": [{"producer", "map"}]}], "outputs": [...]}. Costs that are absent are 0. Maps say which rows
+/// likewise, "operands": [{"producer", "map"}], "state"}], "outputs": [...]}. Costs that are absent are 0, "state"
+/// (Operator::is_state) is false. Maps say which rows
 /// of the operand rows [x, y) of the output need: none (all of them), {"kernel", "stride", "padding", "dilation"} (as
 /// a convolution's: [x stride - padding, (y - 1) stride - padding + dilation (kernel - 1) + 1)), {"times", "over"}
 /// ([x times / over, y times / over), rounded outwards), or {"begin": [...], "end": [...]} (by row of the output).

@@ -28,7 +28,8 @@ std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, 
 }
 
 bool is_by_row(const Operator& made) {
-  return std::all_of(made.operands.begin(), made.operands.end(),
+  return !made.is_state &&
+         std::all_of(made.operands.begin(), made.operands.end(),
                      [](const Operand& operand) { return operand.needed != nullptr; });
 }
 
@@ -91,7 +92,8 @@ std::vector<GridTensor> grid_of(const OperatorGraph& graph, const StageChain& ch
     }
     const Stage& made = chain.stages[static_cast<std::size_t>(stage)];
     const double bytes = exit_bytes(graph, made);
-    GridTensor tensor{stage, made.rows, bytes, cuts_of(made.rows, parts), {}, {}, is_streamable, fixed};
+    const bool is_state = made.exits.size() == 1 && operator_at(graph, made.exits.front()).is_state;
+    GridTensor tensor{stage, made.rows, bytes, cuts_of(made.rows, parts), {}, {}, is_streamable, fixed, is_state};
     tensor.may_end.assign(tensor.cuts.size(), true);
     tensor.may_begin.assign(tensor.cuts.size(), true);
     tensors.push_back(std::move(tensor));

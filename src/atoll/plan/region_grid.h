@@ -19,6 +19,7 @@ struct GridTensor {
   std::vector<bool> may_begin;     ///< by cut: the robot's rows
   bool is_by_row = false;          ///< all operators up to it are computed row by row, so that inputs can be streamed
   double server_fixed = 0;         ///< fixed seconds of these operators on the server, once more for each chunk
+  bool is_state = false;           ///< any rows of it are one state of all the bytes
 };
 
 /// The stages at whose exits the sides may exchange rows: all, or of long chains at most about `most`: the smallest

@@ -111,13 +111,16 @@ class Search {
         continue;
       }
       const GridTensor& tensor = tensors_[from - 1];
-      const double row = tensor.bytes / static_cast<double>(tensor.rows);
+      const auto bytes = [&](Region rows) {
+        return tensor.is_state ? tensor.bytes
+                               : static_cast<double>(rows.size()) * (tensor.bytes / static_cast<double>(tensor.rows));
+      };
       const Region& server = passage.server_needs;
       const Region& robot = passage.robot_needs;
       const Region up{std::max(server.begin, label.meeting.server_end), server.end};
       const Region down{robot.begin, std::min(robot.end, label.meeting.robot_begin)};
-      if (!up.is_empty()) up_[k] = static_cast<double>(up.size()) * row / link_.up_bytes_per_second;
-      if (!down.is_empty()) down_[k] = static_cast<double>(down.size()) * row / link_.down_bytes_per_second;
+      if (!up.is_empty()) up_[k] = bytes(up) / link_.up_bytes_per_second;
+      if (!down.is_empty()) down_[k] = bytes(down) / link_.down_bytes_per_second;
     }
   }
 
@@ -140,12 +143,10 @@ class Search {
             robot.robot_makes >= label.meeting.robot_begin) {
           continue;
         }
-        Clocks clocks = sent(label.clocks, up_[end], down_[begin]);
-        clocks.server += server.server_seconds;
+        Clocks clocks = through(sent(label.clocks, up_[end], down_[begin]), server, robot);
         if (from == 0 && chunks_ > 1 && up_[end] >= 0 && tensor.is_by_row) {
           clocks.server = std::min(clocks.server, streamed(up_[end], server.server_seconds, tensor.server_fixed));
         }
-        clocks.robot += robot.robot_seconds;
         reach({clocks, {tensor.stage, tensor.cuts[end], tensor.cuts[begin]}, index}, to, end, begin);
       }
     }
@@ -157,6 +158,25 @@ class Search {
   double streamed(double up, double work, double fixed) const {
     const double chunks = chunks_;
     return link_.latency + std::max(up + work / chunks, up / chunks + work) + fixed * (chunks - 1);
+  }
+
+  // The server's half of one passage and the robot's of another, which exchange their states.
+  Clocks through(Clocks clocks, const Passage& server, const Passage& robot) const {
+    double server_left = server.server_seconds;
+    double robot_left = robot.robot_seconds;
+    for (std::size_t i = 0; i < server.exchanges.size(); ++i) {
+      const StateExchange& of_server = server.exchanges[i];
+      const StateExchange& of_robot = robot.exchanges[i];
+      clocks.server += server_left - of_server.server_after;
+      clocks.robot += robot_left - of_robot.robot_after;
+      server_left = of_server.server_after;
+      robot_left = of_robot.robot_after;
+      clocks = sent(clocks, of_server.server_lacks ? of_server.bytes / link_.up_bytes_per_second : -1,
+                    of_robot.robot_lacks ? of_robot.bytes / link_.down_bytes_per_second : -1);
+    }
+    clocks.server += server_left;
+    clocks.robot += robot_left;
+    return clocks;
   }
 
   // A message leaves when its rows are there and the link is free; whoever waits for it computes after that.

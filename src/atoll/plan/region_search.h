@@ -44,7 +44,7 @@ const OperatorPlan& fastest(std::span<const OperatorPlan> plans);
 /// The server has the first rows of a tensor, the robot the last, and they may overlap. A partial plan reaches the
 /// exit of a stage with regions of a grid, at the cost of four clocks: robot, server, and the link in both directions
 /// (one clock where it is half duplex). It goes on to each later tensor, with a message at the start, in one direction
-/// or both, and none between, so that the regions between follow from the end (passages()). Of two partial plans with
+/// or both, and none between but states, so that the regions between follow from the end (passages()). Of two partial plans with
 /// the same regions, one that is later on all clocks is dropped; so is one that cannot beat `plan` even if the rest
 /// were divided at will (prices_of()). This is a label-setting algorithm for shortest paths with several criteria
 /// (Martins, "On a multicriteria shortest path problem", 1984). For m tensors and a grid of K parts it takes O(m^2

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace atl::plan {
 namespace {
@@ -43,6 +44,18 @@ void set_exits(const OperatorGraph& graph, const Stage& stage, std::int64_t cut,
 
 void clear(const Stage& stage, std::span<Share> shares) {
   for (const int v : stage.operators) shares[static_cast<std::size_t>(v)] = {};
+}
+
+// Of a state that both sides need: that of the rows which they have.
+Share parts_of_state(const OperatorGraph& graph, const Operator& state, const Share& needed,
+                     std::span<const Share> shares) {
+  const Region all{0, state.rows};
+  const int from = state.operands.front().producer;
+  if (needed.robot == all && needed.server == all && operator_at(graph, from).rows == state.rows) {
+    const Share has = closed(shares[static_cast<std::size_t>(from)], state.rows);
+    if (!has.robot.is_empty() || !has.server.is_empty()) return has;
+  }
+  return closed(needed, state.rows);
 }
 
 // What the server needs of the model's inputs, all of which the robot has.
@@ -113,11 +126,19 @@ Share closed(const Share& needed, std::int64_t rows) noexcept {
   return {{needed.robot.begin, rows}, {0, std::max(needed.server.end, needed.robot.begin)}};
 }
 
-void compose(const OperatorGraph& graph, const Stage& stage, std::span<Share> shares) {
+std::vector<StateLack> compose(const OperatorGraph& graph, const Stage& stage, std::span<Share> shares) {
+  std::vector<StateLack> states;
   for (std::size_t i = stage.operators.size(); i-- > 0;) {
     const Operator& made = operator_at(graph, stage.operators[i]);
     Share& share = shares[static_cast<std::size_t>(stage.operators[i])];
-    share = closed(share, made.rows);
+    if (made.is_state) {
+      const Share needed = share;
+      share = parts_of_state(graph, made, needed, shares);
+      states.push_back(
+          {stage.operators[i], !share.robot.holds(needed.robot), !share.server.holds(needed.server)});
+    } else {
+      share = closed(share, made.rows);
+    }
     for (const Operand& operand : made.operands) {
       const std::int64_t rows = operator_at(graph, operand.producer).rows;
       Share& from = shares[static_cast<std::size_t>(operand.producer)];
@@ -125,6 +146,8 @@ void compose(const OperatorGraph& graph, const Stage& stage, std::span<Share> sh
       from.server = hull(from.server, rows_needed(operand, share.server, rows));
     }
   }
+  std::reverse(states.begin(), states.end());
+  return states;
 }
 
 std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chain, int last, std::int64_t cut,
@@ -134,14 +157,27 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
   set_exits(graph, chain.stages[static_cast<std::size_t>(last)], cut, shares);
   double server = 0;
   double robot = 0;
+  std::vector<StateExchange> exchanges;
   std::size_t next = from.size();
   for (int k = last; k >= 0; --k) {
     const Stage& stage = chain.stages[static_cast<std::size_t>(k)];
-    compose(graph, stage, shares);
+    const std::vector<StateLack> states = compose(graph, stage, shares);
+    const double server_behind = server;
+    const double robot_behind = robot;
+    std::size_t first = 0;  // of the states that are not passed
     for (const int v : stage.operators) {
       const Share& share = shares[static_cast<std::size_t>(v)];
       server += operator_at(graph, v).server.seconds(share.server.size());
       robot += operator_at(graph, v).robot.seconds(share.robot.size());
+      if (first == states.size() || states[first].index != v) continue;
+      const auto place = exchanges.begin() + static_cast<std::ptrdiff_t>(first);
+      const auto bytes = static_cast<double>(operator_at(graph, v).bytes);
+      exchanges.insert(place, StateExchange{bytes, server, robot, states[first].server, states[first].robot});
+      ++first;
+    }
+    for (std::size_t i = 0; i < first; ++i) {
+      exchanges[i].server_after = server_behind + (server - exchanges[i].server_after);
+      exchanges[i].robot_after = robot_behind + (robot - exchanges[i].robot_after);
     }
     if (next == 0 || from[next - 1] != k - 1) continue;
     const int entry = chain.stages[static_cast<std::size_t>(k - 1)].exits.front();
@@ -155,10 +191,12 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
                       server,
                       robot,
                       0,
-                      0};
+                      0,
+                      exchanges};
   }
   result[0].server_seconds = server;
   result[0].robot_seconds = robot;
+  result[0].exchanges = std::move(exchanges);
   add_inputs(graph, chain, shares, result[0]);
   return result;
 }

@@ -41,14 +41,32 @@ Region rows_needed(const Operand& operand, Region made, std::int64_t rows);
 /// beside them, so that all are made, unless neither side needs any.
 Share closed(const Share& needed, std::int64_t rows) noexcept;
 
-/// Goes back through one stage. On entry `shares`, by operator of the graph, hold what the sides make of the stage's
-/// exits, and nothing for its other operators. On return also what they make of these, with nothing sent between them,
-/// and for what enters the stage the rows that are needed of it, added to those that were there.
-void compose(const OperatorGraph& graph, const Stage& stage, std::span<Share> shares);
+/// What the sides lack of a state (Operator::is_state) that both need, and exchange where it is made.
+struct StateLack {
+  int index = 0;  ///< of the operator
+  bool robot = false;
+  bool server = false;
+};
 
-/// Everything from one tensor to a later one without a message between, when the server makes the rows [0, cut) of the
-/// later one and the robot [cut, rows). What one side computes does not depend on the other: where both make some rows
-/// there are two cuts, and each side has its half of one passage.
+/// Goes back through one stage. On entry `shares`, by operator of the graph, hold what the sides make of the stage's
+/// exits, and nothing for its other operators. On return also what they make of these, with nothing sent between them
+/// but states, and for what enters the stage the rows that are needed of it, added to those that were there. Where both
+/// sides need a state, each makes that of the rows which it has for what comes behind; none for others: then both make it
+/// of all rows. Returns the stage's states, in graph order.
+std::vector<StateLack> compose(const OperatorGraph& graph, const Stage& stage, std::span<Share> shares);
+
+/// A state that the sides exchange on a passage.
+struct StateExchange {
+  double bytes = 0;
+  double server_after = 0;  ///< seconds of computing behind it, to the end of the passage
+  double robot_after = 0;
+  bool server_lacks = false;  ///< the robot's
+  bool robot_lacks = false;
+};
+
+/// Everything from one tensor to a later one without a message between but states, when the server makes the rows [0, cut)
+/// of the later one and the robot [cut, rows). What one side computes does not depend on the other: where both make some
+/// rows there are two cuts, and each side has its half of one passage.
 struct Passage {
   Region server_needs;            ///< of the tensor where the passage begins
   Region robot_needs;             ///< as above
@@ -58,6 +76,7 @@ struct Passage {
   double robot_seconds = 0;
   double input_bytes = 0;  ///< that the server needs of the model's inputs, where the passage begins with them
   int input_messages = 0;  ///< in which these are
+  std::vector<StateExchange> exchanges = {};  ///< in order; of all cuts the same states
 };
 
 /// The passages to the exit of stage `last`, cut at `cut`: from the model's inputs, then from the exits of the stages

@@ -81,8 +81,7 @@ class Inference {
     return machines_[machine].needs.lacks[at(producer)];
   }
   double bytes_of(std::size_t machine, int producer) const {
-    const auto rows = static_cast<double>(rows_of(lacks(machine, producer)));
-    return rows / static_cast<double>(op(producer).rows) * static_cast<double>(op(producer).bytes);
+    return message_bytes(op(producer), lacks(machine, producer));
   }
 
   // Puts the next message on the way to `machine` onto the link.

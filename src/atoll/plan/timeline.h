@@ -51,8 +51,9 @@ double joules(const RobotPower& power, double seconds, double robot_busy, double
 
 /// One inference with these shares. Both machines run their operators one at a time in the graph's order. What a
 /// side needs of a tensor and does not compute comes from the other in one message, of exactly the rows that lack;
-/// so do outputs to the robot. Messages queue in order of readiness, per direction, or all together when the link
-/// is half duplex; the latency comes after the bytes and does not occupy the link.
+/// so do outputs to the robot. Of a state it has one for each region of them. Messages queue in order of readiness, per
+/// direction, or all together when the link is half duplex; the latency comes after the bytes and does not occupy the
+/// link.
 ///
 /// `chunks` > 1 sends inputs in that many messages of equally many rows, lowest rows first, without a pause. The
 /// server's first operators, as long as each is computed row by row (Operand::needed) from inputs and from one

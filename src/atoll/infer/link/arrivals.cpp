@@ -47,8 +47,7 @@ Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program
     if (step.kind != Step::Kind::kReceive) continue;
     Message message;
     message.rows = step.rows;
-    const auto tensor = static_cast<std::size_t>(step.index);
-    message.type = type_of_rows(graph.tensors.at(tensor), operators.dims.at(tensor), step.rows);
+    message.type = type_of_rows(graph, operators, step.index, step.rows);
     message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMostOverhead;
     messages_.emplace(Key{step.index, step.rows.begin}, std::move(message));
   }

@@ -30,9 +30,10 @@ void LinkExchange::begin(std::uint64_t inference) {
 }
 
 void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
-  const auto at = static_cast<std::size_t>(tensor);
-  const Tensor type = type_of_rows(graph_.tensors.at(at), operators_.dims.at(at), rows);
-  wire::Packed packed = is_floating(type.dtype) && lossy_ != wire::Codec::kRaw
+  const Tensor type = type_of_rows(graph_, operators_, tensor, rows);
+  // A state says something of all elements, and is small.
+  const bool is_state = static_cast<std::size_t>(tensor) >= graph_.tensors.size();
+  wire::Packed packed = is_floating(type.dtype) && lossy_ != wire::Codec::kRaw && !is_state
                             ? wire::pack(lossy_, type, bytes.bytes)
                             : choosers_[tensor].pack(type, bytes.bytes, rate_());
   if (packed.codec != wire::Codec::kRaw) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "atoll/infer/rules/rules.h"
+#include "atoll/infer/rules/states.h"
 
 // Normalisations. Over other dimensions than the split one a row needs itself alone; over the split one, parts
 // exchange sums: count, mean and squared deviations, which Chan, Golub and LeVeque (1983) say how to merge.
@@ -25,6 +26,24 @@ std::optional<std::int64_t> layer_norm_bytes(const NodeView& view, std::size_t o
   std::int64_t rows = 1;
   for (int i = 0; i < first; ++i) rows *= view.rows(0, i);
   return moments(view, rows);
+}
+
+// (input, normalized_shape, weight, bias, eps, ...), or of squares (input, normalized_shape, weight, eps).
+std::optional<Partial> layer_norm_states(const NodeView& view, std::size_t operand, int dim, bool is_centred) {
+  const std::size_t epsilon = is_centred ? 4 : 3;
+  if (!layer_norm_bytes(view, operand, dim) || view.is_null(epsilon)) return std::nullopt;
+  Normalisation norm{first_normalised(view), 0, is_centred, view.number(epsilon), view.operand_at(2)};
+  if (is_centred) norm.bias = view.operand_at(3);
+  return norm_states(view, dim, norm);
+}
+
+Rule layer_norm_rule(bool is_centred) {
+  return {layer_norm,
+          {},
+          layer_norm_bytes,
+          [=](const NodeView& view, std::size_t operand, int dim) {
+            return layer_norm_states(view, operand, dim, is_centred);
+          }};
 }
 
 // Operand 0 along `output_dim`, and the others by channel where that is the channels' dimension.
@@ -59,6 +78,11 @@ std::optional<std::int64_t> instance_norm_bytes(const NodeView& view, std::size_
   return moments(view, view.rows(0, 0) * view.rows(0, 1));
 }
 
+std::optional<Partial> instance_norm_states(const NodeView& view, std::size_t operand, int dim) {
+  if (!instance_norm_bytes(view, operand, dim)) return std::nullopt;
+  return norm_states(view, dim, {0, view.rows(0, 1), true, view.number(7), view.operand_at(1), view.operand_at(2)});
+}
+
 // Of each sample over groups of channels and all places.
 std::optional<NodeSplit> group_norm(const NodeView& view, int output_dim) {
   if (output_dim != 0) return std::nullopt;
@@ -80,6 +104,14 @@ Rule group_norm_rule(std::size_t groups, bool has_batch) {
     const std::int64_t channels = std::max<std::int64_t>(1, view.rows(0, 1));
     return moments(view, view.rows(0, 0) * std::clamp<std::int64_t>(view.integer(groups), 1, channels));
   };
+  // (input, groups, weight, bias, eps, ...); native: (input, weight, bias, batch, channels, places, groups, eps)
+  const std::size_t weight = has_batch ? 1 : 2;
+  const std::size_t epsilon = has_batch ? 7 : 4;
+  rule.partial = [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
+    if (operand != 0 || view.integer(groups) < 1) return std::nullopt;
+    return norm_states(view, dim, {0, view.integer(groups), true, view.number(epsilon), view.operand_at(weight),
+                                   view.operand_at(weight + 1)});
+  };
   return rule;
 }
 
@@ -95,21 +127,32 @@ std::optional<std::int64_t> softmax_bytes(const NodeView& view, std::size_t oper
   return view.output().elements() / length * 2 * sum_bytes(view.output().dtype);
 }
 
+// Where halves are converted, the third argument is true, and not every device does that.
+Rule softmax_rule(bool is_log) {
+  return {softmax,
+          {},
+          softmax_bytes,
+          [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
+            const bool converts = view.argument(2) == Argument(true);
+            if (converts || !softmax_bytes(view, operand, dim)) return std::nullopt;
+            return softmax_states(view, dim, is_log);
+          }};
+}
+
 }  // namespace
 
 void add_norm_rules(Rules& rules) {
-  const Rule layer{layer_norm, {}, layer_norm_bytes};
-  for (const char* name : {"aten::layer_norm", "aten::native_layer_norm", "aten::rms_norm"}) rules[name] = layer;
+  for (const char* name : {"aten::layer_norm", "aten::native_layer_norm"}) rules[name] = layer_norm_rule(true);
+  rules["aten::rms_norm"] = layer_norm_rule(false);
   rules["aten::_native_batch_norm_legit_no_training"] = {by_channel, {}, {}};
   rules["aten::batch_norm"] = {batch_norm, {}, batch_norm_bytes};
   rules["aten::native_batch_norm"] = {batch_norm, {}, batch_norm_bytes};
-  rules["aten::instance_norm"] = {instance_norm, {}, instance_norm_bytes};
+  rules["aten::instance_norm"] = {instance_norm, {}, instance_norm_bytes, instance_norm_states};
   rules["aten::group_norm"] = group_norm_rule(1, false);
   rules["aten::native_group_norm"] = group_norm_rule(6, true);
-  const Rule soft{softmax, {}, softmax_bytes};
-  for (const char* name : {"softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"}) {
-    rules["aten::" + std::string(name)] = soft;
-  }
+  for (const char* name : {"aten::softmax", "aten::_softmax"}) rules[name] = softmax_rule(false);
+  for (const char* name : {"aten::log_softmax", "aten::_log_softmax"}) rules[name] = softmax_rule(true);
+  rules["aten::_safe_softmax"] = {softmax, {}, softmax_bytes};
 }
 
 }  // namespace atl::infer

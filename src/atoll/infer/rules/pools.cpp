@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "atoll/infer/rules/rules.h"
+#include "atoll/infer/rules/states.h"
 
 // Pooling. Maxima get a border of the lowest value, as convolutions get zeros. Means keep the operator's own padding,
 // because what they divide by depends on where the border is: their slices start on the grid of strides and the rows
@@ -167,13 +168,21 @@ Rule mean_rule(int spatial) {
   return {[=](const NodeView& view, int output_dim) { return split_mean(view, spatial, output_dim); }, slice_mean, {}};
 }
 
-Rule adaptive_rule(int spatial) {
-  return {
-      [=](const NodeView& view, int output_dim) { return split_adaptive(view, spatial, output_dim); },
-      [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-        return slice_adaptive(view, spatial, split, output_dim, rows);
-      },
-      [=](const NodeView& view, std::size_t operand, int dim) { return adaptive_bytes(view, spatial, operand, dim); }};
+Rule adaptive_rule(int spatial, bool is_mean) {
+  Rule rule;
+  rule.split = [=](const NodeView& view, int output_dim) { return split_adaptive(view, spatial, output_dim); };
+  rule.slice = [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+    return slice_adaptive(view, spatial, split, output_dim, rows);
+  };
+  rule.partial_bytes = [=](const NodeView& view, std::size_t operand, int dim) {
+    return adaptive_bytes(view, spatial, operand, dim);
+  };
+  if (is_mean) {
+    rule.partial = [=](const NodeView& view, std::size_t operand, int dim) {
+      return adaptive_bytes(view, spatial, operand, dim) ? mean_pool_states(view, dim) : std::nullopt;
+    };
+  }
+  return rule;
 }
 
 }  // namespace
@@ -184,9 +193,9 @@ void add_pool_rules(Rules& rules) {
     rules["aten::max_pool" + dims] = max_rule(spatial);
     rules["aten::max_pool" + dims + "_with_indices"] = max_rule(spatial);
     rules["aten::avg_pool" + dims] = mean_rule(spatial);
-    rules["aten::adaptive_avg_pool" + dims] = adaptive_rule(spatial);
-    rules["aten::_adaptive_avg_pool" + dims] = adaptive_rule(spatial);
-    rules["aten::adaptive_max_pool" + dims] = adaptive_rule(spatial);
+    rules["aten::adaptive_avg_pool" + dims] = adaptive_rule(spatial, true);
+    rules["aten::_adaptive_avg_pool" + dims] = adaptive_rule(spatial, true);
+    rules["aten::adaptive_max_pool" + dims] = adaptive_rule(spatial, false);
   }
 }
 

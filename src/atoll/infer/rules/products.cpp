@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "atoll/infer/rules/rules.h"
+#include "atoll/infer/rules/states.h"
 
 // Products of matrices, attention, embedding: rows of the left operand with all of the right one.
 namespace atl::infer {
@@ -22,6 +23,12 @@ std::optional<NodeSplit> linear(const NodeView& view, int output_dim) {
 std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
   const bool contracted = (operand == 0 && dim == view.rank(0) - 1) || (operand == 1 && dim == 1);
   return contracted ? std::optional(output_sums(view)) : std::nullopt;
+}
+
+// The weight's columns go with the input's.
+std::optional<Partial> linear_sums(const NodeView& view, std::size_t operand, int dim) {
+  if (operand != 0) return std::nullopt;
+  return linear_states(view, dim);
 }
 
 // A dimension before the matrices, counted from the last of them: broadcast.
@@ -140,7 +147,7 @@ std::optional<NodeSplit> embedding(const NodeView& view, int output_dim) {
 }  // namespace
 
 void add_product_rules(Rules& rules) {
-  rules["aten::linear"] = {linear, {}, linear_bytes};
+  rules["aten::linear"] = {linear, {}, linear_bytes, linear_sums};
   for (const char* name : {"aten::matmul", "aten::mm", "aten::bmm"}) rules[name] = product_rule(false);
   for (const char* name : {"aten::addmm", "aten::baddbmm"}) rules[name] = product_rule(true);
   rules["aten::scaled_dot_product_attention"] = {attention, slice_attention, attention_bytes};

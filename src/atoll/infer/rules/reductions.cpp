@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "atoll/infer/rules/rules.h"
+#include "atoll/infer/rules/states.h"
 
 // Reductions, and running sums. Over other dimensions than the split one they are as local as their operand; over it,
 // each part reduces its own rows, and the results are combined.
@@ -13,6 +14,7 @@ struct Reduction {
   std::size_t keepdim = 2;  // whether reduced dimensions stay, with one row
   std::int64_t values = 1;  // that a part makes for one result
   bool over_all = false;    // the overload without such arguments
+  std::optional<Reduced> kind = {};  // how parts are joined, where they are
 };
 
 std::vector<bool> reduced_dims(const NodeView& view, const Reduction& reduction) {
@@ -44,11 +46,35 @@ std::optional<std::int64_t> reduction_bytes(const NodeView& view, const Reductio
   return view.output().elements() * reduction.values * sum_bytes(view.output().dtype);
 }
 
+// (self, dim, unbiased, keepdim) or (self, dim, correction, keepdim)
+double correction_of(const NodeView& view) {
+  if (view.overload() == "dim") return view.boolean(2) ? 1 : 0;
+  return view.is_null(2) ? 1 : view.number(2);
+}
+
+std::optional<Partial> partial_reduction(const NodeView& view, const Reduction& reduction, std::size_t operand,
+                                         int dim) {
+  if (!reduction.kind || operand != 0 || view.operands() != 1) return std::nullopt;
+  const std::vector<bool> reduced = reduced_dims(view, reduction);
+  if (!reduced[static_cast<std::size_t>(dim)]) return std::nullopt;
+  Ints dims;
+  for (std::size_t i = 0; i < reduced.size(); ++i) {
+    if (reduced[i]) dims.push_back(static_cast<std::int64_t>(i));
+  }
+  // (self, ord, dim, keepdim, dtype)
+  if (reduction.kind == Reduced::kNorm && !(view.number(1) == 2 && view.is_null(4))) return std::nullopt;
+  const bool is_spread = reduction.kind == Reduced::kVariance || reduction.kind == Reduced::kDeviation;
+  return reduction_states(view, dim, *reduction.kind, dims, is_spread ? correction_of(view) : 0);
+}
+
 Rule rule_of(Reduction reduction) {
   return {[=](const NodeView& view, int output_dim) { return split_reduction(view, reduction, output_dim); },
           {},
           [=](const NodeView& view, std::size_t operand, int dim) {
             return reduction_bytes(view, reduction, operand, dim);
+          },
+          [=](const NodeView& view, std::size_t operand, int dim) {
+            return partial_reduction(view, reduction, operand, dim);
           }};
 }
 
@@ -70,20 +96,28 @@ void add_reduction_rules(Rules& rules) {
   const auto add = [&](const char* name, Reduction reduction) {
     rules["aten::" + std::string(name)] = rule_of(reduction);
   };
-  for (const char* name : {"mean", "sum", "prod", "max", "min", "any", "all"}) {
-    add(name, {.over_all = true});
-  }
-  for (const char* name :
-       {"mean.dim", "sum.dim_IntList", "prod.dim_int", "amax", "amin", "any.dim", "any.dims", "all.dim", "all.dims"}) {
-    add(name, {});
-  }
+  add("mean", {.over_all = true, .kind = Reduced::kMean});
+  add("sum", {.over_all = true, .kind = Reduced::kSum});
+  add("max", {.over_all = true, .kind = Reduced::kMost});
+  add("min", {.over_all = true, .kind = Reduced::kLeast});
+  for (const char* name : {"prod", "any", "all"}) add(name, {.over_all = true});
+  add("mean.dim", {.kind = Reduced::kMean});
+  add("sum.dim_IntList", {.kind = Reduced::kSum});
+  add("amax", {.kind = Reduced::kMost});
+  add("amin", {.kind = Reduced::kLeast});
+  for (const char* name : {"prod.dim_int", "any.dim", "any.dims", "all.dim", "all.dims"}) add(name, {});
   // A value, with where it is; the maximum, with the sum relative to it.
-  for (const char* name : {"argmax", "argmin", "max.dim", "min.dim", "logsumexp"}) add(name, {.values = 2});
+  for (const char* name : {"argmax", "argmin", "max.dim", "min.dim"}) add(name, {.values = 2});
+  add("logsumexp", {.values = 2, .kind = Reduced::kLogSumExp});
   // A mean with squared deviations; the count is known.
-  for (const char* name : {"var.dim", "std.dim", "var.correction", "std.correction", "var_mean.correction"}) {
-    add(name, {.keepdim = 3, .values = 2});
+  for (const char* name : {"var.dim", "var.correction"}) {
+    add(name, {.keepdim = 3, .values = 2, .kind = Reduced::kVariance});
   }
-  add("linalg_vector_norm", {.dims = 2, .keepdim = 3});
+  for (const char* name : {"std.dim", "std.correction"}) {
+    add(name, {.keepdim = 3, .values = 2, .kind = Reduced::kDeviation});
+  }
+  add("var_mean.correction", {.keepdim = 3, .values = 2});
+  add("linalg_vector_norm", {.dims = 2, .keepdim = 3, .kind = Reduced::kNorm});
   const Rule sums{running, {}, running_bytes};
   for (const char* name : {"aten::cumsum", "aten::cumprod"}) rules[name] = sums;
 }

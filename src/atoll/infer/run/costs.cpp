@@ -8,6 +8,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
+#include "atoll/infer/row_map.h"
 
 namespace atl::infer {
 namespace {
@@ -21,15 +22,47 @@ void check_profile(const Graph& graph, const NodeCosts& profile, const char* who
                                                std::to_string(graph.nodes.size()) + ": measure this graph");
 }
 
-plan::RowCost cost_of(const NodeCosts& profile, int node, std::int64_t rows) {
+// Of a node with states, those cost all where the result is made of them alone, and half where it has rows itself.
+double share_of(const Operators& operators, const Operators::Operator& each) {
+  if (each.part == Operators::Part::kNode) return 1;
+  if (operators.states[at(each.state)].partial.output_dim >= 0) return 0.5;
+  return each.part == Operators::Part::kState ? 1 : 0;
+}
+
+plan::RowCost cost_of(const NodeCosts& profile, const Operators& operators, const Operators::Operator& each) {
   if (profile.empty()) return {};
-  const NodeCost& cost = profile[at(node)];
-  return {cost.fixed, cost.all_rows / static_cast<double>(rows)};
+  const NodeCost& cost = profile[at(each.node)];
+  const double share = share_of(operators, each);
+  return {cost.fixed * share, cost.all_rows * share / static_cast<double>(each.rows)};
+}
+
+// Of a part of a node with states, in order of taken_by.
+std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators& operators,
+                                            const Operators::Operator& user) {
+  const std::vector<int> tensors = infer::operands_of(graph.nodes[at(user.node)]);
+  const Operators::State& state = operators.states[at(user.state)];
+  const bool makes_state = user.part == Operators::Part::kState;
+  std::vector<plan::Operand> operands;
+  for (const Partial::Taken& of : makes_state ? state.partial.of_state : state.partial.of_result) {
+    const int tensor = tensors[of.operand];
+    const int producer = operators.operator_of[at(tensor)];
+    if (producer < 0) continue;
+    plan::Operand operand;
+    operand.producer = producer;
+    const std::int64_t count = operators.operators[at(producer)].rows;
+    if (count > 1 && user.rows > 1 && of.dim >= 0 && operators.dims[at(tensor)] == of.dim) {
+      operand.needed = [count](Region made) { return needed(maps::Identity{}, made, count); };
+    }
+    operands.push_back(std::move(operand));
+  }
+  if (!makes_state) operands.push_back({operators.operator_of[at(state.tensor)], {}});
+  return operands;
 }
 
 // In order of the node's operands that operators make.
 std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& operators,
                                        const Operators::Operator& user) {
+  if (user.part != Operators::Part::kNode) return operands_of_part(graph, operators, user);
   const Node& node = graph.nodes[at(user.node)];
   const std::vector<int> tensors = infer::operands_of(node);
   std::optional<NodeSplit> rows;
@@ -59,14 +92,17 @@ plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operator
   for (const Operators::Operator& each : operators.operators) {
     plan::Operator& added = lowered.operators.emplace_back();
     added.rows = each.rows;
-    for (const int tensor : each.makes) added.bytes += graph.tensors[at(tensor)].bytes();
+    added.is_state = each.part == Operators::Part::kState;
+    for (const int tensor : each.makes) {
+      added.bytes += type_of_rows(graph, operators, tensor, rows_of(graph, operators, tensor)).bytes();
+    }
     if (each.node < 0) {
       added.name = "input " + std::to_string(lowered.operators.size() - 1);
       continue;
     }
-    added.name = graph.nodes[at(each.node)].name();
-    added.robot = cost_of(robot, each.node, each.rows);
-    added.server = cost_of(server, each.node, each.rows);
+    added.name = graph.nodes[at(each.node)].name() + (added.is_state ? ", states" : "");
+    added.robot = cost_of(robot, operators, each);
+    added.server = cost_of(server, operators, each);
     added.operands = operands_of(graph, operators, each);
   }
   for (const int tensor : outputs_of(graph)) {

@@ -21,9 +21,9 @@ struct NodeCost {
 using NodeCosts = std::vector<NodeCost>;
 
 /// The operators as a planner sees them: operator i of the one is operator i of the other, and their operands are those
-/// of taken_by. Bytes are those of what is used, in its own element type. Where the caller gets constants alone, the
-/// output is the first input, which the robot has. Error(kInvalidArgument) for a profile that is neither empty nor has
-/// an entry for each node.
+/// of taken_by. A node with states costs as much as without them, in two operators. Bytes are those of what is used, in
+/// its own element type. Where the caller gets constants alone, the output is the first input, which the robot has.
+/// Error(kInvalidArgument) for a profile that is neither empty nor has an entry for each node.
 plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operators, const NodeCosts& robot,
                                    const NodeCosts& server);
 

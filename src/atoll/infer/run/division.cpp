@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "atoll/infer/dims.h"
+#include "atoll/infer/regions.h"
 
 namespace atl::infer {
 namespace {
@@ -45,10 +46,41 @@ class Finding {
     const bool is_constant =
         std::all_of(operands.begin(), operands.end(), [&](int tensor) { return found_.operator_of[at(tensor)] < 0; });
     if (!is_constant) {
+      const bool has_states = !makes.empty() && try_states(index);
       add(index, std::move(makes));
+      if (has_states) be_result();
     } else if (!makes.empty()) {
       found_.constants.push_back(index);
     }
+  }
+
+  // Adds the operator that makes states of the node, if the node needs sums. Where its operands are not divided as
+  // choose_dims had it, and it cannot be computed by rows, it is whole.
+  bool try_states(int index) {
+    const Node& node = graph_.nodes[at(index)];
+    int& dim = found_.dims[at(node.outputs.front())];
+    auto partial = partial_of(graph_, node, found_.dims);
+    const bool has_number = found_.dims.size() < kMaxTensors;  // one that frames can have
+    if (partial && partial->output_dim == dim && has_number) {
+      const int tensor = static_cast<int>(found_.dims.size());
+      const int place = static_cast<int>(found_.operators.size());
+      found_.operators.push_back(
+          {index, {tensor}, partial->rows, Operators::Part::kState, static_cast<int>(found_.states.size())});
+      found_.dims.push_back(0);
+      found_.operator_of.push_back(place);
+      found_.states.push_back({tensor, index, std::move(*partial)});
+      return true;
+    }
+    if (dim >= 0) {
+      const auto local = split(graph_, node, dim);
+      if (!local || local->locality == Locality::kPartial) dim = -1;
+    }
+    return false;
+  }
+
+  void be_result() {
+    found_.operators.back().part = Operators::Part::kResult;
+    found_.operators.back().state = static_cast<int>(found_.states.size()) - 1;
   }
 
   // Rows are counted where all that the operator makes has the same.
@@ -64,7 +96,7 @@ class Finding {
     if (!is_divided) {
       for (const int output : outputs) found_.dims[at(output)] = -1;
     }
-    found_.operators.push_back({index, std::move(makes), is_divided ? rows : 1});
+    found_.operators.push_back({index, std::move(makes), is_divided ? rows : 1, Operators::Part::kNode, -1});
   }
 
   std::int64_t rows_of(int tensor, int dim) const {
@@ -94,16 +126,36 @@ Operators operators_of(const Graph& graph, int input_tensor, int dim) {
 }
 
 std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index) {
-  const int node = operators.operators[at(index)].node;
-  if (node < 0) return {};
-  std::vector<int> taken = infer::operands_of(graph.nodes[at(node)]);
+  const Operators::Operator& each = operators.operators[at(index)];
+  if (each.node < 0) return {};
+  const std::vector<int> operands = infer::operands_of(graph.nodes[at(each.node)]);
+  std::vector<int> taken;
+  if (each.part == Operators::Part::kNode) {
+    taken = operands;
+  } else {
+    const Operators::State& state = operators.states[at(each.state)];
+    const bool makes_state = each.part == Operators::Part::kState;
+    for (const Partial::Taken& of : makes_state ? state.partial.of_state : state.partial.of_result) {
+      taken.push_back(operands[of.operand]);
+    }
+    if (!makes_state) taken.push_back(state.tensor);
+  }
   std::erase_if(taken, [&](int tensor) { return operators.operator_of[at(tensor)] < 0; });
   return taken;
 }
 
 Region rows_of(const Graph& graph, const Operators& operators, int tensor) {
+  if (at(tensor) >= graph.tensors.size()) return {0, operators.operators[at(operators.operator_of[at(tensor)])].rows};
   const int dim = operators.dims[at(tensor)];
   return {0, dim < 0 ? 1 : graph.tensors[at(tensor)].shape[at(dim)]};
+}
+
+Tensor type_of_rows(const Graph& graph, const Operators& operators, int tensor, Region rows) {
+  if (at(tensor) >= graph.tensors.size()) return operators.states.at(at(tensor) - graph.tensors.size()).partial.state;
+  Tensor type = graph.tensors[at(tensor)];
+  const int dim = operators.dims.at(at(tensor));
+  if (dim >= 0) type.shape.at(at(dim)) = rows.size();
+  return type;
 }
 
 }  // namespace atl::infer

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenQuestions{1};
 constexpr std::size_t kMostSlices = 50'000;
+constexpr std::size_t kMostPartialCalls = 5'000;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -27,16 +28,18 @@ std::string text(const Tensor& tensor) {
   return shown + "]";
 }
 
-Tensor with_rows(Tensor type, int dim, std::int64_t rows) {
-  if (dim >= 0) type.shape[at(dim)] = rows;
-  return type;
-}
-
 void check_made(const OperatorRunner& runner, const std::string& name, const Value& made, const Tensor& wanted) {
   if (!made) throw Error(ErrorKind::kInvalidArgument, name + " has not made an output that is used");
   const Tensor type = runner.type_of(made);
   if (type == wanted) return;
   throw Error(ErrorKind::kInvalidArgument, name + " has made " + text(type) + ", not " + text(wanted));
+}
+
+// As floats of this type.
+template <typename Float>
+HostBytes bytes_of(const std::vector<double>& values) {
+  const auto floats = std::make_shared<const std::vector<Float>>(values.begin(), values.end());
+  return {std::as_bytes(std::span(*floats)), floats};
 }
 
 class NoExchange final : public Exchange {
@@ -89,6 +92,31 @@ const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
   return sliced_.emplace(key, slice(graph_, graph_.nodes.at(at(node)), dim, rows)).first->second;
 }
 
+const LoadedModel::Calls& LoadedModel::state_calls(const Operators::State& state, std::int64_t rows) const {
+  return found(state, 0, rows);
+}
+
+const LoadedModel::Calls& LoadedModel::result_calls(const Operators::State& state, std::int64_t parts,
+                                                    std::int64_t rows) const {
+  return found(state, parts, rows);
+}
+
+const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std::int64_t parts,
+                                             std::int64_t rows) const {
+  if (partial_.size() > kMostPartialCalls) partial_.clear();
+  const std::tuple key{state.node, state.partial.of_state.front().dim, parts, rows};
+  const auto known = partial_.find(key);
+  if (known != partial_.end()) return known->second;
+  Calls made;
+  made.graph = parts == 0 ? state.partial.state_calls(rows) : state.partial.result_calls(parts, rows);
+  made.uses.assign(made.graph.tensors.size(), 0);
+  for (const Node& node : made.graph.nodes) {
+    made.calls.push_back(runner_->prepare(made.graph, node));
+    for (const int tensor : operands_of(node)) ++made.uses[at(tensor)];
+  }
+  return partial_.emplace(key, std::move(made)).first->second;
+}
+
 void LoadedModel::compute_constant(int index) {
   const Node& node = graph_.nodes[at(index)];
   std::vector<Value> operands;
@@ -111,10 +139,12 @@ Exchange& no_exchange() {
 }
 
 Inference::Inference(const LoadedModel& model, const Operators& operators)
-    : model_(model), operators_(operators), pieces_(model.graph().tensors.size()) {
-  if (operators.dims.size() == pieces_.size()) return;
-  throw Error(ErrorKind::kInvalidArgument, "operators of a graph with " + std::to_string(operators.dims.size()) +
-                                               " tensors, and the model's has " + std::to_string(pieces_.size()));
+    : model_(model), operators_(operators), pieces_(operators.dims.size()) {
+  const std::size_t tensors = operators.dims.size() - operators.states.size();
+  if (tensors == model.graph().tensors.size()) return;
+  throw Error(ErrorKind::kInvalidArgument, "operators of a graph with " + std::to_string(tensors) +
+                                               " tensors, and the model's has " +
+                                               std::to_string(model.graph().tensors.size()));
 }
 
 void Inference::set_input(int tensor, Value value) {
@@ -126,6 +156,8 @@ bool Inference::run(const Program& program, Exchange& exchange, const GoOn& go_o
     if (go_on && !go_on()) return false;
     switch (step.kind) {
       case Step::Kind::kCompute: compute(step.index, step.rows); break;
+      case Step::Kind::kState: compute_state(step.index, step.rows); break;
+      case Step::Kind::kResult: compute_result(step.index, step.rows); break;
       case Step::Kind::kSend:
         exchange.send(step.index, step.rows, model_.runner().to_host(piece(step.index, step.rows)));
         break;
@@ -145,8 +177,7 @@ bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn&
     if (bytes) break;
     if (go_on && !go_on()) return false;
   }
-  const Tensor type = with_rows(model_.graph().tensors[at(tensor)], operators_.dims[at(tensor)], rows.size());
-  keep(tensor, rows, model_.runner().from_host(type, *bytes));
+  keep(tensor, rows, model_.runner().from_host(type_of_rows(model_.graph(), operators_, tensor, rows), *bytes));
   return true;
 }
 
@@ -203,9 +234,79 @@ void Inference::compute(int index, Region rows) {
     const auto place = std::find(node.outputs.begin(), node.outputs.end(), tensor) - node.outputs.begin();
     Value value = std::move(made[static_cast<std::size_t>(place)]);
     if (value && !kept.is_empty()) value = model_.runner().narrow(value, dim, kept);
-    check_made(model_.runner(), name_of(index), value, with_rows(graph.tensors[at(tensor)], dim, rows.size()));
+    check_made(model_.runner(), name_of(index), value, type_of_rows(graph, operators_, tensor, rows));
     keep(tensor, rows, std::move(value));
   }
+}
+
+const Operators::State& Inference::state_of(int node) const {
+  const int first = model_.graph().nodes.at(at(node)).outputs.at(0);
+  const int state = operators_.operators[at(operators_.operator_of[at(first)])].state;
+  if (state < 0) throw Error(ErrorKind::kInternal, name_of(node) + " has no states");
+  return operators_.states[at(state)];
+}
+
+// The operands of a part, by its rows.
+std::vector<Value> Inference::taken(const Operators::State& state, const std::vector<Partial::Taken>& what,
+                                    Region rows) {
+  const std::vector<int> tensors = infer::operands_of(model_.graph().nodes[at(state.node)]);
+  SlicedCall call;
+  for (const Partial::Taken& of : what) call.operands.push_back({tensors.at(of.operand), of.dim, rows});
+  return operands_of(call);
+}
+
+Value Inference::made_by(const LoadedModel::Calls& calls, const std::vector<Value>& inputs) const {
+  std::vector<Value> values(calls.graph.tensors.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) values[at(calls.graph.inputs.at(i))] = inputs[i];
+  std::vector<int> uses = calls.uses;
+  for (std::size_t i = 0; i < calls.calls.size(); ++i) {
+    const Node& node = calls.graph.nodes[i];
+    const std::vector<int> tensors = infer::operands_of(node);
+    std::vector<Value> operands;
+    for (const int tensor : tensors) operands.push_back(values[at(tensor)]);
+    std::vector<Value> made = model_.runner().run(*calls.calls[i], operands, {});
+    for (const int tensor : tensors) {
+      if (--uses[at(tensor)] == 0) values[at(tensor)].reset();
+    }
+    for (std::size_t k = 0; k < node.outputs.size(); ++k) values[at(node.outputs[k])] = std::move(made.at(k));
+  }
+  return values[at(std::get<TensorId>(calls.graph.outputs.front()).id)];
+}
+
+void Inference::compute_state(int index, Region rows) {
+  const Operators::State& state = state_of(index);
+  const LoadedModel::Calls& calls = model_.state_calls(state, rows.size());
+  Value made = made_by(calls, taken(state, state.partial.of_state, rows));
+  check_made(model_.runner(), "the state of " + name_of(index), made, state.partial.state);
+  keep(state.tensor, rows, std::move(made));
+}
+
+void Inference::compute_result(int index, Region rows) {
+  const Operators::State& state = state_of(index);
+  std::vector<Value> parts;
+  std::vector<double> shares;
+  std::int64_t end = 0;
+  for (const Piece& piece : pieces_[at(state.tensor)]) {
+    if (piece.rows.begin != end) break;
+    end = piece.rows.end;
+    parts.push_back(piece.value);
+    shares.push_back(static_cast<double>(piece.rows.size()) / static_cast<double>(state.partial.rows));
+  }
+  if (end != state.partial.rows || parts.size() != pieces_[at(state.tensor)].size()) {
+    throw Error(ErrorKind::kInternal,
+                "the states of all rows of " + name_of(index) + " are needed once, and those of " + text({0, end}) +
+                    " are here");
+  }
+  const auto count = static_cast<std::int64_t>(parts.size());
+  const LoadedModel::Calls& calls = model_.result_calls(state, count, rows.size());
+  const Tensor& type = calls.graph.tensors[at(calls.graph.inputs.at(1))];
+  const HostBytes bytes = type.dtype == Dtype::kFloat64 ? bytes_of<double>(shares) : bytes_of<float>(shares);
+  std::vector<Value> inputs{model_.runner().join(parts, 0), model_.runner().from_host(type, bytes)};
+  for (Value& operand : taken(state, state.partial.of_result, rows)) inputs.push_back(std::move(operand));
+  const int first = model_.graph().nodes[at(index)].outputs.front();
+  Value made = made_by(calls, inputs);
+  check_made(model_.runner(), name_of(index), made, type_of_rows(model_.graph(), operators_, first, rows));
+  keep(first, rows, std::move(made));
 }
 
 std::vector<Value> Inference::operands_of(const SlicedCall& call) {
@@ -243,7 +344,7 @@ Value Inference::piece(int tensor, Region rows) {
   OperatorRunner& runner = model_.runner();
   const int dim = operators_.dims[at(tensor)];
   // An operator may need no row of an operand, and the operand all the same.
-  if (rows.is_empty()) return runner.from_host(with_rows(model_.graph().tensors[at(tensor)], dim, 0), {});
+  if (rows.is_empty()) return runner.from_host(type_of_rows(model_.graph(), operators_, tensor, rows), {});
   const std::vector<Piece>& pieces = pieces_[at(tensor)];
   std::vector<Value> parts;
   std::int64_t end = rows.begin;

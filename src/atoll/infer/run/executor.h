@@ -30,8 +30,19 @@ class LoadedModel {
   /// slice(), remembered: the same parts are computed in every inference.
   const SlicedCall& sliced(int node, int dim, Region rows) const;
 
+  /// A small graph with its calls, found once.
+  struct Calls {
+    Graph graph;
+    std::vector<std::unique_ptr<Call>> calls;
+    std::vector<int> uses;  ///< by tensor
+  };
+  /// Of a part of a node that needs sums (Partial): its state, and the result from as many states.
+  const Calls& state_calls(const Operators::State& state, std::int64_t rows) const;
+  const Calls& result_calls(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
+
  private:
   void compute_constant(int node);
+  const Calls& found(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
 
   Graph graph_;
   std::shared_ptr<OperatorRunner> runner_;
@@ -39,6 +50,8 @@ class LoadedModel {
   std::vector<Value> constants_;
   mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall>
       sliced_;  // by node, dimension and rows
+  mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, Calls>
+      partial_;  // by node, dimension, parts (0: of a state) and rows
 };
 
 /// The other side, as one inference sees it.
@@ -80,9 +93,14 @@ class Inference {
     Value value;
   };
   void compute(int node, Region rows);
+  void compute_state(int node, Region rows);
+  void compute_result(int node, Region rows);
   void keep(int tensor, Region rows, Value value);
   Value piece(int tensor, Region rows);
   std::vector<Value> operands_of(const SlicedCall& call);
+  const Operators::State& state_of(int node) const;
+  std::vector<Value> taken(const Operators::State& state, const std::vector<Partial::Taken>& what, Region rows);
+  Value made_by(const LoadedModel::Calls& calls, const std::vector<Value>& inputs) const;
   bool receive(int tensor, Region rows, Exchange& exchange, const GoOn& go_on);
   bool is_whole(int tensor) const;
   std::string name_of(int node) const;

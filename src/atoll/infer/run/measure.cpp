@@ -37,7 +37,7 @@ class Measuring {
       const Tensor& type = model.graph().tensors[at(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
     }
-    std::vector<std::vector<Region>> held(model.graph().tensors.size());
+    std::vector<std::vector<Region>> held(operators.dims.size());
     for (const int input : model.graph().inputs) held[at(input)] = {rows_of(model.graph(), operators, input)};
     program_ = rest_of(model.graph(), operators, held);
     operator_of_node_.assign(model.graph().nodes.size(), -1);
@@ -58,8 +58,12 @@ class Measuring {
       }
       const int index = operator_of_node_[at(step.index)];
       Times& times = times_[at(index)];
-      const std::int64_t half = operators_.operators[at(index)].rows / 2;
-      if (half > 0) {
+      const Operators::Operator& each = operators_.operators[at(index)];
+      const std::int64_t half = each.rows / 2;
+      if (each.state >= 0) {
+        const double seconds = timed_half_of_sums(inference, each);
+        if (counts) times.half.push_back(seconds);
+      } else if (half > 0) {
         Inference part = with_operands(inference, index);
         const double seconds = timed(part, {Step::Kind::kCompute, step.index, {0, half}});
         if (counts) times.half.push_back(seconds);
@@ -96,7 +100,9 @@ class Measuring {
     profile.total = lower_quartile(totals_);
     const double scale = sum > profile.total ? profile.total / sum : 1;
     for (std::size_t i = 0; i < times_.size(); ++i) {
-      if (!times_[i].whole.empty()) fill(profile, operators_.operators[i], times_[i], scale);
+      if (times_[i].whole.empty()) continue;
+      const Operators::Operator& of = operators_.operators[i];
+      fill(profile, at(of.node), of.state < 0 ? of.rows : operators_.states[at(of.state)].partial.rows, times_[i], scale);
     }
     return profile;
   }
@@ -123,6 +129,19 @@ class Measuring {
     return part;
   }
 
+  // The state of half the rows, and the result from both halves', or half of its rows.
+  double timed_half_of_sums(Inference& whole, const Operators::Operator& result) const {
+    Inference part(model_, operators_);
+    for (const int tensor : operands_of(model_.graph().nodes[at(result.node)])) {
+      if (operators_.operator_of[at(tensor)] >= 0) part.set_input(tensor, whole.whole(tensor));
+    }
+    const std::int64_t rows = operators_.states[at(result.state)].partial.rows;
+    part.run({{{Step::Kind::kState, result.node, {rows / 2, rows}}}}, no_exchange());
+    const double seconds = timed(part, {Step::Kind::kState, result.node, {0, rows / 2}});
+    const Region made{0, std::max<std::int64_t>(1, result.rows / 2)};
+    return seconds + timed(part, {Step::Kind::kResult, result.node, made});
+  }
+
   double timed(Inference& inference, const Step& step) const {
     const Program program{{step}};
     model_.runner().wait();
@@ -133,15 +152,14 @@ class Measuring {
   }
 
   // The line through both times, with nothing negative.
-  static void fill(Profile& profile, const Operators::Operator& of, const Times& times, double scale) {
-    const std::size_t node = at(of.node);
+  static void fill(Profile& profile, std::size_t node, std::int64_t count, const Times& times, double scale) {
     const double whole = lower_quartile(times.whole) * scale;
     profile.whole[node] = whole;
     profile.fixed[node] = whole;
     if (times.half.empty()) return;
     const double half = lower_quartile(times.half) * scale;
-    const auto rows = static_cast<double>(of.rows);
-    const std::int64_t more_rows = of.rows - of.rows / 2;
+    const auto rows = static_cast<double>(count);
+    const std::int64_t more_rows = count - count / 2;
     const auto more = static_cast<double>(more_rows);
     profile.per_row[node] = std::clamp((whole - half) / more, 0.0, whole / rows);
     profile.fixed[node] = std::max(0.0, whole - profile.per_row[node] * rows);

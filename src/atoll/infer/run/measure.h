@@ -21,7 +21,8 @@ struct SplitDim {
 /// nodes make the most bytes; of equal ones the first. Robot and server find the same.
 SplitDim usual_split(const Graph& graph);
 
-/// Times every node of the model on its device, whole and at half its rows, with inputs of zeros. A round of all nodes warms
+/// Times every node of the model on its device, whole and at half its rows (where it needs sums over rows: their state and
+/// half the result), with inputs of zeros. A round of all nodes warms
 /// up; then rounds are measured until `seconds` are over, at least one. A node's time is the lower quartile of its rounds, so
 /// that what else the machine does counts little; where all nodes together take longer than the model in one go, because the
 /// device is waited for between them, they are scaled down to that. `operators` are those of the model's graph. `stop` is

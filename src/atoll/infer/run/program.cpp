@@ -28,17 +28,24 @@ class Steps {
   Steps(const Graph& graph, const Operators& operators)
       : graph_(graph),
         operators_(operators),
-        last_(graph.tensors.size(), kNever),
-        comes_(graph.tensors.size(), false) {}
+        last_(operators.dims.size(), kNever),
+        comes_(operators.dims.size(), false) {}
 
   void compute(int index, Region rows) {
+    using Part = Operators::Part;
     const Operators::Operator& each = operators_.operators[at(index)];
-    steps_.push_back({Step::Kind::kCompute, each.node, rows});
-    for (const int tensor : taken_by(graph_, operators_, index)) touch(tensor);
-    for (const int tensor : each.makes) {
-      touch(tensor);
-      comes_[at(tensor)] = true;
-    }
+    const Step::Kind kind = each.part == Part::kState    ? Step::Kind::kState
+                            : each.part == Part::kResult ? Step::Kind::kResult
+                                                         : Step::Kind::kCompute;
+    steps_.push_back({kind, each.node, rows});
+    note(index);
+  }
+  // All of a node that needs sums, as it is. `index` is the operator of its result, behind that of its states.
+  void compute_node(int index) {
+    const Operators::Operator& each = operators_.operators[at(index)];
+    steps_.push_back({Step::Kind::kCompute, each.node, {0, each.rows}});
+    for (const int tensor : taken_by(graph_, operators_, index - 1)) touch(tensor);
+    note(index);
   }
   void move(Step::Kind kind, int tensor, const std::vector<Region>& regions) {
     for (const Region rows : regions) {
@@ -68,6 +75,13 @@ class Steps {
   static constexpr std::size_t kNever = static_cast<std::size_t>(-1);
 
   void touch(int tensor) { last_[at(tensor)] = steps_.size() - 1; }
+  void note(int index) {
+    for (const int tensor : taken_by(graph_, operators_, index)) touch(tensor);
+    for (const int tensor : operators_.operators[at(index)].makes) {
+      touch(tensor);
+      comes_[at(tensor)] = true;
+    }
+  }
 
   const Graph& graph_;
   const Operators& operators_;
@@ -99,7 +113,7 @@ class Writing {
         needs_(plan::needs_of(lowered_, division.shares)),
         stream_(plan::stream_of(lowered_, division.shares, needs(Side::kServer), division.chunks)),
         steps_(graph, operators),
-        received_(graph.tensors.size(), false) {
+        received_(operators.dims.size(), false) {
     for (const Side each : {Side::kRobot, Side::kServer}) find_sent(each);
   }
 
@@ -112,6 +126,9 @@ class Writing {
   Region made(int index) const { return plan::made_by(division_.shares[at(index)], side_); }
   int count() const { return static_cast<int>(operators_.operators.size()); }
   int input_tensor(int index) const { return operators_.operators[at(index)].makes.front(); }
+  // Whether this side makes all that the operator makes; and all states and all of the result, so that it needs no states.
+  bool makes_all(int index) const { return made(index) == Region{0, operators_.operators[at(index)].rows}; }
+  bool makes_node(int state) const { return makes_all(state) && makes_all(state + 1); }
 
   // Of an operator with several outputs those go over the link which the other side waits for.
   void find_sent(Side to) {
@@ -150,6 +167,18 @@ class Writing {
     }
   }
 
+  // What lacks on the other side first: that goes off at once.
+  void compute_states(int index) {
+    std::vector<Region> rest{made(index)};
+    for (const Region rows : needs(other()).lacks[at(index)]) {
+      steps_.compute(index, rows);
+      rest = plan::without(rest, rows);
+    }
+    send(index);
+    if (makes_node(index)) return;
+    for (const Region rows : rest) steps_.compute(index, rows);
+  }
+
   // The operators from `first` on.
   void compute_from(int first) {
     std::size_t awaited = 0;
@@ -162,7 +191,15 @@ class Writing {
       for (; awaited < awaits.size() && awaits[awaited].user == i; ++awaited) {
         receive(taken[at(awaits[awaited].operand)]);
       }
-      steps_.compute(i, made(i));
+      if (each.part == Operators::Part::kState) {
+        compute_states(i);
+        continue;
+      }
+      if (each.part == Operators::Part::kResult && makes_node(i - 1)) {
+        steps_.compute_node(i);
+      } else {
+        steps_.compute(i, made(i));
+      }
       send(i);
     }
   }
@@ -214,12 +251,12 @@ Program program_of(const Graph& graph, const Operators& operators, const Divisio
 }
 
 Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held) {
-  if (held.size() != graph.tensors.size()) {
+  if (held.size() != operators.dims.size()) {
     throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(held.size()) + " tensors are held, of " +
-                                                 std::to_string(graph.tensors.size()));
+                                                 std::to_string(operators.dims.size()));
   }
   const plan::OperatorGraph lowered = operator_graph(graph, operators, {}, {});
-  std::vector<std::vector<Region>> lacks(graph.tensors.size());
+  std::vector<std::vector<Region>> lacks(operators.dims.size());
   const auto need = [&](int tensor, Region rows) {
     std::vector<Region> missing{rows};
     for (const Region here : held[at(tensor)]) missing = plan::without(missing, here);
@@ -248,7 +285,14 @@ Program rest_of(const Graph& graph, const Operators& operators, const std::vecto
     }
   }
   Steps steps(graph, operators);
+  const auto makes_all = [&](std::size_t i) {
+    return made[i] == std::vector<Region>{Region{0, operators.operators[i].rows}};
+  };
   for (std::size_t i = 0; i < made.size(); ++i) {
+    if (operators.operators[i].part == Operators::Part::kState && makes_all(i) && makes_all(i + 1)) {
+      steps.compute_node(static_cast<int>(++i));
+      continue;
+    }
     for (const Region rows : made[i]) steps.compute(static_cast<int>(i), rows);
   }
   std::vector<int> here;

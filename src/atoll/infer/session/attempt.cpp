@@ -67,10 +67,11 @@ double Attempt::elapsed() const { return seconds_since(rules_.begin); }
 
 // Asked before a step and, while it waits, again and again.
 bool Attempt::may_go_on(std::size_t step, int asked) const {
-  const Step::Kind kind = run_.split().program.steps[step].kind;
+  const Step& next = run_.split().program.steps[step];
+  const bool waits = next.kind == Step::Kind::kReceive;
   // What is there already is taken, however late it is.
-  if (kind == Step::Kind::kReceive && asked == 0) return true;
-  if (kind != Step::Kind::kReceive && (rules_.hedge == Hedge::kAlways || kind != Step::Kind::kCompute)) return true;
+  if (waits && asked == 0) return true;
+  if (!waits && (rules_.hedge == Hedge::kAlways || !computes(next))) return true;
   return elapsed() < run_.split().guard.latest_start(rules_.deadline, step, rules_.margin);
 }
 
@@ -91,7 +92,7 @@ bool Attempt::follow() {
       if (!exchange_.error) throw;
       return false;
     }
-    used_robot_ = used_robot_ || steps[stopped_].steps.front().kind == Step::Kind::kCompute;
+    used_robot_ = used_robot_ || computes(steps[stopped_].steps.front());
   }
   return true;
 }

@@ -24,7 +24,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 class Holding {
  public:
   Holding(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered)
-      : graph_(graph), operators_(operators), lowered_(lowered), held_(graph.tensors.size()) {
+      : graph_(graph), operators_(operators), lowered_(lowered), held_(operators.dims.size()) {
     for (const int input : graph.inputs) held_[at(input)] = {rows_of(graph, operators, input)};
     node_operators_.assign(graph.nodes.size(), -1);
     for (std::size_t i = 0; i < operators.operators.size(); ++i) {
@@ -38,14 +38,22 @@ class Holding {
   }
 
   double seconds_of(const Step& step) const {
-    if (step.kind != Step::Kind::kCompute) return 0;
-    return lowered_.operators[at(node_operators_[at(step.index)])].robot.seconds(step.rows.size());
+    if (!computes(step)) return 0;
+    const int index = operator_of(step);
+    double seconds = lowered_.operators[at(index)].robot.seconds(step.rows.size());
+    if (step.kind == Step::Kind::kCompute && operators_.operators[at(index)].state >= 0) {  // both at once
+      const plan::Operator& states = lowered_.operators[at(index - 1)];
+      seconds += states.robot.seconds(states.rows);
+    }
+    return seconds;
   }
 
   void apply(const Step& step) {
     switch (step.kind) {
       case Step::Kind::kCompute:
-        for (const int tensor : operators_.operators[at(node_operators_[at(step.index)])].makes) {
+      case Step::Kind::kState:
+      case Step::Kind::kResult:
+        for (const int tensor : operators_.operators[at(operator_of(step))].makes) {
           held_[at(tensor)].push_back(step.rows);
         }
         break;
@@ -84,6 +92,11 @@ class Holding {
   }
 
  private:
+  // Of a node with two the last is its result, behind its states.
+  int operator_of(const Step& step) const {
+    return node_operators_[at(step.index)] - (step.kind == Step::Kind::kState ? 1 : 0);
+  }
+
   const Graph& graph_;
   const Operators& operators_;
   const plan::OperatorGraph& lowered_;
@@ -98,12 +111,12 @@ class Holding {
 Guard::Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot) {
   Holding holding(graph, operators, lowered);
   rest_.assign(robot.steps.size() + 1, kNotKnown);
-  int computed = 0;
+  int computed = 0;  // steps
   for (std::size_t i = 0; i < robot.steps.size(); ++i) {
     const Step& step = robot.steps[i];
     step_.push_back(holding.seconds_of(step));
-    const bool computes = step.kind == Step::Kind::kCompute;
-    if (step.kind == Step::Kind::kReceive || (computes && computed++ % kBetweenPasses == 0)) rest_[i] = holding.rest();
+    const bool passes = computes(step) && computed++ % kBetweenPasses == 0;
+    if (step.kind == Step::Kind::kReceive || passes) rest_[i] = holding.rest();
     holding.apply(step);
   }
   rest_.back() = holding.rest();

@@ -30,7 +30,7 @@ void check_size(const Graph& graph, const Profile& profile) {
 std::vector<NodeCost> costs_of(const Profile& profile, const Operators& operators, bool is_divided) {
   std::vector<NodeCost> costs(profile.whole.size());
   for (const Operators::Operator& each : operators.operators) {
-    if (each.node < 0) continue;
+    if (each.node < 0 || each.part == Operators::Part::kResult) continue;  // its states come before, with their rows
     const auto node = static_cast<std::size_t>(each.node);
     if (is_divided) {
       costs[node] = {profile.fixed[node], profile.per_row[node] * static_cast<double>(each.rows)};
@@ -77,10 +77,9 @@ std::shared_ptr<const SplitPlan> split_of(const Graph& graph, const Operators& o
   Division division{along.input_tensor, along.dim, plan.shares, plan.chunks};
   Program program = program_of(graph, operators, division, plan::Side::kRobot);
   Guard guard(graph, operators, lowered, program);
-  const bool computes = std::any_of(program.steps.begin(), program.steps.end(),
-                                    [](const Step& step) { return step.kind == Step::Kind::kCompute; });
+  const bool robot_computes = std::any_of(program.steps.begin(), program.steps.end(), computes);
   return std::make_shared<const SplitPlan>(
-      SplitPlan{plan, std::move(division), std::move(program), std::move(guard), computes});
+      SplitPlan{plan, std::move(division), std::move(program), std::move(guard), robot_computes});
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ wire::Failed failed(std::uint64_t model, std::uint64_t inference, const Error& e
 bool begins_with_computing(const Program& program) {
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::kReceive) return false;
-    if (step.kind == Step::Kind::kCompute) return true;
+    if (computes(step)) return true;
   }
   return false;
 }
@@ -250,13 +250,32 @@ class Worker {
     const Graph& graph = loaded_->graph();
     for (const Step& step : program.steps) {
       if (step.kind == Step::Kind::kCompute) admit_step(graph, operators, step);
+      if (step.kind != Step::Kind::kState && step.kind != Step::Kind::kResult) continue;
+      const Operators::State& state = *state_of(graph, operators, step.index);
+      if (step.kind == Step::Kind::kState) {
+        safety::admit(state.partial.state_calls(step.rows.size()), limits_);
+      } else {
+        const auto is_part = [&](const Step& each) {
+          const bool is_made = each.kind == Step::Kind::kState && each.index == step.index;
+          return is_made || (each.kind == Step::Kind::kReceive && each.index == state.tensor);
+        };
+        const auto parts = std::count_if(program.steps.begin(), program.steps.end(), is_part);
+        safety::admit(state.partial.result_calls(parts, step.rows.size()), limits_);
+      }
     }
+  }
+
+  static const Operators::State* state_of(const Graph& graph, const Operators& operators, int node) {
+    const int output = graph.nodes.at(static_cast<std::size_t>(node)).outputs.front();
+    const int made_by = operators.operator_of.at(static_cast<std::size_t>(output));
+    const int state = operators.operators.at(static_cast<std::size_t>(made_by)).state;
+    return state < 0 ? nullptr : &operators.states.at(static_cast<std::size_t>(state));
   }
 
   void admit_step(const Graph& graph, const Operators& operators, const Step& step) const {
     const Node& node = graph.nodes.at(static_cast<std::size_t>(step.index));
     const int dim = operators.dims.at(static_cast<std::size_t>(node.outputs.front()));
-    if (dim < 0) return;  // whole, as admitted
+    if (dim < 0 || state_of(graph, operators, step.index) != nullptr) return;  // whole, as admitted
     const SlicedCall call = slice(graph, node, dim, step.rows);
     std::vector<Tensor> operands;
     for (const OperandSlice& operand : call.operands) {
