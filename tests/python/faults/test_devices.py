@@ -109,11 +109,17 @@ def end_while_somebody_is_told(me: Me) -> None:
 
     def tell_slowly(thread: int, peer_lost: bool, text: str) -> None:
         backend._interrupt(thread, peer_lost, text)
-        time.sleep(1)
+        for _ in range(200):
+            time.sleep(0.005)  # comes back for Python's lock again and again
 
+    me.join()
+    me.check_sum()
     if me.rank == 1:
         _C.set_interrupt(tell_slowly, threading.main_thread().ident or 0)
-    reduce_on_a_failed_device(me, 300_007)
+        fail_on("atoll-")  # whoever notices, and whoever tells
+    me.tell("running")
+    while True:
+        me.check_sum()
 
 
 def test_a_program_that_ends_while_its_failure_is_told(tmp_path: Path) -> None:
