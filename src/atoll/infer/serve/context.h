@@ -2,11 +2,11 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <set>
 
 #include "atoll/core/loop.h"
 #include "atoll/infer/serve/model_cache.h"
+#include "atoll/infer/serve/profiles.h"
 #include "atoll/infer/serve/server.h"
 #include "atoll/infer/serve/turns.h"
 #include "atoll/infer/wire/messages.h"
@@ -14,6 +14,8 @@
 namespace atl::infer {
 
 class ServedModel;
+
+inline constexpr std::size_t kMostProfiles = 128;  ///< of models, up to half a megabyte each
 
 /// What all connections of a server share. On its loop.
 struct ServerContext {
@@ -27,8 +29,8 @@ struct ServerContext {
   ServerCounts counts;
   bool is_draining = false;
   std::set<ServedModel*> with_worker;
-  std::map<ModelHash, wire::Ready> profiles;  ///< of models that have been timed
-  std::deque<ServedModel*> waiting;           ///< for an upload of the same model, or for a worker
+  Profiles profiles{kMostProfiles};
+  std::deque<ServedModel*> waiting;  ///< for an upload of the same model, or for a worker
 
   /// Something has become free: each that waits tries again, in order.
   void retry_waiting();

@@ -142,7 +142,8 @@ void ServedModel::start_worker() {
   command.device = options.device;
   command.threads = options.threads;
   command.memory_bytes = options.worker_memory_bytes == 0 ? 0 : options.worker_memory_bytes + open_.weight_bytes;
-  if (context_.profiles.contains(open_.hash)) command.profile_seconds = 0;
+  timed_ = context_.profiles.find(open_.hash);
+  if (timed_) command.profile_seconds = 0;
   worker_ = std::make_unique<WorkerProcess>(context_.loop, *this, command, model.weights);
   context_.with_worker.insert(this);
   std::erase(context_.waiting, this);
@@ -242,7 +243,8 @@ void ServedModel::take_from_worker(const wire::Message& message) {
   if (const auto* ready = std::get_if<wire::Ready>(&message); ready && ready->model == open_.model) {
     expect(State::kStarting, "an answer of the worker process");
     state_ = State::kReady;
-    wire::Ready timed = context_.profiles.try_emplace(open_.hash, *ready).first->second;
+    if (!timed_) timed_ = context_.profiles.keep(open_.hash, *ready);
+    wire::Ready timed = *timed_;
     timed.model = open_.model;
     return client_.send(timed);
   } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {

@@ -79,6 +79,7 @@ class ServedModel : public WorkerProcess::Owner {
   State state_ = State::kWaiting;
   std::shared_ptr<ModelCache::Upload> upload_;
   std::unique_ptr<WorkerProcess> worker_;
+  std::shared_ptr<const wire::Ready> timed_;  // by an earlier worker process; this one does not time the model
   std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);  // for what comes back from other threads
   Clock::time_point started_{};
   Clock::time_point progressed_{};  // the upload
