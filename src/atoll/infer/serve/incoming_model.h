@@ -14,9 +14,9 @@
 
 namespace atl::infer {
 
-/// A model on its way from a client to the cache. What comes is checked on the server's loop and written on the disk's, in
-/// order, so that a slow disk holds up nobody but who sends. What has come is written even where its client leaves; behind
-/// the first part that cannot be written, none is. On the server's loop.
+/// A model on its way from a client to the cache. What comes is checked on the server's loop and written on the disk's,
+/// in order, so that a slow disk holds up nobody but who sends. What has come is written even where its client leaves;
+/// behind the first part that cannot be written, none is. On the server's loop.
 class IncomingModel {
  public:
   /// Called on the loop; the model may be destroyed inside.

@@ -17,8 +17,8 @@ namespace atl::infer {
 using ModelHash = wire::BundleHash;
 
 /// Models that were sent to a server, each in a folder named by its hash, so that none is sent twice. Uploads that broke off
-/// stay as parts and go on later. Files are readable by their owner alone. All of it may wait for the disk. One thread at a
-/// time calls the cache, and one each upload; has() and the end of an upload may come on any.
+/// stay as parts and go on later. Files are readable by their owner alone. All of it may wait for the disk. One
+/// thread at a time calls the cache, and one each upload; has() and the end of an upload may come on any.
 class ModelCache {
  public:
   /// Makes the folder. `most_bytes`: of all models; the least recently used go first. Error(kUnavailable) where it cannot be

@@ -12,8 +12,8 @@
 
 namespace atl::infer {
 
-/// What models take on the server's device, by hash, so that none is timed twice: of the `most` that were used last. On the
-/// server's loop.
+/// What models take on the server's device, by hash, so that none is timed twice: of the `most` that were used last. On
+/// the server's loop.
 class Profiles {
  public:
   /// `most` is at least 1.

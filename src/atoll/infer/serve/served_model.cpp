@@ -23,7 +23,7 @@ ServedModel::~ServedModel() {
   let_client_go_on();
   std::erase(context_.waiting, this);
   const bool had_worker = context_.with_worker.erase(this) > 0;
-  context_.turns.over(this, Clock::now());
+  context_.turns.forget(this, Clock::now());
   const bool had_something = had_worker || incoming_ || worker_;
   incoming_.reset();
   worker_.reset();
@@ -132,6 +132,9 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     context_.counts.compute_seconds += seconds(done->compute_us);
     context_.counts.waited_seconds += seconds(done->waited_us);
     end_inference();
+    wire::Done told = *done;
+    told.load = context_.turns.load_of_others([this](Turns::Who who) { return who == this; }, Clock::now());
+    return client_.send(told);
   } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
     if (failed->inference == 0 && divides_ > 0) --divides_;
     if (failed->inference != 0) {

@@ -51,8 +51,8 @@ struct ServerCounts {
 };
 
 /// Runs parts of models for robots: any number of clients with any number of models, each model of each client in a worker
-/// process of its own. One thread carries all bytes; a second one reads and writes the cache, and a third one compares models
-/// with their hash. All functions are thread-safe.
+/// process of its own. One thread carries all bytes; a second one reads and writes the cache, and a third one compares
+/// models with their hash. All functions are thread-safe.
 class Server {
  public:
   /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
