@@ -7,6 +7,7 @@
 
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/plan/guard.h"
 #include "atoll/plan/operator_policies.h"
 #include "infer_cases.h"
 #include "tests/support/modelled_graph.h"
@@ -157,8 +158,9 @@ TEST(Guard, DeadlinesByHedge) {
   EXPECT_EQ(guard_deadline(Hedge::kAlways, 3.0, 1, 0.1, 30), 0);
   EXPECT_EQ(guard_deadline(Hedge::kNever, 3.0, 1, 0.1, 30), 30);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 3.0, 1, 0.1, 30), 3);
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), plan::guarded_deadline({}, 1.1)) << "as in replays";
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), 2.2);
-  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 2.2) << "nobody can keep it";
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 1.6) << "the robot alone cannot keep it";
   for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever})
     EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [] { hedge_of("sometimes"); }).find("always"), std::string::npos);

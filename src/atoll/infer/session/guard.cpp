@@ -7,6 +7,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/guard.h"
 #include "atoll/plan/stages.h"
 
 namespace atl::infer {
@@ -164,8 +165,7 @@ const char* to_string(Hedge hedge) noexcept {
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience) {
   if (hedge == Hedge::kAlways) return 0;
   if (hedge == Hedge::kNever) return patience;
-  const double usual = 2 * (local + margin);
-  return deadline && *deadline >= local + margin ? *deadline : usual;
+  return plan::guarded_deadline(deadline, local + margin);
 }
 
 }  // namespace atl::infer

@@ -64,8 +64,8 @@ enum class Hedge {
 Hedge hedge_of(const std::string& name);
 const char* to_string(Hedge hedge) noexcept;
 
-/// The seconds at which the robot's own answer must be there. `local` is what the whole model takes alone. Without a
-/// deadline, and with one that the robot alone cannot keep, twice that; with kAlways 0, with kNever `patience`.
+/// The seconds at which the robot's own answer must be there, as plan::guarded_deadline() says of what the whole model takes
+/// alone, `local` and its margin; with kAlways 0, with kNever `patience`.
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience);
 
 }  // namespace atl::infer
