@@ -168,17 +168,44 @@ TEST(Guard, DeadlinesByHedge) {
 
 TEST(Guard, TheMarginFollowsTheJitter) {
   Jitter jitter;
-  EXPECT_EQ(jitter.ratio(), 1);
-  EXPECT_NEAR(jitter.margin(1), 0.1, 1e-12);
-  EXPECT_EQ(jitter.margin(0), 5e-4);
-  for (int i = 0; i < 100; ++i) jitter.add(1, i % 10 == 0 ? 1.5 : 1.0);
-  EXPECT_EQ(jitter.ratio(), 1);
-  EXPECT_NEAR(jitter.margin(2), 1, 1e-12);
-  for (int i = 0; i < 200; ++i) jitter.add(1, 0.5);
-  EXPECT_EQ(jitter.ratio(), 0.5);
-  EXPECT_EQ(jitter.margin(2), 5e-4);
-  jitter.add(0, 7);
-  EXPECT_EQ(jitter.ratio(), 0.5);
+  EXPECT_EQ(jitter.ratio(0), 1);
+  EXPECT_NEAR(jitter.margin(0, 1), 0.1, 1e-12);
+  EXPECT_EQ(jitter.margin(0, 0), 5e-4);
+  for (int i = 0; i < 100; ++i) jitter.add(0, 1, i % 10 == 0 ? 1.5 : 1.0);
+  EXPECT_EQ(jitter.ratio(0), 1);
+  EXPECT_NEAR(jitter.margin(0, 2), 1, 1e-12);
+  for (int i = 0; i < 200; ++i) jitter.add(1, 1, 0.5);
+  EXPECT_EQ(jitter.ratio(1), 0.5);
+  EXPECT_EQ(jitter.margin(1, 2), 5e-4);
+  jitter.add(1, 0, 7);
+  EXPECT_EQ(jitter.ratio(1), 0.5);
+}
+
+TEST(Guard, OneSlowInferenceIsForgotten) {
+  Jitter alone;
+  alone.add(0, 1, 10);
+  EXPECT_EQ(alone.ratio(0), 10);
+  EXPECT_NEAR(alone.margin(0, 1), 9, 1e-12);
+  double before = alone.margin(0, 1);
+  for (double now = 1; now < 300; ++now) {
+    EXPECT_LE(alone.margin(now, 1), before);
+    before = alone.margin(now, 1);
+  }
+  EXPECT_NEAR(before, 0.1, 1e-12) << "as if it had not been";
+  EXPECT_EQ(alone.ratio(300), 1);
+  Jitter among_others;
+  among_others.add(0, 1, 10);
+  for (int i = 1; i <= 60; ++i) among_others.add(i, 1, 1);
+  EXPECT_EQ(among_others.ratio(60), 1);
+  EXPECT_EQ(among_others.margin(60, 1), 5e-4);
+}
+
+// A device that is always slower than it was measured is not believed to be quick again after a short rest.
+TEST(Guard, WhatHappensAlwaysIsRememberedForLonger) {
+  Jitter jitter;
+  for (int i = 0; i < 50; ++i) jitter.add(i, 1, 2);
+  EXPECT_EQ(jitter.ratio(100), 2);
+  EXPECT_NEAR(jitter.margin(100, 1), 1, 1e-12);
 }
 
 TEST(PlanSet, ChoosesByTheLikelyRates) {

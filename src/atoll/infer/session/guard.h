@@ -39,18 +39,25 @@ class Guard {
   std::vector<double> rest_;  // one more than steps
 };
 
-/// How much longer than predicted computing takes on this device.
+/// How much longer than predicted computing takes on this device. Pure: seconds of any clock that does not go back come with each
+/// call. What was seen counts for 1 / e after half a minute, beside what is assumed before anything is known: so one slow
+/// inference is forgotten after a minute or two, whether others follow or not.
 class Jitter {
  public:
-  void add(double predicted, double took);
+  void add(double now, double predicted, double took);
   /// Seconds that what is predicted to take so long takes more, in 95 of 100 cases of the last ones; at least half a
   /// millisecond, and a tenth of the prediction before anything is known.
-  double margin(double predicted) const;
+  double margin(double now, double predicted) const;
   /// The median of took / predicted; 1 before anything is known.
-  double ratio() const;
+  double ratio(double now) const;
 
  private:
-  std::deque<double> ratios_;
+  struct Seen {
+    double when = 0;
+    double ratio = 1;
+  };
+  double quantile(double now, double share, double unknown) const;
+  std::deque<Seen> seen_;
 };
 
 /// When the robot computes alone what the server has not answered yet.

@@ -143,7 +143,7 @@ class Session::Impl final : private Client::Owner {
   }
 
   double predicted_local() const { return engine_ ? engine_seconds_ : profile_.seconds(); }
-  double local_seconds() const { return predicted_local() * jitter_.ratio(); }
+  double local_seconds() const { return predicted_local() * jitter_.ratio(seconds_of(Clock::now())); }
 
   Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Clock::time_point begin,
                     bool wants_bytes) {
@@ -152,7 +152,7 @@ class Session::Impl final : private Client::Owner {
     const double local = local_seconds();
     AttemptRules rules;
     rules.hedge = options_.hedge;
-    rules.margin = jitter_.margin(predicted_local());
+    rules.margin = jitter_.margin(seconds_of(Clock::now()), predicted_local());
     // A limit that is ours, or that even this robot cannot keep, begins with the turn: waiting for it would leave no time.
     rules.begin = limit && *limit >= local + rules.margin ? begin : Clock::now();
     rules.deadline = guard_deadline(options_.hedge, limit, local, rules.margin, options_.patience.count());
@@ -232,7 +232,7 @@ class Session::Impl final : private Client::Owner {
     model_.runner().wait();
     outcome.origin = Origin::kLocal;
     const std::lock_guard lock(mutex_);
-    jitter_.add(predicted_local(), seconds_since(begin));
+    jitter_.add(seconds_of(Clock::now()), predicted_local(), seconds_since(begin));
   }
 
   // False: the link went before anything was sent.
@@ -266,7 +266,7 @@ class Session::Impl final : private Client::Owner {
     if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
     if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * predicted_local()) {
       const std::lock_guard lock(mutex_);
-      jitter_.add(attempt.rest_seconds(), attempt.alone_seconds());
+      jitter_.add(seconds_of(Clock::now()), attempt.rest_seconds(), attempt.alone_seconds());
     }
     outcome.up_bytes = run.exchange().sent_bytes();
     outcome.down_bytes = flight_.down_bytes();
