@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "atoll/core/fd.h"
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
@@ -97,6 +98,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
     for (const auto& connection : connections) connection->on_tick(now);
   }
 
+  const std::uint32_t process = fork_depth();
   const ServerOptions options;
   ServerContext context;
   std::list<std::unique_ptr<Connection>> connections;
@@ -108,7 +110,10 @@ struct Server::Impl : public transport::StreamListener::Owner {
 };
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-Server::~Server() = default;
+Server::~Server() {
+  // A forked child has neither the threads nor the workers, which it would kill.
+  if (impl_->process != fork_depth()) static_cast<void>(impl_.release());
+}
 
 std::string Server::address() const { return impl_->address; }
 

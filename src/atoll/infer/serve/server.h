@@ -58,7 +58,7 @@ class Server {
   /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
   /// without credentials.
   explicit Server(ServerOptions options);
-  /// Ends everything at once.
+  /// Ends everything at once. In a forked child it does nothing.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
