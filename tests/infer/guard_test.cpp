@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/session/plan_set.h"
@@ -132,13 +133,18 @@ TEST(Guard, StoppingInTimeKeepsTheDeadline) {
     const Case at = any_case(dice);
     const Guard guard(at.graph, at.operators, at.lowered, at.program);
     const double margin = dice.real(0, 0.5);
-    const double deadline = guard.rest_seconds(0) + margin + dice.real(0, 5);
+    // An engine of the robot, in half of the cases, that answers from the inputs at any time.
+    const double whole =
+        dice.chance(0.5) ? std::numeric_limits<double>::infinity() : dice.real(0, guard.rest_seconds(0));
+    const double deadline = std::min(whole, guard.rest_seconds(0)) + margin + dice.real(0, 5);
     const auto held = all_held(at);
-    const auto alone = [&](std::size_t step) { return seconds_of(at, rest_of(at.graph, at.operators, held[step])); };
+    const auto alone = [&](std::size_t step) {
+      return std::min(whole, seconds_of(at, rest_of(at.graph, at.operators, held[step])));
+    };
     double now = 0;
     double end = -1;
     for (std::size_t i = 0; i < guard.steps() && end < 0; ++i) {
-      const double latest = guard.latest_start(deadline, i, margin);
+      const double latest = guard.latest_start(deadline, i, margin, whole);
       const bool waits = at.program.steps[i].kind == Step::Kind::kReceive;
       const double wait = waits ? dice.real(0, 4) : 0;
       if (now > latest) {
@@ -238,6 +244,11 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   EXPECT_LE(set->bound_at(1e8), 0.02);
   EXPECT_LE(set->bound_at(1e5), 0.1);
   EXPECT_GE(set->bound_at(1e5), set->bound_at(1e8));
+  all.assign(all.size(), true);
+  const std::vector<plan::RateWeight> quick{{1e8, 1}};
+  EXPECT_GT(choose_plan(*set, quick, 0.1, 0.2, all, 0.05).plan, 0U) << "worth waiting for";
+  EXPECT_NEAR(choose_plan(*set, quick, 0.1, 0.2, all, 0.05).seconds, choice({{1e8, 1}}, 0.2).seconds + 0.05, 1e-12);
+  EXPECT_EQ(choose_plan(*set, quick, 0.1, 0.2, all, 0.15).plan, 0U) << "the others are before it";
   EXPECT_NE(failure(ErrorKind::kMismatch,
                     [&] {
                       make_plan_set(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {});

@@ -119,9 +119,9 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
 
 double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
 
-double Guard::latest_start(double deadline, std::size_t step, double margin) const {
-  const double after = step_.at(step) > 0 ? step_[step] + rest_[step + 1] : 0;
-  return deadline - margin - std::max(rest_.at(step), after);
+double Guard::latest_start(double deadline, std::size_t step, double margin, double whole) const {
+  const double after = step_.at(step) > 0 ? step_[step] + std::min(rest_[step + 1], whole) : 0;
+  return deadline - margin - std::max(std::min(rest_.at(step), whole), after);
 }
 
 void Jitter::add(double now, double predicted, double took) {

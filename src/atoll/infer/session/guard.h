@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +32,10 @@ class Guard {
   /// Seconds of all that the program computes.
   double program_seconds() const;
   /// The seconds from the beginning at which step `step` may begin, or go on waiting, at the latest, so that the rest that
-  /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already.
-  double latest_start(double deadline, std::size_t step, double margin) const;
+  /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already. `whole`: seconds
+  /// in which an engine of the robot answers from the inputs, if that is quicker.
+  double latest_start(double deadline, std::size_t step, double margin,
+                      double whole = std::numeric_limits<double>::infinity()) const;
 
  private:
   std::vector<double> step_;
