@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/plan/guard.h"
 #include "atoll/plan/operator_policies.h"
 #include "infer_cases.h"
 #include "tests/support/modelled_graph.h"
@@ -131,13 +133,18 @@ TEST(Guard, StoppingInTimeKeepsTheDeadline) {
     const Case at = any_case(dice);
     const Guard guard(at.graph, at.operators, at.lowered, at.program);
     const double margin = dice.real(0, 0.5);
-    const double deadline = guard.rest_seconds(0) + margin + dice.real(0, 5);
+    // An engine of the robot, in half of the cases, that answers from the inputs at any time.
+    const double whole =
+        dice.chance(0.5) ? std::numeric_limits<double>::infinity() : dice.real(0, guard.rest_seconds(0));
+    const double deadline = std::min(whole, guard.rest_seconds(0)) + margin + dice.real(0, 5);
     const auto held = all_held(at);
-    const auto alone = [&](std::size_t step) { return seconds_of(at, rest_of(at.graph, at.operators, held[step])); };
+    const auto alone = [&](std::size_t step) {
+      return std::min(whole, seconds_of(at, rest_of(at.graph, at.operators, held[step])));
+    };
     double now = 0;
     double end = -1;
     for (std::size_t i = 0; i < guard.steps() && end < 0; ++i) {
-      const double latest = guard.latest_start(deadline, i, margin);
+      const double latest = guard.latest_start(deadline, i, margin, whole);
       const bool waits = at.program.steps[i].kind == Step::Kind::kReceive;
       const double wait = waits ? dice.real(0, 4) : 0;
       if (now > latest) {
@@ -157,8 +164,9 @@ TEST(Guard, DeadlinesByHedge) {
   EXPECT_EQ(guard_deadline(Hedge::kAlways, 3.0, 1, 0.1, 30), 0);
   EXPECT_EQ(guard_deadline(Hedge::kNever, 3.0, 1, 0.1, 30), 30);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 3.0, 1, 0.1, 30), 3);
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), plan::guarded_deadline({}, 1.1)) << "as in replays";
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), 2.2);
-  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 2.2) << "nobody can keep it";
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 1.6) << "the robot alone cannot keep it";
   for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever})
     EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [] { hedge_of("sometimes"); }).find("always"), std::string::npos);
@@ -166,17 +174,44 @@ TEST(Guard, DeadlinesByHedge) {
 
 TEST(Guard, TheMarginFollowsTheJitter) {
   Jitter jitter;
-  EXPECT_EQ(jitter.ratio(), 1);
-  EXPECT_NEAR(jitter.margin(1), 0.1, 1e-12);
-  EXPECT_EQ(jitter.margin(0), 5e-4);
-  for (int i = 0; i < 100; ++i) jitter.add(1, i % 10 == 0 ? 1.5 : 1.0);
-  EXPECT_EQ(jitter.ratio(), 1);
-  EXPECT_NEAR(jitter.margin(2), 1, 1e-12);
-  for (int i = 0; i < 200; ++i) jitter.add(1, 0.5);
-  EXPECT_EQ(jitter.ratio(), 0.5);
-  EXPECT_EQ(jitter.margin(2), 5e-4);
-  jitter.add(0, 7);
-  EXPECT_EQ(jitter.ratio(), 0.5);
+  EXPECT_EQ(jitter.ratio(0), 1);
+  EXPECT_NEAR(jitter.margin(0, 1), 0.1, 1e-12);
+  EXPECT_EQ(jitter.margin(0, 0), 5e-4);
+  for (int i = 0; i < 100; ++i) jitter.add(0, 1, i % 10 == 0 ? 1.5 : 1.0);
+  EXPECT_EQ(jitter.ratio(0), 1);
+  EXPECT_NEAR(jitter.margin(0, 2), 1, 1e-12);
+  for (int i = 0; i < 200; ++i) jitter.add(1, 1, 0.5);
+  EXPECT_EQ(jitter.ratio(1), 0.5);
+  EXPECT_EQ(jitter.margin(1, 2), 5e-4);
+  jitter.add(1, 0, 7);
+  EXPECT_EQ(jitter.ratio(1), 0.5);
+}
+
+TEST(Guard, OneSlowInferenceIsForgotten) {
+  Jitter alone;
+  alone.add(0, 1, 10);
+  EXPECT_EQ(alone.ratio(0), 10);
+  EXPECT_NEAR(alone.margin(0, 1), 9, 1e-12);
+  double before = alone.margin(0, 1);
+  for (double now = 1; now < 300; ++now) {
+    EXPECT_LE(alone.margin(now, 1), before);
+    before = alone.margin(now, 1);
+  }
+  EXPECT_NEAR(before, 0.1, 1e-12) << "as if it had not been";
+  EXPECT_EQ(alone.ratio(300), 1);
+  Jitter among_others;
+  among_others.add(0, 1, 10);
+  for (int i = 1; i <= 60; ++i) among_others.add(i, 1, 1);
+  EXPECT_EQ(among_others.ratio(60), 1);
+  EXPECT_EQ(among_others.margin(60, 1), 5e-4);
+}
+
+// A device that is always slower than it was measured is not believed to be quick again after a short rest.
+TEST(Guard, WhatHappensAlwaysIsRememberedForLonger) {
+  Jitter jitter;
+  for (int i = 0; i < 50; ++i) jitter.add(i, 1, 2);
+  EXPECT_EQ(jitter.ratio(100), 2);
+  EXPECT_NEAR(jitter.margin(100, 1), 1, 1e-12);
 }
 
 TEST(PlanSet, ChoosesByTheLikelyRates) {
@@ -209,6 +244,11 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   EXPECT_LE(set->bound_at(1e8), 0.02);
   EXPECT_LE(set->bound_at(1e5), 0.1);
   EXPECT_GE(set->bound_at(1e5), set->bound_at(1e8));
+  all.assign(all.size(), true);
+  const std::vector<plan::RateWeight> quick{{1e8, 1}};
+  EXPECT_GT(choose_plan(*set, quick, 0.1, 0.2, all, 0.05).plan, 0U) << "worth waiting for";
+  EXPECT_NEAR(choose_plan(*set, quick, 0.1, 0.2, all, 0.05).seconds, choice({{1e8, 1}}, 0.2).seconds + 0.05, 1e-12);
+  EXPECT_EQ(choose_plan(*set, quick, 0.1, 0.2, all, 0.15).plan, 0U) << "the others are before it";
   EXPECT_NE(failure(ErrorKind::kMismatch,
                     [&] {
                       make_plan_set(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {});

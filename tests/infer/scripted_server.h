@@ -40,7 +40,10 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     bool is_stuck = false;      ///< inferences are begun and never answered; pings are
     bool answers_twice = false;
     bool answers_short = false;  ///< with fewer bytes than the rows have
-    int times = 1 << 30;         ///< how often; then it behaves
+    bool is_late = false;        ///< inferences fail because nobody wants their answer any more
+    std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
+    wire::Load load{};     ///< that it tells of
+    int times = 1 << 30;  ///< how often; then it behaves
   };
 
   explicit ScriptedServer(std::shared_ptr<const transport::Credentials> credentials, double speed = 0,
@@ -116,6 +119,11 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     std::unique_ptr<LinkExchange> exchange;
   };
 
+  Script script() const {
+    const std::lock_guard lock(mutex_);
+    return script_;
+  }
+  // Behind the lock.
   bool spend() {
     if (script_.times <= 0) return false;
     --script_.times;
@@ -211,7 +219,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     if (std::holds_alternative<wire::Hello>(message)) {
       wire::Welcome welcome;
       welcome.software = "scripted";
-      welcome.most_model_bytes = std::uint64_t{1} << 40;
+      welcome.most_model_bytes = script().most_model_bytes;
       send(welcome);
     } else if (const auto* open = std::get_if<wire::Open>(&message)) {
       if (open->hash != open_.hash) weights_there_ = 0;
@@ -226,7 +234,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     } else if (const auto* run = std::get_if<wire::Run>(&message)) {
       take(*run);
     } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
-      send(wire::Pong{ping->token});
+      send(wire::Pong{ping->token, script().load});
     } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
       const std::lock_guard lock(mutex_);
       cancelled_ = cancel->inference;
@@ -273,11 +281,11 @@ class ScriptedServer final : public transport::StreamListener::Owner,
 
   void take(const wire::Run& run) {
     const std::lock_guard lock(mutex_);
-    if (script_.refuses_runs && spend()) {
+    if ((script_.refuses_runs || script_.is_late) && spend()) {
       wire::Failed failed;
       failed.model = run.model;
       failed.inference = run.inference;
-      failed.kind = ErrorKind::kMismatch;
+      failed.kind = script_.is_late ? ErrorKind::kTimeout : ErrorKind::kMismatch;
       failed.text = "not known";
       current_ = nullptr;
       return send(failed);
@@ -303,7 +311,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       try {
         Inference running(*model, prepared->operators);
         running.run(prepared->program, *prepared->exchange, [&] { return cancelled_ < inference; });
-        send(wire::Done{inference, 1000, 0, 500});
+        send(wire::Done{inference, 1000, 0, 500, script().load});
       } catch (const Error&) {
         // The robot has gone.
       }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How models come to a server and who waits for them.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
+#include "atoll/core/fd.h"
+#include "atoll/infer/bundle.h"
 #include "tests/infer/serve_cases.h"
 
 namespace atl::infer::test {
@@ -84,9 +88,9 @@ TEST_F(ServeModelsTest, WhoWaitsForAModelGetsItWhoeverSentIt) {
   const auto need = first->expect<wire::Need>();
   auto second = client();
   second->send(model.open(1));
-  second->send(wire::Ping{1});
-  second->expect<wire::Pong>();
-  EXPECT_EQ(second->queued(), 1);
+  const auto told = second->next();
+  ASSERT_TRUE(told);
+  ASSERT_TRUE(std::holds_alternative<wire::Queued>(wire::decode(told->payload)));
   send_missing(*first, model, 1, need);
   first->send(wire::Close{1});  // while its hash is computed, perhaps
   first->send(wire::Ping{2});
@@ -112,6 +116,28 @@ TEST_F(ServeModelsTest, AnUploadThatStallsMakesWayForOthers) {
   EXPECT_EQ(first->expect<wire::Failed>().kind, ErrorKind::kTimeout);
   send_missing(*second, model, 1, second->expect<wire::Need>());
   second->expect<wire::Ready>();
+}
+
+// A graph that is a pipe nobody reads: whoever opens it to write waits.
+TEST_F(ServeModelsTest, ASlowDiskStallsNobodyElse) {
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  const std::string part = options_.cache_folder + "/" + text_of(model.hash) + ".part";
+  std::filesystem::create_directories(part);
+  ASSERT_EQ(::mkfifo((part + "/graph.json").c_str(), 0600), 0);
+  auto robot = client();
+  robot->send(model.open(1));
+  EXPECT_TRUE(robot->expect<wire::Need>().graph);
+  robot->send(wire::GraphText{1, model.text});
+  robot->send(wire::Ping{1});
+  robot->expect<wire::Pong>();
+  auto other = client();
+  other->send(wire::Ping{2});
+  EXPECT_EQ(other->expect<wire::Pong>().token, 2u);
+  const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.kind, ErrorKind::kUnavailable);
+  EXPECT_THAT(failed.text, HasSubstr("cannot be kept"));
 }
 
 TEST_F(ServeModelsTest, MoreModelsThanAllowedWait) {

@@ -192,6 +192,26 @@ TEST_F(ServeTest, TurnsAreTakenAndTold) {
   EXPECT_GT(server_->counts().waited_seconds, 0.2);
 }
 
+TEST_F(ServeTest, OthersAreToldHowBusyItIs) {
+  options_.device = "1";
+  start();
+  const ServedGraph model(chain_of_layers(4, 2, 0.2));
+  auto robot = client();
+  auto other = client();
+  upload(*robot, model);
+  divide(*robot, model, 1);
+  begin(*robot, model, 1, 1, model.input(1));
+  const auto done = robot->expect<wire::Done>();
+  EXPECT_EQ(done.load, (wire::Load{1, 0, 0, 0})) << "there are no others";
+  other->send(wire::Ping{1});
+  const wire::Load told = other->expect<wire::Pong>().load;
+  EXPECT_EQ(told.turns, 1u);
+  EXPECT_GT(told.computing, 0);
+  EXPECT_GE(told.turn_us, 100'000u);
+  robot->send(wire::Ping{2});
+  EXPECT_EQ(robot->expect<wire::Pong>().load, (wire::Load{1, 0, 0, 0}));
+}
+
 TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
   options_.device = "crash";
   start();

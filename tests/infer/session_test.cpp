@@ -191,5 +191,21 @@ TEST_F(SessionTest, ItsOwnEngineReplacesLocalComputing) {
   EXPECT_LT(outcome.predicted, 0.01);
 }
 
+TEST_F(SessionTest, ItsOwnEngineMovesTheLastMoment) {
+  use(test::layers_of(0.4));
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  const auto engine = std::make_shared<Doubling>(bundle());
+  Session session(given, bundle(), std::make_shared<test::ModelledRunner>(test::Machine::kRobot, 1), engine);
+  ASSERT_TRUE(wait(session)) << session.report().json();
+  server.set({.is_stuck = true});
+  const int before = engine->calls;
+  const Outcome outcome = run(session, 4, 1s);
+  EXPECT_TRUE(outcome.guard_used);
+  EXPECT_EQ(engine->calls, before + 1);
+  EXPECT_GT(outcome.seconds, 0.8) << "operator by operator it would have begun after 0.6 s";
+}
+
 }  // namespace
 }  // namespace atl::infer

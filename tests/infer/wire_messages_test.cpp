@@ -151,6 +151,16 @@ TEST(WireMessages, EncodeRefusesFieldsOutOfBounds) {
   EXPECT_NE(changed<Done>([](Done& m) { m.compute_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.waited_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.received_us = kMaxMicroseconds + 1; }), "");
+  EXPECT_NE(changed<Done>([](Done& m) { m.load.computing = m.load.turns + 0.5; }), "");
+  EXPECT_NE(changed<Done>([](Done& m) { m.load.turns = 0; }), "") << "nothing is told, and yet something";
+  EXPECT_EQ(changed<Done>([](Done& m) { m.load = {}; }), "");
+  EXPECT_NE(changed<Pong>([](Pong& m) { m.load.turns = kMaxTurns + 1; }), "");
+  EXPECT_NE(changed<Pong>([](Pong& m) { m.load.waiting = kMaxWaiting + 1.0; }), "");
+  EXPECT_NE(changed<Pong>([](Pong& m) { m.load.turn_us = kMaxMicroseconds + 1; }), "");
+  for (const double mean : {-1e-9, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_NE(changed<Done>([&](Done& m) { m.load.waiting = mean; }), "");
+    EXPECT_NE(changed<Pong>([&](Pong& m) { m.load.computing = mean; }), "");
+  }
   EXPECT_NE(changed<Ack>([](Ack& m) { m.tensor = -1; }), "");
   EXPECT_NE(changed<Ack>([](Ack& m) { m.tensor = static_cast<std::int32_t>(kMaxTensors); }), "");
   EXPECT_NE(changed<Ack>([](Ack& m) { m.rows_begin = -1; }), "");
@@ -232,6 +242,15 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
   says(refused(built(fbs::Body::Ready,
                      [&](auto& b) { return fbs::CreateReadyDirect(b, 1, "", &nan, &nan, &nan, -1, -1); })),
        "Ready has fixed nan");
+  const double huge = std::numeric_limits<double>::infinity();
+  says(refused(built(fbs::Body::Pong, [&](auto& b) { return fbs::CreatePong(b, 1, 1, 0.5, huge, 1); })),
+       "Pong has waiting inf");
+  says(refused(built(fbs::Body::Pong, [&](auto& b) { return fbs::CreatePong(b, 1, 1, nan[0], 0, 1); })),
+       "Pong has computing nan");
+  says(refused(built(fbs::Body::Done, [](auto& b) { return fbs::CreateDone(b, 1, 0, 0, 0, 2, 2.5, 0, 0); })),
+       "Done has computing 2.5");
+  says(refused(built(fbs::Body::Done, [](auto& b) { return fbs::CreateDone(b, 1, 0, 0, 0, 0, 0, 1, 0); })),
+       "Done has waiting 1");
   const std::vector<fbs::Share> shares{{0, 1, 5, 4}};
   says(refused(
            built(fbs::Body::Divide, [&](auto& b) { return fbs::CreateDivideDirect(b, 1, 1, -1, -1, &shares, 1, 0); })),
@@ -243,6 +262,14 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
   const std::string text(kMaxGraphBytes + 1, 'x');
   says(refused(built(fbs::Body::GraphText, [&](auto& b) { return fbs::CreateGraphTextDirect(b, 1, text.c_str()); })),
        "GraphText has text");
+}
+
+// As servers of before say them.
+TEST(WireMessages, WhatIsNotToldOfTheLoadIsNothing) {
+  const auto done = built(fbs::Body::Done, [](auto& b) { return fbs::CreateDone(b, 5, 1, 2, 3); });
+  EXPECT_EQ(decode(done), Message(Done{5, 1, 2, 3, {}}));
+  const auto pong = built(fbs::Body::Pong, [](auto& b) { return fbs::CreatePong(b, 7); });
+  EXPECT_EQ(decode(pong), Message(Pong{7, {}}));
 }
 
 TEST(WireMessages, RequiredTextsThatAreAbsentAreRefused) {

@@ -128,11 +128,12 @@ TEST(Guard, WhereTheRobotAloneIsTooSlowThePlanHasUntilTheDeadline) {
   EXPECT_DOUBLE_EQ(lost.seconds, 9);
 }
 
-TEST(Guard, TheDefaultDeadlineIsALittleLongerThanTheRobotAlone) {
-  EXPECT_DOUBLE_EQ(default_deadline(chain()), 6.004);
-  OperatorGraph graph = chain();
-  for (Operator& each : graph.operators) each.robot.fixed /= 100;
-  EXPECT_DOUBLE_EQ(default_deadline(graph), 0.0612);
+TEST(Guard, ADeadlineIsKeptWhereItCanBe) {
+  EXPECT_EQ(guarded_deadline(3.0, 2), 3);
+  EXPECT_EQ(guarded_deadline(2.0, 2), 2);
+  EXPECT_EQ(guarded_deadline(1.5, 2), 3.5);
+  EXPECT_EQ(guarded_deadline(-1.0, 2), 2) << "it has passed already";
+  EXPECT_EQ(guarded_deadline({}, 2), 4);
 }
 
 // For any plan and link: an answer by the deadline where the robot alone would have one; never later than without a

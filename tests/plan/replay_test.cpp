@@ -198,7 +198,7 @@ TEST(Replay, PassiveEstimatesDoNotLockThemselvesLow) {
   const Trace trace(1, rates);
   const LinkPast past(1, {100, 100, 100, 1, 1, 100, 100, 100});
   ReplayOptions options;
-  options.deadline = default_deadline(graph);
+  options.deadline = guarded_deadline({}, graph.robot_seconds());
   for (const char* forecast : {"aged", "ar1", "neighbours", "long-run"}) {
     ChooserOptions how;
     how.forecast = forecast;

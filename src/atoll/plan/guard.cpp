@@ -27,9 +27,9 @@ Region missing(Region wanted, std::vector<Region> held) {
 
 }  // namespace
 
-double default_deadline(const OperatorGraph& graph) noexcept {
-  const double local = graph.robot_seconds();
-  return local + std::min(0.02 * local, 0.004);
+double guarded_deadline(std::optional<double> deadline, double alone) noexcept {
+  if (!deadline) return 2 * alone;
+  return alone <= *deadline * (1 + kRounding) ? *deadline : std::max(0.0, *deadline) + alone;
 }
 
 Guard::Guard(const OperatorGraph& graph, std::span<const Share> shares) : graph_(graph), shares_(shares) {}
@@ -83,8 +83,7 @@ Guarded Guard::watch(const Timeline& timeline, double latency, double deadline) 
   std::size_t received = 0;
   double free = 0;
   Guarded result{kNever, false, kNever, 0, 0};
-  const double alone = rest({}, {}, timeline).total;
-  if (alone > deadline * (1 + kRounding)) deadline += alone;
+  deadline = guarded_deadline(deadline, rest({}, {}, timeline).total);
   const Rest* left = nullptr;
   while (true) {
     left = &rest(events.first(done), all.first(received), timeline);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,9 +13,10 @@
 
 namespace atl::plan {
 
-/// The deadline of a guard where a user gave none: as long as the whole model takes on the robot, and 2 % more, but no
-/// more than 4 ms more. Local execution then begins nearly at once, so no inference takes longer than without a server.
-double default_deadline(const OperatorGraph& graph) noexcept;
+/// The seconds by which a guard has the robot's own answer, in replays and in sessions, where the whole model takes `alone`
+/// there: the deadline, where the robot alone can meet it. Where it cannot, local execution begins when the deadline has
+/// passed. Where a user gave none, twice `alone`: local execution begins when a robot without a server would answer.
+double guarded_deadline(std::optional<double> deadline, double alone) noexcept;
 
 /// What became of an inference that a guard watched. Times are seconds from its beginning.
 struct Guarded {
@@ -29,8 +31,7 @@ struct Guarded {
 /// meets it, counting on what the robot has computed and received until then. The plan's operators on the robot stop
 /// for that behind the one at hand, and none begins that would leave too little time. The server's answer counts as
 /// long as nothing of the plan is left to the robot, the first answer ends the inference, and local execution then
-/// stops behind the operator at hand. Where the robot alone cannot meet the deadline, local execution begins when the
-/// deadline has passed.
+/// stops behind the operator at hand. The deadline is taken as guarded_deadline() says.
 class Guard {
  public:
   /// The graph must pass check() and the shares must be a plan of it (simulate()); both are borrowed.

@@ -213,7 +213,7 @@ class Replays {
     const std::string policy = fields.text("policy");
     ReplayOptions options = options_;
     if (fields.boolean("guard", false)) {
-      options.deadline = fields.number("deadline", default_deadline(request_.model.graph));
+      options.deadline = fields.number("deadline", guarded_deadline({}, request_.model.graph.robot_seconds()));
     }
     Json answer{{"policy", policy}};
     if (fields.has("forecast")) answer["forecast"] = fields.text("forecast");
@@ -320,7 +320,7 @@ std::string plan_operators(const std::string& text) {
               {"operators", graph.operators.size()},
               {"robot_seconds", graph.robot_seconds()},
               {"server_seconds", graph.server_seconds()},
-              {"guard_deadline", default_deadline(graph)},
+              {"guard_deadline", guarded_deadline({}, graph.robot_seconds())},
               {"bound", written(bound)},
               {"plans", plans_of(request, request.link, policies, bound.seconds, request.is_whole)}};
   if (request.is_whole) {

@@ -108,7 +108,7 @@ void Connection::take(const wire::Message& message) {
   } else if (const auto* ack = std::get_if<wire::Ack>(&message)) {
     if (const auto found = inferences_.find(ack->inference); found != inferences_.end()) found->second->take(*ack);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
-    send(wire::Message(wire::Pong{ping->token}));
+    send(wire::Message(wire::Pong{ping->token, load_of_others()}));
   } else if (const auto* closed = std::get_if<wire::Close>(&message)) {
     const auto found = models_.find(closed->model);
     if (found == models_.end()) return;
@@ -161,6 +161,14 @@ void Connection::open(const wire::Open& message) {
   } catch (const Error& error) {
     fail(error);
   }
+}
+
+// As this client's models find the device.
+wire::Load Connection::load_of_others() const {
+  const auto is_own = [this](Turns::Who who) {
+    return std::any_of(models_.begin(), models_.end(), [who](const auto& entry) { return entry.second.get() == who; });
+  };
+  return context_.turns.load_of_others(is_own, Clock::now());
 }
 
 // How long the frames of a probe take to come in tells the client the rate of the link.

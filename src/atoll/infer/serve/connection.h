@@ -44,6 +44,7 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   void open(const wire::Open& message);
   void take_probe(const wire::FrameHeader& header);
   ServedModel& model(std::uint64_t number);
+  wire::Load load_of_others() const;
   void refuse(const Error& error);
 
   ServerContext& context_;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -116,11 +117,18 @@ void ModelCache::make_room(std::uint64_t bytes) {
   };
   std::vector<Kept> models;
   std::uint64_t total = bytes;
-  for (const auto& [hash, promised] : uploading_) total += promised;
+  std::set<std::string> parts;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [hash, promised] : uploading_) {
+      total += promised;
+      parts.insert(text_of(hash) + kPart);
+    }
+  }
   std::error_code error;
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (!is_model(name) || is_uploading(name)) continue;
+    if (!is_model(name) || parts.contains(name)) continue;
     std::error_code ignored;
     const std::string path = entry->path().string();
     const std::uint64_t size = std::max(kLeastBytes, size_of(path + kGraph) + size_of(path + kWeights));
@@ -137,26 +145,32 @@ void ModelCache::make_room(std::uint64_t bytes) {
   fail(ErrorKind::kUnavailable, "there is no room for the model beside those that are being sent: try again later");
 }
 
-bool ModelCache::is_uploading(const std::string& name) const {
-  return std::any_of(uploading_.begin(), uploading_.end(),
-                     [&](const auto& entry) { return name == text_of(entry.first) + kPart; });
+void ModelCache::end_upload(const ModelHash& hash) {
+  const std::lock_guard lock(mutex_);
+  uploading_.erase(hash);
 }
 
 std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std::uint64_t graph_bytes,
                                                       std::uint64_t weight_bytes) {
-  if (uploading_.contains(hash)) return nullptr;
-  if (graph_bytes > most_bytes_ || weight_bytes > most_bytes_ - graph_bytes) {
-    fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
-                                  " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
-                                  " of all models: start it with a larger --cache-size");
+  {
+    const std::lock_guard lock(mutex_);
+    if (uploading_.contains(hash)) return nullptr;
+    if (graph_bytes > most_bytes_ || weight_bytes > most_bytes_ - graph_bytes) {
+      fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
+                                    " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
+                                    " of all models: start it with a larger --cache-size");
+    }
+    uploading_.emplace(hash, 0);  // its own part is not to be removed
   }
-  const auto promised = uploading_.emplace(hash, 0).first;  // its own part is not to be removed
   try {
     make_room(graph_bytes + weight_bytes);
-    promised->second = graph_bytes + weight_bytes;
+    {
+      const std::lock_guard lock(mutex_);
+      uploading_[hash] = graph_bytes + weight_bytes;
+    }
     return std::unique_ptr<Upload>(new Upload(*this, hash, graph_bytes, weight_bytes));
   } catch (...) {
-    uploading_.erase(hash);
+    end_upload(hash);
     throw;
   }
 }
@@ -177,9 +191,9 @@ ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64
 }
 
 ModelCache::Upload::~Upload() {
-  cache_.uploading_.erase(hash_);
   std::error_code ignored;
   if (!has_graph_ && there_ == 0) fs::remove_all(part_, ignored);  // nothing is worth keeping
+  cache_.end_upload(hash_);
 }
 
 bool ModelCache::Upload::needs_graph() const noexcept { return !has_graph_; }
@@ -207,6 +221,7 @@ void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::
 }
 
 void ModelCache::Upload::finish() {
+  const Fd weights = std::move(weights_);  // closed here: that may wait for the disk, too
   transport::Sha256 sum;
   add_file(sum, part_ + kGraph);
   add_file(sum, part_ + kWeights);
@@ -217,7 +232,7 @@ void ModelCache::Upload::finish() {
     fail(ErrorKind::kRefused, "the model that came has the hash " + text_of(found) + ", not " + text_of(hash_));
   }
   const std::string path = cache_.path_of(hash_);
-  ::fsync(weights_.get());  // what bears the name of a hash has its bytes, whatever happens to the machine
+  ::fsync(weights.get());  // what bears the name of a hash has its bytes, whatever happens to the machine
   ::fsync(open_file(part_ + kGraph, O_RDONLY).get());
   fs::rename(part_, path, error);
   if (error && !cache_.has(hash_)) {  // half of a model lies there

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -16,7 +17,8 @@ namespace atl::infer {
 using ModelHash = wire::BundleHash;
 
 /// Models that were sent to a server, each in a folder named by its hash, so that none is sent twice. Uploads that broke off
-/// stay as parts and go on later. Files are readable by their owner alone. One thread at a time.
+/// stay as parts and go on later. Files are readable by their owner alone. All of it may wait for the disk. One
+/// thread at a time calls the cache, and one each upload; has() and the end of an upload may come on any.
 class ModelCache {
  public:
   /// Makes the folder. `most_bytes`: of all models; the least recently used go first. Error(kUnavailable) where it cannot be
@@ -45,7 +47,8 @@ class ModelCache {
     void add_weights(std::uint64_t offset, std::span<const std::byte> bytes);
 
     /// Compares the hash (reads everything: seconds for large models; any thread) and puts the model where has() finds
-    /// it. Error(kRefused), with the part removed, where the bytes are not those of the hash.
+    /// it; nothing can be added afterwards. Error(kRefused), with the part removed, where the bytes are not those of the
+    /// hash.
     void finish();
 
    private:
@@ -69,10 +72,11 @@ class ModelCache {
  private:
   std::string path_of(const ModelHash& hash) const;
   void make_room(std::uint64_t bytes);
-  bool is_uploading(const std::string& name) const;
+  void end_upload(const ModelHash& hash);
 
   const std::string folder_;
   const std::uint64_t most_bytes_;
+  std::mutex mutex_;                              // never held while the disk is waited for
   std::map<ModelHash, std::uint64_t> uploading_;  // bytes that were promised to them
 };
 

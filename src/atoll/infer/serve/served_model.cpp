@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/serve/served_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -22,137 +20,18 @@ ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Ope
 
 ServedModel::~ServedModel() {
   *is_alive_ = false;
-  if (is_paused_) client_.resume();
+  let_client_go_on();
   std::erase(context_.waiting, this);
-  context_.with_worker.erase(this);
-  context_.turns.over(this, Clock::now());
-  const bool had_something = upload_ || worker_;
-  upload_.reset();
+  const bool had_worker = context_.with_worker.erase(this) > 0;
+  context_.turns.forget(this, Clock::now());
+  const bool had_something = had_worker || incoming_ || worker_;
+  incoming_.reset();
   worker_.reset();
   if (had_something) context_.retry_waiting_later();
 }
 
-void ServedModel::begin() {
-  if (!context_.cache.has(open_.hash)) {
-    upload_ = context_.cache.begin(open_.hash, open_.graph_bytes, open_.weight_bytes);
-    if (!upload_) return wait_for("another robot is sending this model");
-    state_ = State::kUploading;
-    progressed_ = Clock::now();
-    if (upload_->is_complete()) return finish_upload();
-    wire::Need need;
-    need.model = open_.model;
-    need.graph = upload_->needs_graph();
-    need.weights_from = upload_->weights_from();
-    client_.send(need);
-    return;
-  }
-  if (context_.with_worker.size() >= context_.options.most_workers) {
-    return wait_for("the server runs as many models as it may");
-  }
-  start_worker();
-}
-
-void ServedModel::retry() {
-  try {
-    begin();
-  } catch (const Error& error) {
-    die(error);
-  } catch (const std::exception& error) {
-    die(Error(ErrorKind::kInternal, error.what()));
-  }
-}
-
-void ServedModel::wait_for(std::string why) {
-  state_ = State::kWaiting;
-  auto place = std::find(context_.waiting.begin(), context_.waiting.end(), this);
-  if (place == context_.waiting.end()) place = context_.waiting.insert(place, this);
-  wire::Queued queued;
-  queued.model = open_.model;
-  queued.ahead = static_cast<std::uint32_t>(place - context_.waiting.begin());
-  queued.why = std::move(why);
-  client_.send(queued);
-}
-
 void ServedModel::expect(State state, const char* what) const {
   if (state_ != state) throw Error(ErrorKind::kProtocol, std::string(what) + " came out of order");
-}
-
-void ServedModel::take(const wire::GraphText& text) {
-  if (state_ == State::kDead) return;  // the client has not heard yet
-  expect(State::kUploading, "a graph");
-  add([&] { upload_->add_graph(text.text); });
-}
-
-void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (state_ == State::kDead) return;
-  expect(State::kUploading, "weights");
-  add([&] { upload_->add_weights(offset, bytes); });
-}
-
-// A full disk is no fault of the client, whose other models go on.
-void ServedModel::add(const std::function<void()>& part) {
-  try {
-    part();
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kProtocol) throw;
-    return die(error);
-  }
-  progressed_ = Clock::now();
-  if (upload_->is_complete()) finish_upload();
-}
-
-void ServedModel::finish_upload() {
-  state_ = State::kHashing;
-  context_.hashing.post(
-      [this, upload = std::move(upload_), alive = is_alive_, &context = context_, &loop = context_.loop]() mutable {
-        std::optional<Error> failed;
-        try {
-          upload->finish();
-        } catch (const Error& error) {
-          failed = error;
-        } catch (const std::exception& error) {
-          failed = Error(ErrorKind::kInternal, error.what());
-        }
-        // The upload is let go on the loop, where the cache lives; who waits for it may go on, whoever sent it.
-        loop.post([this, &context, upload = std::move(upload), alive, failed]() mutable {
-          upload.reset();
-          if (*alive) return on_hashed(failed);
-          context.retry_waiting();
-        });
-      });
-}
-
-void ServedModel::on_hashed(const std::optional<Error>& error) {
-  context_.retry_waiting_later();
-  if (error) return die(*error);
-  ++context_.counts.uploads;
-  retry();
-}
-
-void ServedModel::start_worker() {
-  ModelCache::Model model = context_.cache.open(open_.hash);
-  const ServerOptions& options = context_.options;
-  const off_t size = ::lseek(model.weights.get(), 0, SEEK_END);
-  if (size < 0 || static_cast<std::uint64_t>(size) != open_.weight_bytes) {
-    throw Error(ErrorKind::kRefused, "the weights of this model have " + std::to_string(size) + " bytes, not " +
-                                         std::to_string(open_.weight_bytes));
-  }
-  WorkerCommand command;
-  command.program = options.worker_program;
-  command.device = options.device;
-  command.threads = options.threads;
-  command.memory_bytes = options.worker_memory_bytes == 0 ? 0 : options.worker_memory_bytes + open_.weight_bytes;
-  if (context_.profiles.contains(open_.hash)) command.profile_seconds = 0;
-  worker_ = std::make_unique<WorkerProcess>(context_.loop, *this, command, model.weights);
-  context_.with_worker.insert(this);
-  std::erase(context_.waiting, this);
-  state_ = State::kStarting;
-  started_ = Clock::now();
-  worker_->send(wire::Message(open_));
-  wire::GraphText text;
-  text.model = open_.model;
-  text.text = std::move(model.graph);
-  worker_->send(wire::Message(std::move(text)));
 }
 
 void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::byte> payload) {
@@ -162,7 +41,9 @@ void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::
 
 void ServedModel::forward(const wire::Message& message) { worker_->send(message); }
 
-void ServedModel::on_taken(WorkerProcess&) {
+void ServedModel::on_taken(WorkerProcess&) { let_client_go_on(); }
+
+void ServedModel::let_client_go_on() {
   if (std::exchange(is_paused_, false)) client_.resume();
 }
 
@@ -242,7 +123,8 @@ void ServedModel::take_from_worker(const wire::Message& message) {
   if (const auto* ready = std::get_if<wire::Ready>(&message); ready && ready->model == open_.model) {
     expect(State::kStarting, "an answer of the worker process");
     state_ = State::kReady;
-    wire::Ready timed = context_.profiles.try_emplace(open_.hash, *ready).first->second;
+    if (!timed_) timed_ = context_.profiles.keep(open_.hash, *ready);
+    wire::Ready timed = *timed_;
     timed.model = open_.model;
     return client_.send(timed);
   } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {
@@ -250,6 +132,9 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     context_.counts.compute_seconds += seconds(done->compute_us);
     context_.counts.waited_seconds += seconds(done->waited_us);
     end_inference();
+    wire::Done told = *done;
+    told.load = context_.turns.load_of_others([this](Turns::Who who) { return who == this; }, Clock::now());
+    return client_.send(told);
   } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
     if (failed->inference == 0 && divides_ > 0) --divides_;
     if (failed->inference != 0) {
@@ -284,10 +169,7 @@ void ServedModel::on_overrun() {
 }
 
 void ServedModel::on_tick(Clock::time_point now) {
-  if (state_ == State::kUploading && now - progressed_ > context_.options.upload_limit) {
-    return die(Error(ErrorKind::kTimeout, "nothing of the model has come for " +
-                                              std::to_string(context_.options.upload_limit.count()) + " ms"));
-  }
+  watch_arrival(now);
   if (state_ != State::kStarting || now - started_ < context_.options.start_limit) return;
   ++context_.counts.workers_lost;
   die(Error(ErrorKind::kTimeout, "the model could not be loaded and timed within " +
@@ -312,9 +194,9 @@ void ServedModel::die(const Error& error) {
     failed.inference = 0;
   }
   client_.send(failed);
-  if (std::exchange(is_paused_, false)) client_.resume();
+  let_client_go_on();
   end_inference();
-  upload_.reset();
+  incoming_.reset();
   std::erase(context_.waiting, this);
   context_.with_worker.erase(this);
   if (!worker_) return context_.retry_waiting_later();

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "atoll/core/fd.h"
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
@@ -30,10 +31,11 @@ ServerOptions checked(ServerOptions options) {
 
 }  // namespace
 
-ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& hashing_loop)
+ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& hashing_loop, Loop& disk_loop)
     : options(given),
       loop(serving),
       hashing(hashing_loop),
+      disk(disk_loop),
       cache(given.cache_folder, given.cache_bytes),
       turns(std::max<std::size_t>(given.turns, 1), [](Turns::Who who) {
         // Only served models ask, and they are not const.
@@ -41,6 +43,7 @@ ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& ha
       }) {}
 
 void ServerContext::retry_waiting() {
+  ++freed;
   const std::deque<ServedModel*> now = std::move(waiting);
   waiting.clear();
   for (ServedModel* model : now) model->retry();
@@ -53,8 +56,9 @@ void ServerContext::retry_waiting_later() {
 struct Server::Impl : public transport::StreamListener::Owner {
   explicit Impl(ServerOptions given)
       : options(checked(std::move(given))),
-        context(options, loop, hashing),
+        context(options, loop, hashing, disk),
         loop("atoll-serve"),
+        disk("atoll-disk"),
         hashing("atoll-hash") {
     loop.run_and_wait([this] {
       listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
@@ -94,17 +98,22 @@ struct Server::Impl : public transport::StreamListener::Owner {
     for (const auto& connection : connections) connection->on_tick(now);
   }
 
+  const std::uint32_t process = fork_depth();
   const ServerOptions options;
   ServerContext context;
   std::list<std::unique_ptr<Connection>> connections;
   std::unique_ptr<transport::StreamListener> listener;
   std::string address;
-  Loop loop;     // ends before what its tasks use
-  Loop hashing;  // posts to the other one
+  Loop loop;  // ends before what its tasks use
+  Loop disk;  // this one and the next post to the first
+  Loop hashing;
 };
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-Server::~Server() = default;
+Server::~Server() {
+  // A forked child has neither the threads nor the workers, which it would kill.
+  if (impl_->process != fork_depth()) static_cast<void>(impl_.release());
+}
 
 std::string Server::address() const { return impl_->address; }
 

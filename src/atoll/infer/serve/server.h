@@ -51,14 +51,14 @@ struct ServerCounts {
 };
 
 /// Runs parts of models for robots: any number of clients with any number of models, each model of each client in a worker
-/// process of its own. One thread carries all bytes; models are compared with their hash on a second one. All functions are
-/// thread-safe.
+/// process of its own. One thread carries all bytes; a second one reads and writes the cache, and a third one compares
+/// models with their hash. All functions are thread-safe.
 class Server {
  public:
   /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
   /// without credentials.
   explicit Server(ServerOptions options);
-  /// Ends everything at once.
+  /// Ends everything at once. In a forked child it does nothing.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

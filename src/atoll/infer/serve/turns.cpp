@@ -11,21 +11,30 @@ void Turns::want(Who who, Clock::time_point now) {
   if (runs || std::find(waiting_.begin(), waiting_.end(), who) != waiting_.end()) return;
   if (running_.size() >= at_once_) {
     waiting_.push_back(who);
+    load_.waits(who, now);
     return;
   }
   running_.push_back({who, now});
+  load_.runs(who, now);
   give_(who);
 }
 
 void Turns::over(Who who, Clock::time_point now) {
   std::erase(waiting_, who);
   std::erase_if(running_, [&](const Turn& turn) { return turn.who == who; });
+  load_.rests(who, now);
   while (running_.size() < at_once_ && !waiting_.empty()) {
     const Who next = waiting_.front();
     waiting_.pop_front();
     running_.push_back({next, now});
+    load_.runs(next, now);
     give_(next);
   }
+}
+
+void Turns::forget(Who who, Clock::time_point now) {
+  over(who, now);
+  load_.forget(who);
 }
 
 std::size_t Turns::before(Who who) const noexcept {

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <set>
 #include <vector>
 
 #include "atoll/core/deadline.h"
+#include "atoll/infer/serve/turn_load.h"
 
 namespace atl::infer {
 
@@ -26,10 +26,17 @@ class Turns {
   /// Gives up a turn or a place in the queue.
   void over(Who who, Clock::time_point now);
 
+  /// The same for one that is gone: its past counts no more either.
+  void forget(Who who, Clock::time_point now);
+
   /// How many come before `who`; 0 when it has its turn or does not wait.
   std::size_t before(Who who) const noexcept;
   /// Who has computed for longer than `limit` without a pause.
   std::vector<Who> longer_than(Clock::duration limit, Clock::time_point now) const;
+  /// How much others than those that are `is_own` have used lately.
+  wire::Load load_of_others(const std::function<bool(Who)>& is_own, Clock::time_point now) const {
+    return load_.of_others(at_once_, is_own, now);
+  }
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
 
@@ -42,6 +49,7 @@ class Turns {
   Give give_;
   std::vector<Turn> running_;
   std::deque<Who> waiting_;
+  TurnLoad load_;
 };
 
 }  // namespace atl::infer

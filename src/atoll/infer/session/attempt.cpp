@@ -11,6 +11,8 @@
 namespace atl::infer {
 namespace {
 
+constexpr int kBetweenWaits = 4;  // operators
+
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -67,12 +69,14 @@ double Attempt::elapsed() const { return seconds_since(rules_.begin); }
 
 // Asked before a step and, while it waits, again and again.
 bool Attempt::may_go_on(std::size_t step, int asked) const {
+  if (is_closed()) return false;
   const Step& next = run_.split().program.steps[step];
-  const bool waits = next.kind == Step::Kind::kReceive;
+  if (next.kind == Step::Kind::kFree) return true;
   // What is there already is taken, however late it is.
-  if (waits && asked == 0) return true;
-  if (!waits && (rules_.hedge == Hedge::kAlways || !computes(next))) return true;
-  return elapsed() < run_.split().guard.latest_start(rules_.deadline, step, rules_.margin);
+  if (next.kind == Step::Kind::kReceive && asked == 0) return true;
+  if (next.kind != Step::Kind::kReceive && rules_.hedge == Hedge::kAlways) return true;
+  const Guard& guard = run_.split().guard;
+  return elapsed() < guard.latest_start(rules_.deadline, step, rules_.margin, rules_.engine_seconds);
 }
 
 bool Attempt::follow() {
@@ -80,16 +84,19 @@ bool Attempt::follow() {
   for (stopped_ = 0; stopped_ < steps.size(); ++stopped_) {
     int asked = 0;
     const Inference::GoOn go_on = [this, &asked] { return may_go_on(stopped_, asked++); };
+    bool has_gone_on = false;
     try {
-      if (!inference_.run(steps[stopped_], exchange_, go_on)) {
-        by_guard_ = true;
-        return false;
-      }
+      has_gone_on = inference_.run(steps[stopped_], exchange_, go_on);
     } catch (const Error& error) {
       // What came from the server and is no tensor is the server's fault.
       const bool is_received = steps[stopped_].steps.front().kind == Step::Kind::kReceive;
       if (is_received && !exchange_.error) exchange_.error = Error(ErrorKind::kProtocol, error.what());
       if (!exchange_.error) throw;
+      return false;
+    }
+    if (!has_gone_on) {
+      if (is_closed()) TurnGate::refuse();
+      by_guard_ = true;
       return false;
     }
     used_robot_ = used_robot_ || computes(steps[stopped_].steps.front());
@@ -125,16 +132,24 @@ Program Attempt::collecting() const {
 void Attempt::finish_alone() {
   const Clock::time_point begin = Clock::now();
   const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
-  Inference::GoOn go_on;
-  if (can_be_answered()) go_on = [this] { return !run_.arrivals().are_there(outputs_); };
+  const bool may_be_answered = can_be_answered();
+  int asked = 0;
+  const Inference::GoOn go_on = [&] {
+    if (is_closed()) return false;
+    if (!may_be_answered) return true;
+    // A device that is behind what was called would compute on after the server's answer.
+    if (++asked % kBetweenWaits == 0) model_.runner().wait();
+    return !run_.arrivals().are_there(outputs_);
+  };
   if (!inference_.run(rest(), no_exchange(), go_on)) {
+    if (is_closed()) TurnGate::refuse();
     try {
       inference_.run(collecting(), exchange_);
       return;
     } catch (const Error&) {
       if (!exchange_.error) throw;
     }
-    inference_.run(rest(), no_exchange());
+    if (!inference_.run(rest(), no_exchange(), [this] { return !is_closed(); })) TurnGate::refuse();
   }
   model_.runner().wait();
   alone_seconds_ = seconds_since(begin);

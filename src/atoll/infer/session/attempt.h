@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/turn_gate.h"
 
 namespace atl::infer {
 
@@ -43,6 +45,8 @@ struct AttemptRules {
   Hedge hedge = Hedge::kDeadline;
   double deadline = 0;  ///< guard_deadline()
   double margin = 0;
+  double engine_seconds = std::numeric_limits<double>::infinity();  ///< in which the robot's own engine answers
+  const TurnGate* gate = nullptr;                                   ///< once it is closed, the attempt ends
 };
 
 /// The robot's side of one split inference: its program as far as the guard and the link let it, and what is then left, alone.
@@ -51,7 +55,8 @@ class Attempt {
   /// All are borrowed. The inference has its inputs.
   Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules);
 
-  /// Runs the program; false when it was stopped before its end. Throws what the runner throws.
+  /// Runs the program; false when it was stopped before its end. Throws what the runner throws, and Error(kAborted) once
+  /// the gate is closed, as finish_alone() does.
   bool follow();
   /// After that: computes what is left, unless the server's answer is complete before.
   void finish_alone();
@@ -82,6 +87,7 @@ class Attempt {
 
   bool may_go_on(std::size_t step, int asked) const;
   bool can_be_answered() const;
+  bool is_closed() const { return rules_.gate != nullptr && rules_.gate->is_closed(); }
   Program collecting() const;
   double elapsed() const;
 

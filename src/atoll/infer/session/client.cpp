@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/transport/connect_tcp.h"
-
 namespace atl::infer {
 namespace {
 
@@ -16,11 +14,12 @@ constexpr std::chrono::seconds kStaysUsed{2};
 
 }  // namespace
 
-Client::Client(ClientOptions options, ModelFiles files, Owner& owner)
+Client::Client(ClientOptions options, ModelFiles files, Owner& owner, Connect connect)
     : options_(std::move(options)),
       address_(transport::parse_host_port(options_.server)),
       files_(std::move(files)),
       owner_(owner),
+      connect_(std::move(connect)),
       loop_("atoll-client") {
   status_.text = "connecting";
 }
@@ -133,34 +132,37 @@ void Client::connect_for_ever() {
   auto pause = options_.least_backoff;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return phase_ != Phase::kConnected; });
-    if (phase_ == Phase::kClosing) return;
-    if (std::exchange(begins_anew_, false)) pause = options_.least_backoff;
-    if (status_.connections > 0 || status_.state == LinkState::kLost) {
-      if (changed_.wait_for(lock, pause, [this] { return phase_ == Phase::kClosing; })) return;
-      pause = std::min(2 * pause, options_.most_backoff);
-    }
-    lock.unlock();
-    std::string why;
-    std::shared_ptr<Fd> socket;
     try {
-      socket = std::make_shared<Fd>(transport::connect_tcp(address_.host, address_.port, options_.connect_timeout));
-    } catch (const Error& error) {
-      why = error.what();
-    }
-    lock.lock();
-    if (phase_ == Phase::kClosing) return;
-    if (!socket) {
+      if (!connect_once(lock, pause)) return;
+    } catch (const std::exception& error) {  // whatever it is, or nobody would ever try again
+      if (!lock.owns_lock()) lock.lock();
+      if (phase_ == Phase::kClosing) return;
+      phase_ = Phase::kWanted;
       status_.state = LinkState::kLost;
-      status_.text = "lost: " + why;
-      continue;
+      status_.text = std::string("lost: ") + error.what();
     }
-    phase_ = Phase::kConnected;
-    ++status_.connections;
-    status_.state = LinkState::kConnecting;
-    status_.text = lost_.empty() ? "connecting" : "connecting again, lost before: " + lost_;
-    loop_.post([this, socket] { connected_on_loop(std::move(*socket)); });
   }
+}
+
+// Waits until a connection is wanted, and makes it; false when none is wanted any more.
+bool Client::connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds& pause) {
+  changed_.wait(lock, [this] { return phase_ != Phase::kConnected; });
+  if (phase_ == Phase::kClosing) return false;
+  if (std::exchange(begins_anew_, false)) pause = options_.least_backoff;
+  if (status_.connections > 0 || status_.state == LinkState::kLost) {
+    if (changed_.wait_for(lock, pause, [this] { return phase_ == Phase::kClosing; })) return false;
+    pause = std::min(2 * pause, options_.most_backoff);
+  }
+  lock.unlock();
+  const auto socket = std::make_shared<Fd>(connect_(address_.host, address_.port, options_.connect_timeout));
+  lock.lock();
+  if (phase_ == Phase::kClosing) return false;
+  phase_ = Phase::kConnected;
+  ++status_.connections;
+  status_.state = LinkState::kConnecting;
+  status_.text = lost_.empty() ? "connecting" : "connecting again, lost before: " + lost_;
+  loop_.post([this, socket] { connected_on_loop(std::move(*socket)); });
+  return true;
 }
 
 void Client::connected_on_loop(Fd socket) {
@@ -168,8 +170,9 @@ void Client::connected_on_loop(Fd socket) {
     ServerLink::Owner& self = *this;
     link_ = std::make_unique<ServerLink>(loop_, self, std::move(socket), options_, files_, rates_);
   } catch (const Error& error) {
-    on_end(error);
-    return;
+    return on_end(error);
+  } catch (const std::exception& error) {
+    return on_end(Error(ErrorKind::kInternal, "no connection to " + options_.server + ": " + error.what()));
   }
   timer_ = loop_.add_timer_on_loop(link_->tick_period(), true, [this] { tick_on_loop(); });
 }

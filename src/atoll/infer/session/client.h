@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
 #include "atoll/infer/link/frame_sender.h"
 #include "atoll/infer/session/link_rates.h"
 #include "atoll/infer/session/server_link.h"
+#include "atoll/transport/connect_tcp.h"
 
 namespace atl::infer {
 
@@ -36,13 +40,16 @@ class Client final : public FrameSender, private ServerLink::Owner {
     /// The server can run the model, which it knows as Ready's number until on_lost.
     virtual void on_ready(const wire::Ready& ready) = 0;
     virtual void on_lost(const Error& error) = 0;
-    /// Divided, Done, Failed, Queued. Failed with inference 0 is about the division that was asked for last.
+    /// Divided, Done, Failed, Queued, Pong. Failed with inference 0 is about the division that was asked for last.
     virtual void on_message(const wire::Message& message) = 0;
     virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
   };
 
+  /// How a connection is made, as transport::connect_tcp.
+  using Connect = std::function<Fd(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout)>;
+
   /// Error(kInvalidArgument) for an address that is none. The owner is borrowed. Nothing happens until start().
-  Client(ClientOptions options, ModelFiles files, Owner& owner);
+  Client(ClientOptions options, ModelFiles files, Owner& owner, Connect connect = transport::connect_tcp);
   ~Client() override;
   void start();
   /// Says goodbye. No call of the owner comes after it. Takes up to `connect_timeout` while it connects. Again does nothing.
@@ -71,6 +78,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   void on_end(const Error& error) override;
 
   void connect_for_ever();
+  bool connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds& pause);
   void connected_on_loop(Fd socket);
   void tick_on_loop();
   void set_status(LinkState state, const std::string& text);
@@ -79,6 +87,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   const transport::HostPort address_;
   const ModelFiles files_;
   Owner& owner_;
+  const Connect connect_;
   LinkRates rates_;
 
   mutable std::mutex mutex_;

@@ -69,6 +69,7 @@ void Divisions::on_ready(const wire::Ready& ready) {
   server_device_ = ready.device;
   told_.clear();
   offer_.reset();
+  failure_.clear();
   is_wanted_ = true;
   changed_.notify_all();
 }
@@ -77,6 +78,7 @@ void Divisions::on_lost() {
   const std::lock_guard lock(mutex_);
   server_.reset();
   offer_.reset();
+  failure_.clear();
   changed_.notify_all();
 }
 
@@ -106,13 +108,18 @@ std::uint64_t Divisions::connection() const {
 
 bool Divisions::wait(Deadline deadline) const {
   std::unique_lock lock(mutex_);
-  const auto is_complete = [this] { return is_stopping_ || (offer_ && offer_->is_complete); };
+  const auto is_over = [this] { return is_stopping_ || !failure_.empty() || (offer_ && offer_->is_complete); };
   if (deadline.is_never()) {
-    changed_.wait(lock, is_complete);
+    changed_.wait(lock, is_over);
   } else {
-    changed_.wait_until(lock, deadline.when(), is_complete);
+    changed_.wait_until(lock, deadline.when(), is_over);
   }
   return offer_ && offer_->is_complete;
+}
+
+std::string Divisions::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 std::string Divisions::server_device() const {
@@ -136,22 +143,31 @@ void Divisions::plan_for_ever() {
     if (is_stopping_) return;
     is_wanted_ = false;
     if (!server_) continue;
-    const Profile server = profile_of(*server_);
-    const std::uint64_t connection = connections_;
-    planned_for_ = rates_.link();
-    planned_at_ = Clock::now();
-    const plan::LinkCost link = planned_for_;
-    lock.unlock();
-    std::shared_ptr<const PlanSet> set;
     try {
-      set = make_plan_set(graph_, robot_, server, link, options_.plans);
-    } catch (const Error& error) {
-      log(LogLevel::kWarning,
-          std::string("infer: no plan can be made, so everything is computed here: ") + error.what());
+      make_plans(lock);
+    } catch (const std::exception& error) {  // whatever it is, inferences go on without a plan
+      const std::string why = error.what();
+      if (lock.owns_lock()) lock.unlock();
+      log(LogLevel::kWarning, "infer: no plan can be made, so everything is computed here: " + why);
+      lock.lock();
+      if (is_wanted_) continue;  // for another connection
+      failure_ = why;
+      changed_.notify_all();
     }
-    lock.lock();
-    if (set && server_ && connection == connections_) tell(lock, set);
   }
+}
+
+void Divisions::make_plans(std::unique_lock<std::mutex>& lock) {
+  const Profile server = profile_of(*server_);
+  const std::uint64_t connection = connections_;
+  const plan::LinkCost link = rates_.link();
+  planned_for_ = link;
+  planned_at_ = Clock::now();
+  lock.unlock();
+  const std::shared_ptr<const PlanSet> set = make_plan_set(graph_, robot_, server, link, options_.plans);
+  lock.lock();
+  failure_.clear();
+  if (server_ && connection == connections_) tell(lock, set);
 }
 
 void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set) {

@@ -55,8 +55,10 @@ class Divisions {
   std::shared_ptr<const Offer> offer() const;
   /// Which connection's server is ready; 0: none.
   std::uint64_t connection() const;
-  /// Whether the offer is complete, at the deadline at the latest.
+  /// Whether the offer is complete, at the deadline at the latest; false at once where no plan can be made.
   bool wait(Deadline deadline) const;
+  /// Why no plan can be made; empty where they can, or nobody has tried.
+  std::string failure() const;
   /// Makes new plans where the link is not what they were made for.
   void look_at_link();
   /// The last server's device.
@@ -68,6 +70,7 @@ class Divisions {
   enum class Answer { kNone, kDivided, kRefused };
 
   void plan_for_ever();
+  void make_plans(std::unique_lock<std::mutex>& lock);
   void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set);
   std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Division& division);
   void publish(const Offer& offer) { offer_ = std::make_shared<const Offer>(offer); }
@@ -86,6 +89,7 @@ class Divisions {
   std::uint64_t connections_ = 0;
   std::optional<wire::Ready> server_;  // while it is ready
   std::string server_device_;
+  std::string failure_;
   std::shared_ptr<const Offer> offer_;
   std::vector<std::pair<std::uint32_t, Division>> told_;  // on this connection
   std::uint32_t last_number_ = 0;

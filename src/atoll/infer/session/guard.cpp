@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/guard.h"
 #include "atoll/plan/stages.h"
 
 namespace atl::infer {
@@ -15,6 +17,8 @@ namespace {
 constexpr std::size_t kRatios = 128;
 constexpr double kLeastMargin = 5e-4;
 constexpr double kUnknownShare = 0.1;
+constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
+constexpr double kMemory = 30;          // seconds
 constexpr double kNotKnown = -1;
 constexpr int kBetweenPasses = 16;  // steps that compute
 
@@ -128,34 +132,38 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
 
 double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
 
-double Guard::latest_start(double deadline, std::size_t step, double margin) const {
-  const double after = step_.at(step) > 0 ? step_[step] + rest_[step + 1] : 0;
-  return deadline - margin - std::max(rest_.at(step), after);
+double Guard::latest_start(double deadline, std::size_t step, double margin, double whole) const {
+  const double after = step_.at(step) > 0 ? step_[step] + std::min(rest_[step + 1], whole) : 0;
+  return deadline - margin - std::max(std::min(rest_.at(step), whole), after);
 }
 
-void Jitter::add(double predicted, double took) {
+void Jitter::add(double now, double predicted, double took) {
   if (predicted <= 0) return;
-  ratios_.push_back(took / predicted);
-  if (ratios_.size() > kRatios) ratios_.pop_front();
+  seen_.push_back({now, took / predicted});
+  if (seen_.size() > kRatios) seen_.pop_front();
 }
 
-double Jitter::margin(double predicted) const {
-  double share = kUnknownShare;
-  if (!ratios_.empty()) {
-    std::vector<double> sorted(ratios_.begin(), ratios_.end());
-    const auto place = sorted.begin() + std::lround(0.95 * static_cast<double>(sorted.size() - 1));
-    std::nth_element(sorted.begin(), place, sorted.end());
-    share = *place - 1;
+double Jitter::margin(double now, double predicted) const {
+  return std::max(kLeastMargin, (quantile(now, 0.95, 1 + kUnknownShare) - 1) * predicted);
+}
+
+double Jitter::ratio(double now) const { return quantile(now, 0.5, 1); }
+
+// Of the weighted ratios; `unknown` is one of them.
+double Jitter::quantile(double now, double share, double unknown) const {
+  std::vector<std::pair<double, double>> weighted{{unknown, kUnknownWeight}};
+  double total = kUnknownWeight;
+  for (const Seen& each : seen_) {
+    weighted.emplace_back(each.ratio, std::exp(-std::max(0.0, now - each.when) / kMemory));
+    total += weighted.back().second;
   }
-  return std::max(kLeastMargin, share * predicted);
-}
-
-double Jitter::ratio() const {
-  if (ratios_.empty()) return 1;
-  std::vector<double> sorted(ratios_.begin(), ratios_.end());
-  const auto place = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), place, sorted.end());
-  return *place;
+  std::sort(weighted.begin(), weighted.end());
+  double below = 0;
+  for (const auto& [ratio, weight] : weighted) {
+    below += weight;
+    if (below >= share * total) return ratio;
+  }
+  return weighted.back().first;
 }
 
 Hedge hedge_of(const std::string& name) {
@@ -177,8 +185,7 @@ const char* to_string(Hedge hedge) noexcept {
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience) {
   if (hedge == Hedge::kAlways) return 0;
   if (hedge == Hedge::kNever) return patience;
-  const double usual = 2 * (local + margin);
-  return deadline && *deadline >= local + margin ? *deadline : usual;
+  return plan::guarded_deadline(deadline, local + margin);
 }
 
 }  // namespace atl::infer

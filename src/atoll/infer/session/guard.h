@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,26 +32,35 @@ class Guard {
   /// Seconds of all that the program computes.
   double program_seconds() const;
   /// The seconds from the beginning at which step `step` may begin, or go on waiting, at the latest, so that the rest that
-  /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already.
-  double latest_start(double deadline, std::size_t step, double margin) const;
+  /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already. `whole`: seconds
+  /// in which an engine of the robot answers from the inputs, if that is quicker.
+  double latest_start(double deadline, std::size_t step, double margin,
+                      double whole = std::numeric_limits<double>::infinity()) const;
 
  private:
   std::vector<double> step_;
   std::vector<double> rest_;  // one more than steps
 };
 
-/// How much longer than predicted computing takes on this device.
+/// How much longer than predicted computing takes on this device. Pure: seconds of any clock that does not go back come with each
+/// call. What was seen counts for 1 / e after half a minute, beside what is assumed before anything is known: so one slow
+/// inference is forgotten after a minute or two, whether others follow or not.
 class Jitter {
  public:
-  void add(double predicted, double took);
+  void add(double now, double predicted, double took);
   /// Seconds that what is predicted to take so long takes more, in 95 of 100 cases of the last ones; at least half a
   /// millisecond, and a tenth of the prediction before anything is known.
-  double margin(double predicted) const;
+  double margin(double now, double predicted) const;
   /// The median of took / predicted; 1 before anything is known.
-  double ratio() const;
+  double ratio(double now) const;
 
  private:
-  std::deque<double> ratios_;
+  struct Seen {
+    double when = 0;
+    double ratio = 1;
+  };
+  double quantile(double now, double share, double unknown) const;
+  std::deque<Seen> seen_;
 };
 
 /// When the robot computes alone what the server has not answered yet.
@@ -64,8 +74,8 @@ enum class Hedge {
 Hedge hedge_of(const std::string& name);
 const char* to_string(Hedge hedge) noexcept;
 
-/// The seconds at which the robot's own answer must be there. `local` is what the whole model takes alone. Without a
-/// deadline, and with one that the robot alone cannot keep, twice that; with kAlways 0, with kNever `patience`.
+/// The seconds at which the robot's own answer must be there, as plan::guarded_deadline() says of what the whole model takes
+/// alone, `local` and its margin; with kAlways 0, with kNever `patience`.
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience);
 
 }  // namespace atl::infer

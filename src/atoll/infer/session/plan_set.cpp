@@ -122,7 +122,7 @@ std::shared_ptr<const PlanSet> make_plan_set(const Graph& graph, const Profile& 
 }
 
 PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> likely, double local, double ceiling,
-                       const std::vector<bool>& is_usable) {
+                       const std::vector<bool>& is_usable, double wait) {
   const double longest = std::max(local, ceiling);
   std::vector<PlanChoice> choices;
   if (!set.pinned || !is_usable.at(*set.pinned)) choices.push_back({0, local});
@@ -131,7 +131,7 @@ PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> lik
     double sum = 0;
     double weights = 0;
     for (const plan::RateWeight& each : likely) {
-      sum += each.weight * std::min(longest, set.table.seconds_at(i, each.rate));
+      sum += each.weight * std::min(longest, wait + set.table.seconds_at(i, each.rate));
       weights += each.weight;
     }
     if (weights > 0) choices.push_back({i, sum / weights});

@@ -62,8 +62,9 @@ struct PlanChoice {
 
 /// The plan of the least mean time over the likely rates, when the robot's own answer is there after `ceiling` seconds
 /// whatever the link does; of plans within the table's margin the simplest. Plan 0 is local and takes `local` seconds.
-/// `is_usable`, by plan, says which others the server can run.
+/// `is_usable`, by plan, says which others the server can run. They take `wait` seconds more, for which
+/// their first turn there is waited for.
 PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> likely, double local, double ceiling,
-                       const std::vector<bool>& is_usable);
+                       const std::vector<bool>& is_usable, double wait = 0);
 
 }  // namespace atl::infer

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "atoll/plan/timeline.h"
+
 namespace atl::infer {
 namespace {
 
@@ -27,9 +29,21 @@ const char* to_string(Origin origin) noexcept {
   return "?";
 }
 
-double joules_of(const plan::RobotPower& power, double seconds, double compute, double radio) noexcept {
-  compute = std::clamp(compute, 0.0, seconds);
-  return power.compute_watts * compute + power.idle_watts * (seconds - compute) + power.radio_watts * radio;
+RobotTimes robot_times(double seconds, double waited, std::uint64_t up_bytes, std::uint64_t down_bytes,
+                       const plan::LinkCost& link) noexcept {
+  const auto on_air = [seconds](std::uint64_t bytes, double rate) {
+    return bytes == 0 ? 0 : std::min(seconds, static_cast<double>(bytes) / rate);
+  };
+  RobotTimes times;
+  times.waiting = std::clamp(waited, 0.0, seconds);
+  times.computing = seconds - times.waiting;
+  times.sending = on_air(up_bytes, link.up_bytes_per_second);
+  times.receiving = on_air(down_bytes, link.down_bytes_per_second);
+  return times;
+}
+
+double joules_of(const plan::RobotPower& power, const RobotTimes& times) noexcept {
+  return plan::joules(power, times.computing + times.waiting, times.computing, times.sending + times.receiving);
 }
 
 void Statistics::add(const InferenceRecord& record) {
@@ -41,6 +55,10 @@ void Statistics::add(const InferenceRecord& record) {
   counts_.up_bytes += record.up_bytes;
   counts_.down_bytes += record.down_bytes;
   counts_.joules += record.joules;
+  counts_.times.computing += record.times.computing;
+  counts_.times.waiting += record.times.waiting;
+  counts_.times.sending += record.times.sending;
+  counts_.times.receiving += record.times.receiving;
   latencies_.push_back(record.seconds);
   if (latencies_.size() > kKept) latencies_.pop_front();
 }
@@ -54,6 +72,7 @@ void Statistics::fill(SessionReport& report) const {
   report.up_bytes = counts_.up_bytes;
   report.down_bytes = counts_.down_bytes;
   report.joules = counts_.joules;
+  report.times = counts_.times;
   if (latencies_.empty()) return;
   report.mean_joules = counts_.joules / static_cast<double>(counts_.inferences);
   const std::size_t shown = std::min(kShown, latencies_.size());
@@ -94,6 +113,8 @@ std::string SessionReport::json() const {
       {"mean_joules", mean_joules},
       {"server_compute", server_compute},
       {"server_waited", server_waited},
+      {"expected_wait", expected_wait},
+      {"planning", planning},
       {"up_rate", up_rate},
       {"down_rate", down_rate},
       {"latency", latency},
@@ -105,6 +126,10 @@ std::string SessionReport::json() const {
                  {"text", link.text},
                  {"connections", link.connections},
                  {"probe_bytes", link.probe_bytes}};
+  out["robot_seconds"] = {{"computing", times.computing},
+                          {"waiting", times.waiting},
+                          {"sending", times.sending},
+                          {"receiving", times.receiving}};
   out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

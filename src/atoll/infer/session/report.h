@@ -17,6 +17,21 @@ namespace atl::infer {
 enum class Origin { kLocal, kServer, kMixed };
 const char* to_string(Origin origin) noexcept;
 
+/// What a robot did for an inference, in seconds. Computing and waiting exclude each other; its radio works beside both.
+struct RobotTimes {
+  double computing = 0;
+  double waiting = 0;    ///< for rows, and for the server to end what it was asked before
+  double sending = 0;    ///< as long as the bytes take at the estimated rate of their direction
+  double receiving = 0;  ///< likewise
+};
+
+/// Those of `seconds` in which the robot waited so long and so many bytes went each way.
+RobotTimes robot_times(double seconds, double waited, std::uint64_t up_bytes, std::uint64_t down_bytes,
+                       const plan::LinkCost& link) noexcept;
+
+/// What the robot draws in them.
+double joules_of(const plan::RobotPower& power, const RobotTimes& times) noexcept;
+
 /// What a session has done. Seconds, bytes and joules; those of inferences are of the last thousand.
 struct SessionReport {
   std::string policy;
@@ -44,8 +59,11 @@ struct SessionReport {
   std::uint64_t down_bytes = 0;
   double joules = 0;  ///< of the robot, estimated, of all inferences
   double mean_joules = 0;
+  RobotTimes times;  ///< of all inferences
   double server_compute = 0;  ///< seconds of the last inference there
   double server_waited = 0;   ///< for its turn
+  double expected_wait = 0;   ///< seconds that the next inference would wait there, as plans take it
+  std::string planning;       ///< why no plan can be made; empty: they can, or nobody has tried
 
   LinkStatus link;
   double up_rate = 0;  ///< bytes per second, estimated
@@ -67,6 +85,7 @@ struct InferenceRecord {
   std::uint64_t up_bytes = 0;
   std::uint64_t down_bytes = 0;
   double joules = 0;
+  RobotTimes times{};
 };
 
 /// Counts inferences. One thread at a time.
@@ -79,8 +98,5 @@ class Statistics {
   SessionReport counts_;
   std::deque<double> latencies_;
 };
-
-/// The robot's joules for an inference in which it computed for `compute` of `seconds` and sent and received for `radio` seconds.
-double joules_of(const plan::RobotPower& power, double seconds, double compute, double radio) noexcept;
 
 }  // namespace atl::infer

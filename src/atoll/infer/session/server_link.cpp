@@ -36,21 +36,6 @@ transport::SecureStream::Options stream_options(const ClientOptions& options) {
 
 }  // namespace
 
-const char* to_string(LinkState state) noexcept {
-  switch (state) {
-    case LinkState::kConnecting: return "connecting";
-    case LinkState::kOpening: return "opening";
-    case LinkState::kUploading: return "uploading";
-    case LinkState::kWaiting: return "waiting";
-    case LinkState::kReady: return "ready";
-    case LinkState::kDraining: return "draining";
-    case LinkState::kRefused: return "refused";
-    case LinkState::kLost: return "lost";
-    case LinkState::kClosed: return "closed";
-  }
-  return "?";
-}
-
 ServerLink::ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
                        LinkRates& rates)
     : loop_(loop),
@@ -124,6 +109,8 @@ void ServerLink::on_bytes(transport::SecureStream& /*stream*/, std::span<const s
     });
   } catch (const Error& error) {
     end(Error(error.kind(), "the server at " + options_.server + ": " + error.what()));
+  } catch (const std::exception& error) {
+    end(Error(ErrorKind::kInternal, "the connection to " + options_.server + ": " + error.what()));
   }
 }
 
@@ -167,6 +154,7 @@ void ServerLink::on_control(const wire::Message& message) {
     if (!awaits_pong_ || pong->token != token_) return;
     awaits_pong_ = false;
     if (measures_trip_) rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
+    owner_.on_message(message);
   } else if (const auto* welcome = std::get_if<wire::Welcome>(&message)) {
     on_welcome(*welcome);
   } else if (const auto* need = std::get_if<wire::Need>(&message)) {
@@ -175,7 +163,7 @@ void ServerLink::on_control(const wire::Message& message) {
     if (queued->model != model_) return;
     if (is_ready()) {
       owner_.on_message(message);
-    } else {
+    } else if (state_ != LinkState::kUploading) {
       enter(LinkState::kWaiting, "waiting: " + std::to_string(queued->ahead) + " before you" +
                                      (queued->why.empty() ? "" : " (" + queued->why + ")"));
     }
@@ -214,6 +202,7 @@ void ServerLink::on_welcome(const wire::Welcome& welcome) {
                                    " MB of weights, and the server at " + options_.server + " takes at most " +
                                    megabytes(welcome.most_model_bytes) + " MB: start it with a larger limit");
     model_ = 1;  // greeted; nothing is opened
+    reconnect_at_ = Clock::now() + options_.ask_again;
     return;
   }
   open_model();
@@ -364,6 +353,12 @@ void ServerLink::tick(bool is_used) {
     return;
   }
   if (reopen_at_ && now >= *reopen_at_) open_model();
+  if (reconnect_at_ && now >= *reconnect_at_) {
+    reconnect_at_.reset();
+    told_ = Error(ErrorKind::kRefused, "the server at " + options_.server + " is asked again for the model");
+    close();
+    return;
+  }
   const bool is_idle = queued == 0 && rates_.is_idle();
   if (!awaits_pong_ && now - pinged_ > options_.silence / 3) {
     pinged_ = now;

@@ -11,6 +11,7 @@
 #include "atoll/core/loop.h"
 #include "atoll/infer/run/runner.h"
 #include "atoll/infer/session/link_rates.h"
+#include "atoll/infer/session/link_state.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/transport/host_port.h"
@@ -31,6 +32,8 @@ struct ClientOptions {
   /// `probe_after`; fewer where they would take more than 20 ms. 0: never.
   std::size_t probe_bytes = 65'536;
   std::chrono::milliseconds probe_after{500};
+  /// A server that takes no model as large as this one is connected to anew after so long: it may be another one then.
+  std::chrono::milliseconds ask_again{60'000};
 };
 
 /// A model as a server gets it.
@@ -40,19 +43,6 @@ struct ModelFiles {
   HostBytes weights;  ///< the whole weight file
 };
 
-enum class LinkState {
-  kConnecting,
-  kOpening,  ///< the server looks for the model
-  kUploading,
-  kWaiting,  ///< for the server to load the model, or for others before this one
-  kReady,
-  kDraining,  ///< the server goes down in order
-  kRefused,   ///< the server does not take this model; tried again now and then
-  kLost,
-  kClosed,
-};
-const char* to_string(LinkState state) noexcept;
-
 /// One connection of a robot to a server, from the TLS handshake on: greets, opens the model, uploads what the server lacks
 /// from where it is mapped, answers and sends pings, measures the link. All on the loop.
 class ServerLink final : private transport::SecureStream::Owner {
@@ -61,7 +51,7 @@ class ServerLink final : private transport::SecureStream::Owner {
    public:
     virtual ~Owner() = default;
     virtual void on_state(LinkState state, const std::string& text) = 0;
-    /// Ready; then whatever else is about inferences and divisions: Divided, Done, Failed, Queued.
+    /// Ready; then whatever else is about inferences and divisions, Divided, Done, Failed, Queued; and Pong.
     virtual void on_message(const wire::Message& message) = 0;
     /// A kTensor frame. What to acknowledge. Error(kProtocol) ends the connection.
     virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
@@ -140,6 +130,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   bool measures_trip_ = false;  // nothing was before the ping in the queue
   std::uint64_t token_ = 0;
   std::optional<Clock::time_point> reopen_at_;
+  std::optional<Clock::time_point> reconnect_at_;
   std::chrono::milliseconds reopen_delay_{1000};
   std::optional<Clock::time_point> drains_until_;
   std::optional<Probe> their_probe_;

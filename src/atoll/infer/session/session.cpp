@@ -5,12 +5,15 @@
 #include <mutex>
 #include <utility>
 
-#include "atoll/infer/run/measure.h"
+#include "atoll/core/fd.h"
 #include "atoll/infer/session/attempt.h"
 #include "atoll/infer/session/divisions.h"
 #include "atoll/infer/session/failure_pause.h"
 #include "atoll/infer/session/in_flight.h"
+#include "atoll/infer/session/local_answer.h"
+#include "atoll/infer/session/server_wait.h"
 #include "atoll/infer/session/session_checks.h"
+#include "atoll/infer/session/turn_gate.h"
 
 namespace atl::infer {
 namespace {
@@ -34,50 +37,48 @@ class Session::Impl final : private Client::Owner {
  public:
   Impl(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
        std::shared_ptr<LocalEngine> engine)
-      : options_(std::move(options)),
+      : options_(checked_options(std::move(options))),
         model_(std::move(model.graph), model.weights, std::move(runner)),
-        engine_(std::move(engine)),
-        alone_(operators_of(model_.graph(), -1, -1)) {
-    check_policy(options_.policy);
-    std::vector<std::vector<Region>> held(graph().tensors.size());
-    for (const int input : graph().inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph(), alone_, input)};
-    local_program_ = rest_of(graph(), alone_, held);
-    measure();
+        local_(model_, std::move(engine), options_.profile, options_.profile_time.count()) {
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
     Client::Owner& self = *this;
     client_ = std::make_unique<Client>(*options_.server, std::move(files), self);
-    divisions_ = std::make_unique<Divisions>(graph(), profile_, division_options(options_), *client_, client_->rates(),
-                                             [this] { client_->reconnect(); });
+    divisions_ = std::make_unique<Divisions>(graph(), local_.profile(), division_options(options_), *client_,
+                                             client_->rates(), [this] { client_->reconnect(); });
     client_->start();
   }
 
-  ~Impl() override {
-    const std::lock_guard turn(turn_);
+  ~Impl() override { close(); }
+
+  bool is_inherited() const noexcept { return fork_depth() != process_; }
+  const Graph& graph() const noexcept { return model_.graph(); }
+
+  void close() {
+    const std::lock_guard closing(closing_);
+    gate_.close();
     if (!client_) return;
     divisions_->stop();
     client_->stop();  // its calls of this object use it
   }
 
-  const Graph& graph() const noexcept { return model_.graph(); }
-
-  Outcome run(std::span<const HostBytes> inputs, std::optional<Seconds> deadline) {
-    const Clock::time_point begin = Clock::now();
-    const std::lock_guard turn(turn_);
-    check_count(inputs.size());
+  Outcome run(std::span<const HostBytes> inputs, std::optional<Seconds> deadline,
+              std::optional<Clock::time_point> since) {
+    Frame frame(*this, since);
+    check_count(graph(), inputs.size());
     std::vector<Value> values;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const Tensor& type = graph().tensors[static_cast<std::size_t>(graph().inputs[i])];
       values.push_back(model_.runner().from_host(type, inputs[i]));
     }
-    return take_turn(values, deadline, begin, true);
+    return take_turn(values, deadline, frame, true);
   }
 
-  Outcome run_values(std::span<const Value> inputs, std::optional<Seconds> deadline) {
-    const Clock::time_point begin = Clock::now();
-    const std::lock_guard turn(turn_);
-    check_count(inputs.size());
-    return take_turn(inputs, deadline, begin, false);
+  Outcome run_values(std::span<const Value> inputs, std::optional<Seconds> deadline,
+                     std::optional<Clock::time_point> since) {
+    Frame frame(*this, since);
+    check_count(graph(), inputs.size());
+    return take_turn(inputs, deadline, frame, false);
   }
 
   SessionReport report() const {
@@ -89,8 +90,8 @@ class Session::Impl final : private Client::Owner {
       report.predicted = last_.predicted;
       report.bound = last_.bound;
       report.gap = last_.bound > 0 ? last_.predicted / last_.bound - 1 : 0;
-      report.local_seconds = local_seconds();
     }
+    report.local_seconds = local_.seconds();
     const wire::Done done = flight_.last_done();
     report.server_compute = static_cast<double>(done.compute_us) * 1e-6;
     report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
@@ -102,7 +103,9 @@ class Session::Impl final : private Client::Owner {
       report.link.text = "no server";
       return report;
     }
+    report.expected_wait = wait_.expected(seconds_of(Clock::now()));
     report.server = divisions_->server_device();
+    report.planning = divisions_->failure();
     if (const auto offer = divisions_->offer()) {
       for (const plan::OperatorPlan& each : offer->set->table.plans) report.plans.push_back(each.policy);
     }
@@ -118,6 +121,21 @@ class Session::Impl final : private Client::Owner {
   bool wait_until_ready(Deadline deadline) const { return divisions_ && divisions_->wait(deadline); }
 
  private:
+  // One inference's turn, and when its times begin: `asked` for the user, `begin` for what the robot does for it.
+  struct Frame {
+    Frame(Impl& session, std::optional<Clock::time_point> since)
+        : called(Clock::now()),
+          asked(since.value_or(called)),
+          turn(session.gate_),
+          begin(turn.has_waited() ? Clock::now() : called) {}
+    const Clock::time_point called;
+    const Clock::time_point asked;
+    const TurnGate::Turn turn;
+    const Clock::time_point begin;
+    double waited = 0;  // since then
+    InferenceRecord record{};
+  };
+
   // What was decided for one inference.
   struct Choice {
     std::shared_ptr<const Divisions::Offer> offer;
@@ -125,48 +143,20 @@ class Session::Impl final : private Client::Owner {
     std::string plan = "local";
     double predicted = 0;
     double bound = 0;
-    double rate = 0;
     std::size_t place = 0;  // of the plan, in the offer
 
     std::shared_ptr<const plan::OperatorPlan> division() const { return {offer->set, &offer->set->table.plans[place]}; }
   };
 
-  void measure() {
-    const SplitDim along =
-        options_.profile ? SplitDim{options_.profile->input_tensor, options_.profile->dim} : usual_split(graph());
-    const Operators operators = operators_of(graph(), along.input_tensor, along.dim);
-    profile_ = options_.profile ? *options_.profile : measure_profile(model_, operators, options_.profile_time.count());
-    if (engine_) engine_seconds_ = measured_seconds(*engine_, model_);
-  }
-
-  void check_count(std::size_t inputs) const {
-    if (inputs == graph().inputs.size()) return;
-    throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph().inputs.size()) +
-                                                 " inputs, and " + std::to_string(inputs) + " were given");
-  }
-
-  double predicted_local() const { return engine_ ? engine_seconds_ : profile_.seconds(); }
-  double local_seconds() const { return predicted_local() * jitter_.ratio(); }
-
-  Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Clock::time_point begin,
-                    bool wants_bytes) {
+  Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Frame& frame, bool wants_bytes) {
     if (!deadline) deadline = options_.deadline;
-    const std::optional<double> limit = deadline ? std::optional(deadline->count()) : std::nullopt;
-    const double local = local_seconds();
-    AttemptRules rules;
-    rules.hedge = options_.hedge;
-    rules.margin = jitter_.margin(predicted_local());
-    // A limit that is ours, or that even this robot cannot keep, begins with the turn: waiting for it would leave no time.
-    rules.begin = limit && *limit >= local + rules.margin ? begin : Clock::now();
-    rules.deadline = guard_deadline(options_.hedge, limit, local, rules.margin, options_.patience.count());
-    const Choice choice = choose(local, rules);
+    const AttemptRules rules = rules_for(deadline, frame);
+    const Choice choice = choose(rules, frame);
     Outcome outcome;
     outcome.plan = choice.plan;
     outcome.predicted = choice.predicted;
     outcome.bound = choice.bound;
-    InferenceRecord record;
-    double waited = 0;
-    if (choice.run && run_split(inputs, choice, rules, outcome, record, waited)) {
+    if (choice.run && run_split(inputs, choice, rules, outcome, frame)) {
       outcome.division = choice.division();
     } else {
       run_local(inputs, outcome);
@@ -176,12 +166,28 @@ class Session::Impl final : private Client::Owner {
     } else {
       model_.runner().wait();
     }
-    outcome.seconds = seconds_since(begin);
-    outcome.missed = limit && outcome.seconds > *limit;
-    const double sent = choice.rate > 0 ? static_cast<double>(outcome.up_bytes + outcome.down_bytes) / choice.rate : 0;
-    outcome.joules = joules_of(options_.power, outcome.seconds, outcome.seconds - waited, sent);
-    remember(outcome, record);
+    const Clock::time_point end = Clock::now();
+    outcome.seconds = Seconds(end - frame.asked).count();
+    outcome.missed = deadline && outcome.seconds > deadline->count();
+    outcome.times = robot_times(Seconds(end - frame.begin).count(), frame.waited, outcome.up_bytes, outcome.down_bytes,
+                                client_ ? client_->rates().link() : plan::LinkCost{});
+    outcome.joules = joules_of(options_.power, outcome.times);
+    remember(outcome, frame.record);
     return outcome;
+  }
+
+  // What is left of the deadline counts: a turn that came late is one whose deadline is near.
+  AttemptRules rules_for(std::optional<Seconds> deadline, const Frame& frame) const {
+    std::optional<double> left;
+    if (deadline) left = deadline->count() - Seconds(frame.begin - frame.asked).count();
+    AttemptRules rules;
+    rules.begin = frame.begin;
+    rules.hedge = options_.hedge;
+    rules.margin = local_.margin();
+    rules.deadline = guard_deadline(options_.hedge, left, local_.seconds(), rules.margin, options_.patience.count());
+    rules.engine_seconds = local_.engine_seconds();
+    rules.gate = &gate_;
+    return rules;
   }
 
   void remember(const Outcome& outcome, InferenceRecord record) {
@@ -192,6 +198,7 @@ class Session::Impl final : private Client::Owner {
     record.up_bytes = outcome.up_bytes;
     record.down_bytes = outcome.down_bytes;
     record.joules = outcome.joules;
+    record.times = outcome.times;
     const std::lock_guard lock(mutex_);
     statistics_.add(record);
     last_.plan = outcome.plan;
@@ -199,20 +206,20 @@ class Session::Impl final : private Client::Owner {
     last_.bound = outcome.bound;
   }
 
-  Choice choose(double local, const AttemptRules& rules) {
+  Choice choose(const AttemptRules& rules, Frame& frame) {
+    const double local = local_.seconds();
     Choice choice;
     choice.predicted = local;
     if (!client_) return choice;
     client_->used();
     const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last()) return choice;
+    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last(local, frame)) return choice;
     divisions_->look_at_link();
-    choice.rate = client_->rates().up_rate();
-    choice.bound = offer->set->bound_at(choice.rate);
+    choice.bound = offer->set->bound_at(client_->rates().up_rate());
     // With "always" the robot's own answer takes as long as the model; it is then all that can be late.
     const double ceiling = rules.hedge == Hedge::kAlways ? local : rules.deadline;
-    const PlanChoice best =
-        choose_plan(*offer->set, client_->rates().likely_up(kHorizon), local, ceiling, offer->usable());
+    const PlanChoice best = choose_plan(*offer->set, client_->rates().likely_up(kHorizon), local, ceiling,
+                                        offer->usable(), wait_.expected(seconds_of(Clock::now())));
     choice.predicted = best.seconds;
     choice.run = offer->runs.at(best.plan);
     choice.place = best.plan;
@@ -222,41 +229,35 @@ class Session::Impl final : private Client::Owner {
   }
 
   // A server runs one inference of a model at a time. One that has been given up may not be over there.
-  bool has_ended_last() {
-    const auto limit = std::chrono::duration_cast<Clock::duration>(Seconds(local_seconds() / 4));
-    return flight_.wait_for_end(std::min<Clock::duration>(kMostWaitForServer, limit));
+  bool has_ended_last(double local, Frame& frame) {
+    const Clock::time_point begin = Clock::now();
+    const auto limit = std::chrono::duration_cast<Clock::duration>(Seconds(local / 4));
+    const bool has_ended = flight_.wait_for_end(std::min<Clock::duration>(kMostWaitForServer, limit));
+    frame.waited += seconds_since(begin);
+    return has_ended;
   }
 
   void run_local(std::span<const Value> inputs, Outcome& outcome) {
-    const Clock::time_point begin = Clock::now();
-    if (engine_) {
-      outcome.values = engine_->run(inputs);
-    } else {
-      Inference inference(model_, alone_);
-      set_inputs(inference, inputs);
-      inference.run(local_program_, no_exchange());
-      outcome.values = outputs_from(inference);
-    }
-    model_.runner().wait();
+    auto values = local_.run(inputs, [this] { return !gate_.is_closed(); });
+    if (!values) TurnGate::refuse();
+    outcome.values = std::move(*values);
     outcome.origin = Origin::kLocal;
-    const std::lock_guard lock(mutex_);
-    jitter_.add(predicted_local(), seconds_since(begin));
   }
 
   // False: the link went before anything was sent.
   bool run_split(std::span<const Value> inputs, const Choice& choice, const AttemptRules& rules, Outcome& outcome,
-                 InferenceRecord& record, double& waited) {
+                 Frame& frame) {
     SplitRun& run = *choice.run;
     const std::uint64_t number = begin_inference(choice, rules);
     if (number == 0) return false;
     Ending ending{*this, number};
     Inference inference(model_, run.operators());
-    set_inputs(inference, inputs);
+    give_inputs(graph(), inference, inputs);
     Attempt attempt(model_, run, inference, rules);
     if (!attempt.follow()) {
       outcome.guard_used = attempt.was_stopped_by_guard();
-      record.link_lost = attempt.link_error().has_value();
-      if (engine_ && engine_seconds_ < attempt.rest_seconds()) {
+      frame.record.link_lost = attempt.link_error().has_value();
+      if (local_.engine_seconds() < attempt.rest_seconds()) {
         run_local(inputs, outcome);
       } else {
         attempt.finish_alone();
@@ -265,20 +266,19 @@ class Session::Impl final : private Client::Owner {
       ending.is_cancelled = false;
     }
     if (outcome.values.empty()) {
-      outcome.values = outputs_from(inference);
+      outcome.values = outputs_from(model_, inference);
       outcome.origin = !attempt.used_server() ? Origin::kLocal
                        : attempt.used_robot() ? Origin::kMixed
                                               : Origin::kServer;
     }
     // An answer that does not unpack: nothing of this server's can be trusted any more.
     if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
-    if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * predicted_local()) {
-      const std::lock_guard lock(mutex_);
-      jitter_.add(attempt.rest_seconds(), attempt.alone_seconds());
+    if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * local_.predicted()) {
+      local_.took(attempt.rest_seconds(), attempt.alone_seconds());
     }
     outcome.up_bytes = run.exchange().sent_bytes();
     outcome.down_bytes = flight_.down_bytes();
-    waited = attempt.waited_seconds();
+    frame.waited += attempt.waited_seconds();
     return true;
   }
 
@@ -291,7 +291,7 @@ class Session::Impl final : private Client::Owner {
     message.inference = number;
     message.division = choice.run->number();
     message.budget_us =
-        rules.hedge == Hedge::kAlways ? microseconds(2 * local_seconds()) : microseconds(rules.deadline);
+        rules.hedge == Hedge::kAlways ? microseconds(2 * local_.seconds()) : microseconds(rules.deadline);
     client_->send(message);
     return number;
   }
@@ -307,22 +307,10 @@ class Session::Impl final : private Client::Owner {
     }
   };
 
-  void set_inputs(Inference& inference, std::span<const Value> inputs) const {
-    for (std::size_t i = 0; i < inputs.size(); ++i) inference.set_input(graph().inputs[i], inputs[i]);
+  void on_ready(const wire::Ready& ready) override {
+    wait_.forget();
+    divisions_->on_ready(ready);
   }
-
-  std::vector<Value> outputs_from(Inference& inference) const {
-    std::vector<Value> values;
-    for (const Argument& output : graph().outputs) {
-      const auto* tensor = std::get_if<TensorId>(&output);
-      if (tensor == nullptr) continue;
-      const Value& constant = model_.constant(tensor->id);
-      values.push_back(constant ? constant : inference.whole(tensor->id));
-    }
-    return values;
-  }
-
-  void on_ready(const wire::Ready& ready) override { divisions_->on_ready(ready); }
 
   void on_lost(const Error& error) override {
     divisions_->on_lost();
@@ -330,22 +318,31 @@ class Session::Impl final : private Client::Owner {
   }
 
   void on_message(const wire::Message& message) override {
+    const double now = seconds_of(Clock::now());
     if (const auto* divided = std::get_if<wire::Divided>(&message)) divisions_->on_divided(*divided);
+    if (const auto* pong = std::get_if<wire::Pong>(&message)) wait_.told(now, pong->load);
     if (const auto* done = std::get_if<wire::Done>(&message)) {
       flight_.done(*done);
       failures_.over();
+      wait_.told(now, done->load);
+      wait_.waited(now, static_cast<double>(done->waited_us) * 1e-6);
     }
-    const auto* failed = std::get_if<wire::Failed>(&message);
-    if (failed == nullptr) return;
-    if (failed->inference != 0) {
-      flight_.failed(failed->inference, Error(failed->kind, "the server: " + failed->text));
-      if (failed->kind != ErrorKind::kMismatch) failures_.another();
+    if (const auto* failed = std::get_if<wire::Failed>(&message)) on_failed(*failed);
+  }
+
+  void on_failed(const wire::Failed& failed) {
+    // That nobody wanted the answer any more is no fault of the server, unless its model is gone with it.
+    const bool was_late = failed.kind == ErrorKind::kTimeout;
+    if (failed.inference != 0) {
+      flight_.failed(failed.inference, Error(failed.kind, "the server: " + failed.text));
+      if (failed.kind != ErrorKind::kMismatch && !was_late) failures_.another();
       // Its worker is gone, or it has forgotten the division: all is told anew.
-      if (failed->kind == ErrorKind::kUnavailable || failed->kind == ErrorKind::kMismatch) client_->reconnect();
+      if (failed.kind == ErrorKind::kUnavailable || failed.kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {
-      divisions_->on_refused(failed->text);
+      divisions_->on_refused(failed.text);
     } else {
-      on_lost(Error(failed->kind, "the server: " + failed->text));
+      if (was_late) failures_.another();
+      on_lost(Error(failed.kind, "the server: " + failed.text));
     }
   }
 
@@ -353,21 +350,19 @@ class Session::Impl final : private Client::Owner {
     return flight_.take(header, payload);
   }
 
+  const std::uint32_t process_ = fork_depth();
   const SessionOptions options_;
   LoadedModel model_;
-  const std::shared_ptr<LocalEngine> engine_;
-  const Operators alone_;  // undivided
-  Program local_program_;
-  Profile profile_;
-  double engine_seconds_ = 0;
+  LocalAnswer local_;
 
-  std::mutex turn_;  // held while an inference runs
+  std::mutex closing_;
+  TurnGate gate_;
   mutable std::mutex mutex_;
-  Jitter jitter_;
   Statistics statistics_;
   Outcome last_;  // without its values
   InFlight flight_;
   FailurePause failures_;
+  ServerWait wait_;
 
   std::unique_ptr<Client> client_;
   std::unique_ptr<Divisions> divisions_;
@@ -377,18 +372,35 @@ Session::Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorR
                  std::shared_ptr<LocalEngine> engine)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(model), std::move(runner), std::move(engine))) {}
 
-Session::~Session() = default;
-
-Outcome Session::run(std::span<const HostBytes> inputs, std::optional<Seconds> deadline) {
-  return impl_->run(inputs, deadline);
+Session::~Session() {
+  // A forked child has neither the session's threads nor its connection, and its locks may be held for ever.
+  if (impl_->is_inherited()) static_cast<void>(impl_.release());
 }
 
-Outcome Session::run_values(std::span<const Value> inputs, std::optional<Seconds> deadline) {
-  return impl_->run_values(inputs, deadline);
+Session::Impl& Session::own() const {
+  if (!impl_->is_inherited()) return *impl_;
+  throw Error(ErrorKind::kUnavailable,
+              "the session belongs to the parent of this forked process and cannot be used here: make another one");
+}
+
+Outcome Session::run(std::span<const HostBytes> inputs, std::optional<Seconds> deadline,
+                     std::optional<Clock::time_point> since) {
+  return own().run(inputs, deadline, since);
+}
+
+Outcome Session::run_values(std::span<const Value> inputs, std::optional<Seconds> deadline,
+                            std::optional<Clock::time_point> since) {
+  return own().run_values(inputs, deadline, since);
 }
 
 const Graph& Session::graph() const noexcept { return impl_->graph(); }
-SessionReport Session::report() const { return impl_->report(); }
-bool Session::wait_until_ready(Deadline deadline) const { return impl_->wait_until_ready(deadline); }
+SessionReport Session::report() const { return own().report(); }
+bool Session::wait_until_ready(Deadline deadline) const { return own().wait_until_ready(deadline); }
+
+void Session::close() {
+  if (!impl_->is_inherited()) impl_->close();
+}
+
+bool Session::is_inherited() const noexcept { return impl_->is_inherited(); }
 
 }  // namespace atl::infer

@@ -46,12 +46,13 @@ struct Outcome {
   std::string plan;  ///< "local", "stream", ...
   /// Who was to compute what, as it was planned; null: nothing was divided.
   std::shared_ptr<const plan::OperatorPlan> division;
-  double seconds = 0;          ///< from the call
+  double seconds = 0;          ///< from the call, or from `since`
   double predicted = 0;        ///< when the plan was chosen
   double bound = 0;            ///< that no plan undercuts at the estimated rate; 0: not known
   std::uint64_t up_bytes = 0;  ///< of rows, as they were sent
   std::uint64_t down_bytes = 0;
-  double joules = 0;        ///< of the robot, estimated
+  RobotTimes times{};       ///< of the robot from its turn on: before that it worked for another inference
+  double joules = 0;        ///< of the robot in these times, estimated
   bool guard_used = false;  ///< the server's answer was given up, or raced
   bool missed = false;      ///< the deadline
 };
@@ -61,30 +62,44 @@ struct Outcome {
 /// throw. A deadline that even the robot alone cannot keep is answered all the same, and marked.
 ///
 /// Thread-safe. One inference runs at a time: a second caller waits for its turn, and its deadline goes on meanwhile, so frames
-/// do not overlap.
+/// do not overlap. A process forked by this one cannot use the session, which belongs to its parent: calls are
+/// Error(kUnavailable), and its end does nothing there.
 class Session {
  public:
   /// Loads the model, times its operators (profile_time) and begins to connect. Errors as LoadedModel, measure_profile, Client and
   /// make_plan for a policy that is not known.
   Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
           std::shared_ptr<LocalEngine> engine = nullptr);
-  /// Waits for the inference that runs.
+  /// close()
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// The outputs for these inputs, in the graph's order, row-major without gaps. Error(kInvalidArgument) for other counts or sizes.
-  Outcome run(std::span<const HostBytes> inputs, std::optional<std::chrono::duration<double>> deadline = {});
+  /// The outputs for these inputs, in the graph's order, row-major without gaps. The deadline counts from `since`, which is
+  /// the time of the call unless it is given, for inferences that have waited elsewhere. Error(kInvalidArgument) for other
+  /// counts or sizes and once the session is closed; kAborted where it is closed meanwhile.
+  Outcome run(std::span<const HostBytes> inputs, std::optional<std::chrono::duration<double>> deadline = {},
+              std::optional<Clock::time_point> since = {});
   /// The same with tensors on the runner's device, of the graph's types; their content must not change until it returns.
-  Outcome run_values(std::span<const Value> inputs, std::optional<std::chrono::duration<double>> deadline = {});
+  Outcome run_values(std::span<const Value> inputs, std::optional<std::chrono::duration<double>> deadline = {},
+                     std::optional<Clock::time_point> since = {});
 
   const Graph& graph() const noexcept;
   SessionReport report() const;
   /// Whether the server runs the model and knows its plans; waits for that until the deadline. Need not be called.
   bool wait_until_ready(Deadline deadline) const;
 
+  /// Ends the session: the inference that runs stops behind the operator at hand, or behind the robot's own engine, and it
+  /// and those that wait for their turn are Error(kAborted). Returns when they are over and the server has heard: later by
+  /// that operator, planning (a second for large models) and a connection that is being made (`connect_timeout`) at the
+  /// most. Again does nothing. Not to be called by what runs inside an inference.
+  void close();
+  /// Whether this process was forked by the session's own.
+  bool is_inherited() const noexcept;
+
  private:
   class Impl;
+  Impl& own() const;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <cstddef>
 
 #include "atoll/infer/session/divisions.h"
 #include "atoll/infer/session/session.h"
 
 namespace atl::infer {
 
-/// Error(kInvalidArgument), which names those that are known, for a policy that is not.
-void check_policy(const std::string& policy);
+/// The options. Error(kInvalidArgument), which names those that are known, for a policy that is not.
+SessionOptions checked_options(SessionOptions options);
+
+/// Error(kInvalidArgument) where the graph has another number of inputs.
+void check_count(const Graph& graph, std::size_t inputs);
 
 /// How a session with these options plans.
 Divisions::Options division_options(const SessionOptions& options);

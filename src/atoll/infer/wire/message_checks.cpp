@@ -73,6 +73,7 @@ class Checker {
     at_most("compute_us", m.compute_us, kMaxMicroseconds);
     at_most("waited_us", m.waited_us, kMaxMicroseconds);
     at_most("received_us", m.received_us, kMaxMicroseconds);
+    load(m.load);
   }
   void operator()(const Cancel& m) const { number("inference", m.inference); }
   void operator()(const Ack& m) const {
@@ -83,7 +84,7 @@ class Checker {
     at_most("first_bytes", m.first_bytes, m.bytes);
   }
   void operator()(const Ping&) const {}
-  void operator()(const Pong&) const {}
+  void operator()(const Pong& m) const { load(m.load); }
   void operator()(const Failed& m) const {
     at_most("kind", static_cast<std::uint64_t>(m.kind), static_cast<std::uint64_t>(ErrorKind::kInternal));
     sentence("text", m.text);
@@ -126,6 +127,17 @@ class Checker {
     for (const double value : seconds) {
       if (!std::isfinite(value) || value < 0) fail(field, std::to_string(value), "a finite time that is not negative");
     }
+  }
+  void load(const Load& m) const {
+    const bool is_told = m.turns > 0;
+    at_most("turns", m.turns, kMaxTurns);
+    mean("computing", m.computing, m.turns);
+    mean("waiting", m.waiting, is_told ? kMaxWaiting : 0);
+    at_most("turn_us", m.turn_us, is_told ? kMaxMicroseconds : 0);
+  }
+  void mean(const char* field, double value, std::uint32_t most) const {
+    if (std::isfinite(value) && value >= 0 && value <= most) return;
+    fail(field, std::to_string(value), "0 to " + std::to_string(most));
   }
   void divided(std::int32_t input_tensor, std::int32_t dim) const {
     between("input_tensor", input_tensor, -1, static_cast<std::int64_t>(kMaxTensors) - 1);

@@ -81,7 +81,8 @@ class Writer {
     finish(fbs::Body::Run, fbs::CreateRun(to_, m.model, m.inference, m.division, m.budget_us));
   }
   void operator()(const Done& m) {
-    finish(fbs::Body::Done, fbs::CreateDone(to_, m.inference, m.compute_us, m.waited_us, m.received_us));
+    finish(fbs::Body::Done, fbs::CreateDone(to_, m.inference, m.compute_us, m.waited_us, m.received_us, m.load.turns,
+                                            m.load.computing, m.load.waiting, m.load.turn_us));
   }
   void operator()(const Cancel& m) { finish(fbs::Body::Cancel, fbs::CreateCancel(to_, m.inference)); }
   void operator()(const Ack& m) {
@@ -89,7 +90,10 @@ class Writer {
            fbs::CreateAck(to_, m.inference, m.tensor, m.rows_begin, m.bytes, m.elapsed_us, m.first_bytes));
   }
   void operator()(const Ping& m) { finish(fbs::Body::Ping, fbs::CreatePing(to_, m.token)); }
-  void operator()(const Pong& m) { finish(fbs::Body::Pong, fbs::CreatePong(to_, m.token)); }
+  void operator()(const Pong& m) {
+    finish(fbs::Body::Pong, fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting,
+                                            m.load.turn_us));
+  }
   void operator()(const Failed& m) {
     const auto text = string(to_, short_of(m.text));
     finish(fbs::Body::Failed, fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind), text));
@@ -159,13 +163,20 @@ Divide read(const fbs::Divide& m) {
 }
 Divided read(const fbs::Divided& m) { return {m.model(), m.division()}; }
 Run read(const fbs::Run& m) { return {m.model(), m.inference(), m.division(), m.budget_us()}; }
-Done read(const fbs::Done& m) { return {m.inference(), m.compute_us(), m.waited_us(), m.received_us()}; }
+// Done and Pong have the same fields for it.
+template <class Table>
+Load load_of(const Table& m) {
+  return {m.turns(), m.computing(), m.waiting(), m.turn_us()};
+}
+Done read(const fbs::Done& m) {
+  return {m.inference(), m.compute_us(), m.waited_us(), m.received_us(), load_of(m)};
+}
 Cancel read(const fbs::Cancel& m) { return {m.inference()}; }
 Ack read(const fbs::Ack& m) {
   return {m.inference(), m.tensor(), m.rows_begin(), m.bytes(), m.elapsed_us(), m.first_bytes()};
 }
 Ping read(const fbs::Ping& m) { return {m.token()}; }
-Pong read(const fbs::Pong& m) { return {m.token()}; }
+Pong read(const fbs::Pong& m) { return {m.token(), load_of(m)}; }
 Failed read(const fbs::Failed& m) {
   return {m.model(), m.inference(), static_cast<ErrorKind>(m.kind()), m.text()->str()};
 }

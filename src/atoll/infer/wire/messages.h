@@ -22,6 +22,8 @@ inline constexpr std::size_t kMaxLabelBytes = 256;   ///< names and versions
 inline constexpr std::size_t kMaxNoteBytes = 4'096;  ///< sentences for people
 inline constexpr std::uint32_t kMaxChunks = 65'536;
 inline constexpr std::uint64_t kMaxMicroseconds = 1'000'000'000'000'000;  ///< of every time; about 30 years
+inline constexpr std::uint32_t kMaxTurns = 65'536;     ///< at once on a device
+inline constexpr std::uint32_t kMaxWaiting = 1'000'000;  ///< for a turn
 
 /// Client, first of all.
 struct Hello {
@@ -116,12 +118,23 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
+/// How much others than whom it is told to have used the turns of a server's device lately: means over seconds. All 0: not
+/// told.
+struct Load {
+  std::uint32_t turns = 0;    ///< inferences that may compute at once
+  double computing = 0;       ///< others that do, at a time; at most `turns`
+  double waiting = 0;         ///< others that wait for a turn, at a time
+  std::uint64_t turn_us = 0;  ///< for which one of them computes in a turn
+  bool operator==(const Load&) const = default;
+};
+
 /// Server, behind an inference's last rows.
 struct Done {
   std::uint64_t inference = 0;
   std::uint64_t compute_us = 0;
   std::uint64_t waited_us = 0;    ///< for its turn on the device
   std::uint64_t received_us = 0;  ///< from the arrival of Run to that of the last rows
+  Load load{};
   bool operator==(const Done&) const = default;
 };
 
@@ -149,6 +162,7 @@ struct Ping {
 };
 struct Pong {
   std::uint64_t token = 0;  ///< the Ping's
+  Load load{};              ///< from servers
   bool operator==(const Pong&) const = default;
 };
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/serve/turn_load.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace atl::infer {
+namespace {
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+// The use as it has become by now.
+TurnLoad::Use TurnLoad::at(Use use, Clock::time_point now) const {
+  const double kept = std::exp(-std::max(0.0, seconds(now - use.since)) / memory_.count());
+  use.running = use.running * kept + (use.state == State::kRuns ? 1 - kept : 0);
+  use.waiting = use.waiting * kept + (use.state == State::kWaits ? 1 - kept : 0);
+  use.turn_seconds *= kept;
+  use.turns *= kept;
+  use.since = now;
+  return use;
+}
+
+void TurnLoad::enter(Who who, State state, Clock::time_point now) {
+  const auto [found, is_new] = uses_.try_emplace(who);
+  Use& use = found->second;
+  if (is_new) use.since = now;
+  use = at(use, now);
+  if (use.state == state) return;
+  if (use.state == State::kRuns) {
+    use.turn_seconds += seconds(now - use.begun);
+    use.turns += 1;
+  }
+  if (state == State::kRuns) use.begun = now;
+  use.state = state;
+}
+
+void TurnLoad::rests(Who who, Clock::time_point now) {
+  if (uses_.contains(who)) enter(who, State::kRests, now);
+}
+
+wire::Load TurnLoad::of_others(std::size_t turns, const std::function<bool(Who)>& is_own,
+                               Clock::time_point now) const {
+  constexpr double kMostWaiting = wire::kMaxWaiting;
+  wire::Load load;
+  load.turns = static_cast<std::uint32_t>(std::min<std::size_t>(turns, wire::kMaxTurns));
+  double ended = 0;
+  double ended_seconds = 0;
+  double running_seconds = 0;
+  int running = 0;
+  for (const auto& [who, stored] : uses_) {
+    if (is_own(who)) continue;
+    const Use use = at(stored, now);
+    load.computing += use.running;
+    load.waiting += use.waiting;
+    ended += use.turns;
+    ended_seconds += use.turn_seconds;
+    if (use.state != State::kRuns) continue;
+    running_seconds += std::max(0.0, seconds(now - use.begun));
+    ++running;
+  }
+  load.computing = std::min(load.computing, static_cast<double>(load.turns));
+  load.waiting = std::min(load.waiting, kMostWaiting);
+  const double mean = ended > 0 ? ended_seconds / ended : running > 0 ? running_seconds / running : 0;
+  load.turn_us = static_cast<std::uint64_t>(std::min(mean * 1e6, static_cast<double>(wire::kMaxMicroseconds)));
+  return load;
+}
+
+}  // namespace atl::infer

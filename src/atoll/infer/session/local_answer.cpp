@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/local_answer.h"
+
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "atoll/infer/run/measure.h"
+#include "atoll/infer/session/link_rates.h"
+
+namespace atl::infer {
+namespace {
+
+Profile measured(const LoadedModel& model, double limit) {
+  const SplitDim along = usual_split(model.graph());
+  return measure_profile(model, operators_of(model.graph(), along.input_tensor, along.dim), limit);
+}
+
+}  // namespace
+
+void give_inputs(const Graph& graph, Inference& inference, std::span<const Value> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) inference.set_input(graph.inputs[i], inputs[i]);
+}
+
+std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference) {
+  std::vector<Value> values;
+  for (const Argument& output : model.graph().outputs) {
+    const auto* tensor = std::get_if<TensorId>(&output);
+    if (tensor != nullptr) values.push_back(inference.whole(tensor->id));
+  }
+  return values;
+}
+
+LocalAnswer::LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine,
+                         const std::optional<Profile>& profile, double profile_seconds)
+    : model_(model),
+      engine_(std::move(engine)),
+      undivided_(operators_of(model.graph(), -1, -1)),
+      profile_(profile ? *profile : measured(model, profile_seconds)),
+      engine_seconds_(engine_ ? measured_seconds(*engine_, model) : std::numeric_limits<double>::infinity()) {
+  const Graph& graph = model.graph();
+  std::vector<std::vector<Region>> held(graph.tensors.size());
+  for (const int input : graph.inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph, undivided_, input)};
+  program_ = rest_of(graph, undivided_, held);
+}
+
+double LocalAnswer::predicted() const noexcept { return engine_ ? engine_seconds_ : profile_.seconds(); }
+
+double LocalAnswer::seconds() const {
+  const std::lock_guard lock(mutex_);
+  return predicted() * jitter_.ratio(seconds_of(Clock::now()));
+}
+
+double LocalAnswer::margin() const {
+  const std::lock_guard lock(mutex_);
+  return jitter_.margin(seconds_of(Clock::now()), predicted());
+}
+
+std::optional<std::vector<Value>> LocalAnswer::run(std::span<const Value> inputs, const Inference::GoOn& go_on) {
+  const Clock::time_point begin = Clock::now();
+  std::vector<Value> values;
+  if (engine_) {
+    values = engine_->run(inputs);
+  } else {
+    Inference inference(model_, undivided_);
+    give_inputs(model_.graph(), inference, inputs);
+    if (!inference.run(program_, no_exchange(), go_on)) return std::nullopt;
+    values = outputs_from(model_, inference);
+  }
+  model_.runner().wait();
+  took(predicted(), std::chrono::duration<double>(Clock::now() - begin).count());
+  return values;
+}
+
+void LocalAnswer::took(double expected, double taken) {
+  const std::lock_guard lock(mutex_);
+  jitter_.add(seconds_of(Clock::now()), expected, taken);
+}
+
+}  // namespace atl::infer

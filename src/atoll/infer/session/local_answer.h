@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "atoll/infer/profile.h"
+#include "atoll/infer/run/executor.h"
+#include "atoll/infer/session/guard.h"
+#include "atoll/infer/session/local_engine.h"
+
+namespace atl::infer {
+
+/// The graph's inputs, in order, for an inference; and its outputs that are tensors, which are there.
+void give_inputs(const Graph& graph, Inference& inference, std::span<const Value> inputs);
+std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference);
+
+/// How a robot answers alone: by its own engine where it has one, else operator by operator; and how long that takes.
+class LocalAnswer {
+ public:
+  /// Measures what is not given: the operators for `profile_seconds`, and the engine. The model is borrowed. Errors as
+  /// measure_profile, and what the engine throws.
+  LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine, const std::optional<Profile>& profile,
+              double profile_seconds);
+
+  const Profile& profile() const noexcept { return profile_; }
+  /// Seconds of an answer as they were measured at the beginning.
+  double predicted() const noexcept;
+  /// As the last ones were, and how much later one may be. Any thread.
+  double seconds() const;
+  double margin() const;
+  /// What the engine takes; infinite where there is none.
+  double engine_seconds() const noexcept { return engine_seconds_; }
+
+  /// The outputs; none where `go_on`, which is asked between operators, said no. An engine runs to its end. One thread
+  /// at a time.
+  std::optional<std::vector<Value>> run(std::span<const Value> inputs, const Inference::GoOn& go_on);
+  /// What was expected to take so many seconds has taken so many.
+  void took(double expected, double taken);
+
+ private:
+  const LoadedModel& model_;
+  const std::shared_ptr<LocalEngine> engine_;
+  const Operators undivided_;
+  Program program_;
+  Profile profile_;
+  double engine_seconds_;
+  mutable std::mutex mutex_;
+  Jitter jitter_;
+};
+
+}  // namespace atl::infer

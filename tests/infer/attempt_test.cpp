@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/attempt.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "infer_cases.h"
+#include "session_cases.h"
+
+namespace atl::infer {
+namespace {
+
+using namespace std::chrono_literals;
+using test::failure;
+using test::Machine;
+
+class Counting : public FrameSender {
+ public:
+  void send(const wire::Message&) override { ++messages; }
+  void send(const wire::FrameHeader&, HostBytes) override {
+    ++frames;
+    if (on_frame) on_frame();
+  }
+  int messages = 0;
+  int frames = 0;
+  std::function<void()> on_frame;
+};
+
+/// A model of half a minute on the robot that is offloaded; here its operators take no time.
+class AttemptTest : public testing::Test {
+ protected:
+  AttemptTest() {
+    test::register_layer_rule();
+    graph_ = test::modelled_graph(test::layers_of(30));
+    PlanSetOptions options;
+    options.policy = "offload";
+    set_ = make_plan_set(graph_, test::modelled_profile(graph_, Machine::kRobot),
+                         test::modelled_profile(graph_, Machine::kServer), {1e7, 1e7, 0.001, false}, options);
+    model_ = std::make_unique<LoadedModel>(graph_, std::map<std::string, HostBytes>{}, runner_);
+    run_ = std::make_unique<SplitRun>(graph_, set_, set_->pinned.value(), 7, sender_, [] { return 1e7; },
+                                      wire::Codec::kRaw);
+    run_->arrivals().begin(1);
+    run_->exchange().begin(1);
+    inference_ = std::make_unique<Inference>(*model_, run_->operators());
+    const int input = graph_.inputs.front();
+    const Tensor& type = graph_.tensors.at(static_cast<std::size_t>(input));
+    inference_->set_input(input, runner_->from_host(type, {given_ = test::modelled_input(type, 3), nullptr}));
+  }
+  static AttemptRules rules(Clock::time_point begin, double deadline, Hedge hedge = Hedge::kDeadline) {
+    AttemptRules made;
+    made.begin = begin;
+    made.deadline = deadline;
+    made.hedge = hedge;
+    return made;
+  }
+
+  const std::shared_ptr<test::ModelledRunner> runner_ = std::make_shared<test::ModelledRunner>(Machine::kRobot, 0);
+  Graph graph_;
+  std::shared_ptr<const PlanSet> set_;
+  std::vector<std::byte> given_;
+  Counting sender_;
+  std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<SplitRun> run_;
+  std::unique_ptr<Inference> inference_;
+};
+
+TEST_F(AttemptTest, NothingIsSentThatComesTooLate) {
+  Attempt attempt(*model_, *run_, *inference_, rules(Clock::now() - 1h, 1));
+  EXPECT_FALSE(attempt.follow());
+  EXPECT_TRUE(attempt.was_stopped_by_guard());
+  EXPECT_EQ(sender_.frames, 0);
+  attempt.finish_alone();
+  EXPECT_FALSE(attempt.used_server());
+  EXPECT_TRUE(attempt.used_robot());
+}
+
+TEST_F(AttemptTest, WhoHedgesAlwaysSendsAllTheSame) {
+  Attempt attempt(*model_, *run_, *inference_, rules(Clock::now() - 1h, 0, Hedge::kAlways));
+  EXPECT_FALSE(attempt.follow());
+  EXPECT_GT(sender_.frames, 0);
+}
+
+TEST_F(AttemptTest, AQuickEngineMovesTheLastMoment) {
+  AttemptRules late = rules(Clock::now() - 1h, 3600 + 20);
+  Attempt without(*model_, *run_, *inference_, late);
+  EXPECT_FALSE(without.follow());
+  EXPECT_TRUE(without.was_stopped_by_guard());
+  EXPECT_EQ(sender_.frames, 0);
+  sender_.on_frame = [&] { run_->arrivals().fail(Error(ErrorKind::kPeerLost, "the server is gone")); };
+  late.engine_seconds = 0;
+  Attempt with(*model_, *run_, *inference_, late);
+  EXPECT_FALSE(with.follow());
+  EXPECT_FALSE(with.was_stopped_by_guard()) << "it waited for the server";
+  EXPECT_TRUE(with.link_error());
+  EXPECT_GT(sender_.frames, 0);
+}
+
+TEST_F(AttemptTest, AClosedSessionEndsItAnywhere) {
+  TurnGate gate;
+  AttemptRules closed = rules(Clock::now(), 1000);
+  closed.gate = &gate;
+  gate.close();
+  Attempt attempt(*model_, *run_, *inference_, closed);
+  EXPECT_NE(failure(ErrorKind::kAborted, [&] { attempt.follow(); }), "");
+  EXPECT_NE(failure(ErrorKind::kAborted, [&] { attempt.finish_alone(); }), "");
+  EXPECT_EQ(sender_.frames, 0);
+}
+
+}  // namespace
+}  // namespace atl::infer
