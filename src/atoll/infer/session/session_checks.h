@@ -14,6 +14,9 @@ SessionOptions checked_options(SessionOptions options);
 /// Error(kInvalidArgument) where the graph has another number of inputs.
 void check_count(const Graph& graph, std::size_t inputs);
 
+/// Error(kInvalidArgument), which names the inputs, for kJpeg where none of them is an image.
+void check_lossy(const Graph& graph, wire::Codec lossy);
+
 /// How a session with these options plans.
 Divisions::Options division_options(const SessionOptions& options);
 
