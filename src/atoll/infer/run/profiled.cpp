@@ -25,7 +25,7 @@ void check_size(const Graph& graph, const Profile& profile) {
 NodeCosts costs_of(const Profile& profile, const Operators& operators, bool is_divided) {
   NodeCosts costs(profile.whole.size());
   for (const Operators::Operator& each : operators.operators) {
-    if (each.node < 0) continue;
+    if (each.node < 0 || each.part == Operators::Part::kResult) continue;  // its states come before, with their rows
     const auto node = static_cast<std::size_t>(each.node);
     if (is_divided) {
       costs[node] = {profile.fixed[node], profile.per_row[node] * static_cast<double>(each.rows)};

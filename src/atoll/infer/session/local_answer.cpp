@@ -32,19 +32,25 @@ std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference) 
 }
 
 LocalAnswer::LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine,
-                         const std::optional<Profile>& profile, double profile_seconds)
+                         const std::optional<Profile>& profile, double profile_seconds,
+                         const EngineOptions& engine_options)
     : model_(model),
-      engine_(std::move(engine)),
       undivided_(operators_of(model.graph(), -1, -1)),
-      profile_(profile ? *profile : measured(model, profile_seconds)),
-      engine_seconds_(engine_ ? measured_seconds(*engine_, model) : std::numeric_limits<double>::infinity()) {
+      profile_(profile ? *profile : measured(model, profile_seconds)) {
   const Graph& graph = model.graph();
   std::vector<std::vector<Region>> held(graph.tensors.size());
   for (const int input : graph.inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph, undivided_, input)};
   program_ = rest_of(graph, undivided_, held);
+  if (!engine) return;
+  const auto own = [this](std::span<const Value> inputs) { return by_operators(inputs, {}).value(); };
+  engine_ = std::make_unique<EngineRuns>(std::move(engine), model_, own, profile_.seconds(), engine_options);
 }
 
-double LocalAnswer::predicted() const noexcept { return engine_ ? engine_seconds_ : profile_.seconds(); }
+double LocalAnswer::predicted() const { return uses_engine() ? engine_->seconds() : profile_.seconds(); }
+
+double LocalAnswer::engine_seconds() const {
+  return uses_engine() ? engine_->seconds() : std::numeric_limits<double>::infinity();
+}
 
 double LocalAnswer::seconds() const {
   const std::lock_guard lock(mutex_);
@@ -56,19 +62,24 @@ double LocalAnswer::margin() const {
   return jitter_.margin(seconds_of(Clock::now()), predicted());
 }
 
+std::optional<std::vector<Value>> LocalAnswer::by_operators(std::span<const Value> inputs,
+                                                            const Inference::GoOn& go_on) {
+  Inference inference(model_, undivided_);
+  give_inputs(model_.graph(), inference, inputs);
+  if (!inference.run(program_, no_exchange(), go_on)) return std::nullopt;
+  return outputs_from(model_, inference);
+}
+
 std::optional<std::vector<Value>> LocalAnswer::run(std::span<const Value> inputs, const Inference::GoOn& go_on) {
+  const double expected = predicted();
+  const bool by_engine = uses_engine();
   const Clock::time_point begin = Clock::now();
-  std::vector<Value> values;
-  if (engine_) {
-    values = engine_->run(inputs);
-  } else {
-    Inference inference(model_, undivided_);
-    give_inputs(model_.graph(), inference, inputs);
-    if (!inference.run(program_, no_exchange(), go_on)) return std::nullopt;
-    values = outputs_from(model_, inference);
-  }
+  std::optional<std::vector<Value>> values = by_engine ? engine_->run(inputs) : std::nullopt;
+  const bool is_as_expected = values.has_value() == by_engine;
+  if (!values) values = by_operators(inputs, go_on);
+  if (!values) return std::nullopt;
   model_.runner().wait();
-  took(predicted(), std::chrono::duration<double>(Clock::now() - begin).count());
+  if (is_as_expected) took(expected, std::chrono::duration<double>(Clock::now() - begin).count());
   return values;
 }
 

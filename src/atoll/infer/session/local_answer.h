@@ -9,6 +9,7 @@
 
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/executor.h"
+#include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/guard.h"
 #include "atoll/infer/session/local_engine.h"
 
@@ -22,32 +23,35 @@ std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference);
 class LocalAnswer {
  public:
   /// Measures what is not given: the operators for `profile_seconds`, and the engine. The model is borrowed. Errors as
-  /// measure_profile, and what the engine throws.
+  /// measure_profile and EngineRuns.
   LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine, const std::optional<Profile>& profile,
-              double profile_seconds);
+              double profile_seconds, const EngineOptions& engine_options);
 
   const Profile& profile() const noexcept { return profile_; }
   /// Seconds of an answer as they were measured at the beginning.
-  double predicted() const noexcept;
+  double predicted() const;
   /// As the last ones were, and how much later one may be. Any thread.
   double seconds() const;
   double margin() const;
-  /// What the engine takes; infinite where there is none.
-  double engine_seconds() const noexcept { return engine_seconds_; }
+  /// What the engine takes; infinite where none is used.
+  double engine_seconds() const;
+  EngineReport engine_report() const { return engine_ ? engine_->report() : EngineReport{}; }
 
-  /// The outputs; none where `go_on`, which is asked between operators, said no. An engine runs to its end. One thread
-  /// at a time.
+  /// The outputs; none where `go_on`, which is asked between operators, said no. An engine is not stopped; where it fails, the
+  /// operators answer. One thread at a time.
   std::optional<std::vector<Value>> run(std::span<const Value> inputs, const Inference::GoOn& go_on);
   /// What was expected to take so many seconds has taken so many.
   void took(double expected, double taken);
 
  private:
+  std::optional<std::vector<Value>> by_operators(std::span<const Value> inputs, const Inference::GoOn& go_on);
+  bool uses_engine() const { return engine_ && engine_->is_used(); }
+
   const LoadedModel& model_;
-  const std::shared_ptr<LocalEngine> engine_;
   const Operators undivided_;
   Program program_;
   Profile profile_;
-  double engine_seconds_;
+  std::unique_ptr<EngineRuns> engine_;  // null: none
   mutable std::mutex mutex_;
   Jitter jitter_;
 };

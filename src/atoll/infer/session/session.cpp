@@ -39,17 +39,8 @@ class Session::Impl final : private Client::Owner {
        std::shared_ptr<LocalEngine> engine)
       : options_(checked_options(std::move(options))),
         model_(std::move(model.graph), model.weights, std::move(runner)),
-<<<<<<< HEAD
-        local_(model_, std::move(engine), options_.profile, options_.profile_time.count()) {
-=======
-        alone_(operators_of(model_.graph(), -1, -1)) {
-    check_policy(options_.policy);
+        local_(model_, std::move(engine), options_.profile, options_.profile_time.count(), options_.engine) {
     check_lossy(graph(), options_.lossy);
-    std::vector<std::vector<Region>> held(graph().tensors.size());
-    for (const int input : graph().inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph(), alone_, input)};
-    local_program_ = rest_of(graph(), alone_, held);
-    measure(std::move(engine));
->>>>>>> s6-tools
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
     Client::Owner& self = *this;
@@ -107,7 +98,7 @@ class Session::Impl final : private Client::Owner {
     report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
     report.policy = options_.policy;
     report.lossy = options_.lossy;
-    if (engine_) report.engine = engine_->report();
+    report.engine = local_.engine_report();
     report.robot = model_.runner().device();
     if (!client_) {
       report.plans = {"local"};
@@ -160,32 +151,7 @@ class Session::Impl final : private Client::Owner {
     std::shared_ptr<const plan::OperatorPlan> division() const { return {offer->set, &offer->set->table.plans[place]}; }
   };
 
-<<<<<<< HEAD
   Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Frame& frame, bool wants_bytes) {
-=======
-  void measure(std::shared_ptr<LocalEngine> engine) {
-    const SplitDim along =
-        options_.profile ? SplitDim{options_.profile->input_tensor, options_.profile->dim} : usual_split(graph());
-    const Operators operators = operators_of(graph(), along.input_tensor, along.dim);
-    profile_ = options_.profile ? *options_.profile : measure_profile(model_, operators, options_.profile_time.count());
-    if (!engine) return;
-    const auto own = [this](std::span<const Value> inputs) { return own_answer(inputs); };
-    engine_ = std::make_unique<EngineRuns>(std::move(engine), model_, own, profile_.seconds(), options_.engine);
-  }
-
-  void check_count(std::size_t inputs) const {
-    if (inputs == graph().inputs.size()) return;
-    throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph().inputs.size()) +
-                                                 " inputs, and " + std::to_string(inputs) + " were given");
-  }
-
-  bool uses_engine() const { return engine_ && engine_->is_used(); }
-  double predicted_local() const { return uses_engine() ? engine_->seconds() : profile_.seconds(); }
-  double local_seconds() const { return predicted_local() * jitter_.ratio(); }
-
-  Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Clock::time_point begin,
-                    bool wants_bytes) {
->>>>>>> s6-tools
     if (!deadline) deadline = options_.deadline;
     const AttemptRules rules = rules_for(deadline, frame);
     const Choice choice = choose(rules, frame);
@@ -274,32 +240,11 @@ class Session::Impl final : private Client::Owner {
     return has_ended;
   }
 
-  std::vector<Value> own_answer(std::span<const Value> inputs) {
-    Inference inference(model_, alone_);
-    set_inputs(inference, inputs);
-    inference.run(local_program_, no_exchange());
-    return outputs_from(inference);
-  }
-
   void run_local(std::span<const Value> inputs, Outcome& outcome) {
-<<<<<<< HEAD
     auto values = local_.run(inputs, [this] { return !gate_.is_closed(); });
     if (!values) TurnGate::refuse();
     outcome.values = std::move(*values);
     outcome.origin = Origin::kLocal;
-=======
-    const double predicted = predicted_local();
-    const bool by_engine = uses_engine();
-    const Clock::time_point begin = Clock::now();
-    std::optional<std::vector<Value>> made = by_engine ? engine_->run(inputs) : std::nullopt;
-    const bool is_as_predicted = made.has_value() == by_engine;
-    outcome.values = made ? std::move(*made) : own_answer(inputs);
-    model_.runner().wait();
-    outcome.origin = Origin::kLocal;
-    if (!is_as_predicted) return;
-    const std::lock_guard lock(mutex_);
-    jitter_.add(predicted, seconds_since(begin));
->>>>>>> s6-tools
   }
 
   // False: the link went before anything was sent.
@@ -314,13 +259,8 @@ class Session::Impl final : private Client::Owner {
     Attempt attempt(model_, run, inference, rules);
     if (!attempt.follow()) {
       outcome.guard_used = attempt.was_stopped_by_guard();
-<<<<<<< HEAD
       frame.record.link_lost = attempt.link_error().has_value();
       if (local_.engine_seconds() < attempt.rest_seconds()) {
-=======
-      record.link_lost = attempt.link_error().has_value();
-      if (uses_engine() && engine_->seconds() < attempt.rest_seconds()) {
->>>>>>> s6-tools
         run_local(inputs, outcome);
       } else {
         attempt.finish_alone();
@@ -340,7 +280,7 @@ class Session::Impl final : private Client::Owner {
       local_.took(attempt.rest_seconds(), attempt.alone_seconds());
     }
     outcome.up_bytes = run.exchange().sent_bytes();
-    record.loss = run.exchange().loss();
+    frame.record.loss = run.exchange().loss();
     outcome.down_bytes = flight_.down_bytes();
     frame.waited += attempt.waited_seconds();
     return true;
@@ -417,14 +357,7 @@ class Session::Impl final : private Client::Owner {
   const std::uint32_t process_ = fork_depth();
   const SessionOptions options_;
   LoadedModel model_;
-<<<<<<< HEAD
   LocalAnswer local_;
-=======
-  const Operators alone_;  // undivided
-  Program local_program_;
-  Profile profile_;
-  std::unique_ptr<EngineRuns> engine_;  // null: none
->>>>>>> s6-tools
 
   std::mutex closing_;
   TurnGate gate_;
