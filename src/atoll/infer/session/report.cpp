@@ -55,19 +55,16 @@ void Statistics::add(const InferenceRecord& record) {
   counts_.up_bytes += record.up_bytes;
   counts_.down_bytes += record.down_bytes;
   counts_.joules += record.joules;
-<<<<<<< HEAD
   counts_.times.computing += record.times.computing;
   counts_.times.waiting += record.times.waiting;
   counts_.times.sending += record.times.sending;
   counts_.times.receiving += record.times.receiving;
-=======
   if (record.loss) {
     ++counts_.losses;
     counts_.largest_loss.max = std::max(counts_.largest_loss.max, record.loss->max);
     counts_.largest_loss.mean = std::max(counts_.largest_loss.mean, record.loss->mean);
     counts_.mean_loss += (record.loss->mean - counts_.mean_loss) / static_cast<double>(counts_.losses);
   }
->>>>>>> s6-tools
   latencies_.push_back(record.seconds);
   if (latencies_.size() > kKept) latencies_.pop_front();
 }
@@ -81,13 +78,10 @@ void Statistics::fill(SessionReport& report) const {
   report.up_bytes = counts_.up_bytes;
   report.down_bytes = counts_.down_bytes;
   report.joules = counts_.joules;
-<<<<<<< HEAD
   report.times = counts_.times;
-=======
   report.losses = counts_.losses;
   report.largest_loss = counts_.largest_loss;
   report.mean_loss = counts_.mean_loss;
->>>>>>> s6-tools
   if (latencies_.empty()) return;
   report.mean_joules = counts_.joules / static_cast<double>(counts_.inferences);
   const std::size_t shown = std::min(kShown, latencies_.size());
@@ -141,12 +135,10 @@ std::string SessionReport::json() const {
                  {"text", link.text},
                  {"connections", link.connections},
                  {"probe_bytes", link.probe_bytes}};
-<<<<<<< HEAD
   out["robot_seconds"] = {{"computing", times.computing},
                           {"waiting", times.waiting},
                           {"sending", times.sending},
                           {"receiving", times.receiving}};
-=======
   out["lossy"] = {{"codec", wire::to_string(lossy)},
                   {"measured", losses},
                   {"largest_error", largest_loss.max},
@@ -154,7 +146,6 @@ std::string SessionReport::json() const {
   out["engine"] = {{"state", engine.state},       {"seconds", engine.seconds}, {"deviation", engine.deviation},
                    {"runs", engine.runs},         {"failures", engine.failures}, {"late", engine.late},
                    {"text", engine.text}};
->>>>>>> s6-tools
   out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -95,11 +95,8 @@ struct InferenceRecord {
   std::uint64_t up_bytes = 0;
   std::uint64_t down_bytes = 0;
   double joules = 0;
-<<<<<<< HEAD
   RobotTimes times{};
-=======
   std::optional<wire::Loss> loss{};
->>>>>>> s6-tools
 };
 
 /// Counts inferences. One thread at a time.
