@@ -22,8 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::bytes_of_values;
-using test::FakeRunner;
 using test::failure;
+using test::FakeRunner;
 using test::plain;
 using test::plain_value;
 using Values = std::vector<Value>;
@@ -46,10 +46,9 @@ struct Model {
     test::Builder builder;
     const int image = builder.input({1, 2, 9});
     const int weight = builder.weight({3, 2, 3});
-    const int hidden = builder.call("aten::conv1d",
-                                    {TensorId{image}, TensorId{weight}, std::monostate{}, Ints{1}, Ints{1}, Ints{1},
-                                     std::int64_t{1}},
-                                    {1, 3, 9});
+    const int hidden = builder.call(
+        "aten::conv1d",
+        {TensorId{image}, TensorId{weight}, std::monostate{}, Ints{1}, Ints{1}, Ints{1}, std::int64_t{1}}, {1, 3, 9});
     builder.output(builder.call("aten::relu", {TensorId{hidden}}, {1, 3, 9}));
     builder.output(builder.call("aten::mean", {TensorId{hidden}, Ints{2}, true}, {1, 3, 1}));
     return builder.graph();
@@ -78,8 +77,8 @@ struct Model {
 
 class Engines : public testing::Test {
  protected:
-  static constexpr double kSlow = 10;      // seconds of the model's own operators: any engine is quicker
-  static constexpr double kQuick = 0.02;   // likewise, and not waited for long
+  static constexpr double kSlow = 10;     // seconds of the model's own operators: any engine is quicker
+  static constexpr double kQuick = 0.02;  // likewise, and not waited for long
 
   Body own() {
     return [model = model_](std::span<const Value> inputs) { return model->answer(inputs); };
@@ -165,8 +164,9 @@ TEST_F(Engines, OtherTensorsAreRefused) {
             std::string::npos);
   EXPECT_NE(with([](Values& values) { values.push_back(values.front()); }).find("3 tensors"), std::string::npos);
   EXPECT_NE(with([](Values& values) { values.front() = nullptr; }).find("output 0 is missing"), std::string::npos);
-  EXPECT_NE(with([](Values& values) { std::swap(values[0], values[1]); })
-                .find("output 0 is float64 [1, 3, 1], and the model's float64 [1, 3, 9]"),
+  EXPECT_NE(with([](Values& values) {
+              std::swap(values[0], values[1]);
+            }).find("output 0 is float64 [1, 3, 1], and the model's float64 [1, 3, 9]"),
             std::string::npos);
 }
 
@@ -180,10 +180,12 @@ TEST_F(Engines, OneThatStallsAtTheBeginningIsNotWaitedForForEver) {
   EngineOptions options;
   options.start_limit = 20ms;
   const std::string why = failure(ErrorKind::kTimeout, [&] {
-    runs([open = gate.get_future().share()](std::span<const Value>) -> Values {
-      open.wait();
-      return {};
-    }, kSlow, options);
+    runs(
+        [open = gate.get_future().share()](std::span<const Value>) -> Values {
+          open.wait();
+          return {};
+        },
+        kSlow, options);
   });
   EXPECT_NE(why.find("0.02 s"), std::string::npos) << why;
   gate.set_value();

@@ -47,9 +47,18 @@ TEST(Images, AreOfTheseShapes) {
   EXPECT_EQ(layout(Dtype::kUint8, {5, 30, 40, 1}), (ImageLayout{5, 1, 30, 40, false}));
   EXPECT_EQ(layout(Dtype::kUint8, {2, 3, 3, 3}), (ImageLayout{2, 3, 3, 3, true})) << "the first reading counts";
   EXPECT_EQ(layout(Dtype::kUint8, {1, 3, 1, 65500}), (ImageLayout{1, 3, 1, 65500, true}));
-  for (const Shape& shape : std::vector<Shape>{{30, 40}, {2, 30, 40}, {1, 2, 30, 40}, {1, 4, 30, 40}, {1, 1, 3, 30, 40},
-                                               {3, 0, 40}, {3, 30, 0}, {0, 3, 30, 40}, {3, 65501, 4}, {3, 4, 65501},
-                                               {2, 3, 32751, 4}, {}}) {
+  for (const Shape& shape : std::vector<Shape>{{30, 40},
+                                               {2, 30, 40},
+                                               {1, 2, 30, 40},
+                                               {1, 4, 30, 40},
+                                               {1, 1, 3, 30, 40},
+                                               {3, 0, 40},
+                                               {3, 30, 0},
+                                               {0, 3, 30, 40},
+                                               {3, 65501, 4},
+                                               {3, 4, 65501},
+                                               {2, 3, 32751, 4},
+                                               {}}) {
     EXPECT_FALSE(layout(Dtype::kUint8, shape)) << to_string(Tensor{Dtype::kUint8, shape});
   }
   for (const Dtype dtype : {Dtype::kInt8, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt64, Dtype::kBool}) {

@@ -62,7 +62,8 @@ class LossyLink : public testing::Test {
     Ends(const LossyLink& test, wire::Codec lossy, bool measures)
         : arrivals(test.graph_, test.operators_, test.program_),
           link(arrivals),
-          exchange(test.graph_, test.operators_, link, arrivals, [] { return 1e3; }, lossy, measures) {}
+          exchange(
+              test.graph_, test.operators_, link, arrivals, [] { return 1e3; }, lossy, measures) {}
     Sent send(std::uint64_t inference, int tensor, const ByteVector& bytes) {
       arrivals.begin(inference);
       exchange.begin(inference);

@@ -97,10 +97,9 @@ TEST(Profiled, WindowsAreWrittenAsSuch) {
   test::Builder builder;
   const int image = builder.input({1, 2, 40});
   const int weight = builder.weight({3, 2, 5});
-  builder.output(builder.call("aten::conv1d",
-                              {TensorId{image}, TensorId{weight}, std::monostate{}, Ints{2}, Ints{2}, Ints{1},
-                               std::int64_t{1}},
-                              {1, 3, 20}));
+  builder.output(builder.call(
+      "aten::conv1d", {TensorId{image}, TensorId{weight}, std::monostate{}, Ints{2}, Ints{2}, Ints{1}, std::int64_t{1}},
+      {1, 3, 20}));
   Dice dice(1);
   const Profile robot = any_profile(dice, builder.graph(), image, 2);
   const Json json = Json::parse(profiled_json(builder.graph(), robot, nullptr));
@@ -113,7 +112,7 @@ TEST(Profiled, OfAnotherGraphIsRefused) {
   Dice dice(2);
   const test::AnyGraph any(dice, 5);
   const Profile good = any_profile(dice, any.graph(), any.image(), 2);
-  for (std::vector<double> Profile::* each : {&Profile::fixed, &Profile::per_row, &Profile::whole}) {
+  for (std::vector<double> Profile::*each : {&Profile::fixed, &Profile::per_row, &Profile::whole}) {
     Profile wrong = good;
     (wrong.*each).push_back(0);
     EXPECT_NE(failure(ErrorKind::kMismatch, [&] { profiled_graph(any.graph(), wrong, good); }), "");

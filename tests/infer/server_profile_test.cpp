@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "infer_cases.h"
 #include "session_cases.h"
 
 namespace atl::infer {
@@ -70,13 +71,12 @@ TEST_F(ServerProfile, IsWaitedForAsLongAsSomebodyWants) {
     told = status.text;
     return false;
   };
-  EXPECT_NE(failure(ErrorKind::kAborted,
-                    [&] { profile_of_server(patient, files(), Deadline::after(60s), not_any_more); }),
-            "");
+  EXPECT_NE(
+      failure(ErrorKind::kAborted, [&] { profile_of_server(patient, files(), Deadline::after(60s), not_any_more); }),
+      "");
   EXPECT_NE(told, "");
-  const std::string why = failure(ErrorKind::kTimeout, [&] {
-    profile_of_server(patient, files(), Deadline::after(std::chrono::milliseconds(1)));
-  });
+  const std::string why = failure(
+      ErrorKind::kTimeout, [&] { profile_of_server(patient, files(), Deadline::after(std::chrono::milliseconds(1))); });
   EXPECT_NE(why.find("has not measured the model in time"), std::string::npos) << why;
 }
 

@@ -5,6 +5,7 @@
 #include <future>
 #include <stdexcept>
 
+#include "infer_cases.h"
 #include "session_cases.h"
 
 // A session with an engine of its own: whatever becomes of the engine, every answer is there and right.

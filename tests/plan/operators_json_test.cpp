@@ -66,10 +66,11 @@ TEST(OperatorsJson, RowsThatDoNotExistAreNotNeeded) {
 
 TEST(OperatorsJson, WritesWhatItReads) {
   Json model = small_model();
-  model["operators"].push_back({{"name", "odd"},
-                                {"rows", 3},
-                                {"bytes", 3},
-                                {"operands", {{{"producer", 0}, {"map", {{"begin", {7, 0, 4}}, {"end", {9, 0, 5}}}}}}}});
+  model["operators"].push_back(
+      {{"name", "odd"},
+       {"rows", 3},
+       {"bytes", 3},
+       {"operands", {{{"producer", 0}, {"map", {{"begin", {7, 0, 4}}, {"end", {9, 0, 5}}}}}}}});
   const Json once = write_operators(read(model));
   EXPECT_EQ(write_operators(read(once)), once);
   EXPECT_EQ(once["outputs"], model["outputs"]);

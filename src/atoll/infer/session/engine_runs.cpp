@@ -13,9 +13,9 @@
 namespace atl::infer {
 namespace {
 
-constexpr int kMostFailures = 3;   // in a row
-constexpr double kPatience = 3;    // of its measured time
-constexpr double kWakeUp = 0.05;   // seconds that a busy machine may take besides
+constexpr int kMostFailures = 3;  // in a row
+constexpr double kPatience = 3;   // of its measured time
+constexpr double kWakeUp = 0.05;  // seconds that a busy machine may take besides
 constexpr std::uint64_t kSeed = 1;
 
 }  // namespace
@@ -41,9 +41,9 @@ EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& m
   compare(inputs, expected, options);
   const auto measured = std::make_shared<double>(0);
   constexpr int kRuns = 4;
-  const bool is_done = thread_.run(
-      [inputs, measured](LocalEngine& each) { *measured = measured_seconds(each, inputs); },
-      kRuns * options.start_limit);
+  const bool is_done =
+      thread_.run([inputs, measured](LocalEngine& each) { *measured = measured_seconds(each, inputs); },
+                  kRuns * options.start_limit);
   if (!is_done) throw Error(ErrorKind::kTimeout, "the robot's engine did not come back while it was measured");
   seconds_ = *measured;
   limit_ = std::max(kPatience * seconds_, own_seconds) + kWakeUp;
@@ -153,10 +153,7 @@ EngineReport EngineRuns::report() const {
   const bool is_busy = thread_.is_busy();
   const std::lock_guard lock(mutex_);
   EngineReport report = counts_;
-  report.state = !is_quicker_                        ? "slower"
-                 : failed_in_row_ >= kMostFailures ? "given up"
-                 : is_busy                           ? "stalled"
-                                                     : "used";
+  report.state = !is_quicker_ ? "slower" : failed_in_row_ >= kMostFailures ? "given up" : is_busy ? "stalled" : "used";
   return report;
 }
 

@@ -28,10 +28,11 @@ struct EngineOptions {
 
 /// What a session knows of its engine.
 struct EngineReport {
-  std::string state = "none";  ///< "used"; "slower" than the model's operators; "stalled"; "given up": it failed too often
-  double seconds = 0;          ///< of one run, measured at the beginning
-  double deviation = 0;        ///< the largest of those that were found then
-  std::uint64_t runs = 0;      ///< answers that it gave
+  std::string state =
+      "none";              ///< "used"; "slower" than the model's operators; "stalled"; "given up": it failed too often
+  double seconds = 0;      ///< of one run, measured at the beginning
+  double deviation = 0;    ///< the largest of those that were found then
+  std::uint64_t runs = 0;  ///< answers that it gave
   std::uint64_t failures = 0;  ///< it threw, or gave other tensors than the model does
   std::uint64_t late = 0;      ///< it was not waited for any longer
   std::string text;            ///< what went wrong the last time

@@ -143,8 +143,8 @@ std::string SessionReport::json() const {
                   {"measured", losses},
                   {"largest_error", largest_loss.max},
                   {"mean_error", mean_loss}};
-  out["engine"] = {{"state", engine.state},       {"seconds", engine.seconds}, {"deviation", engine.deviation},
-                   {"runs", engine.runs},         {"failures", engine.failures}, {"late", engine.late},
+  out["engine"] = {{"state", engine.state}, {"seconds", engine.seconds},   {"deviation", engine.deviation},
+                   {"runs", engine.runs},   {"failures", engine.failures}, {"late", engine.late},
                    {"text", engine.text}};
   out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -33,9 +33,9 @@ void check_lossy(const Graph& graph, wire::Codec lossy) {
     if (wire::image_layout(type)) return;
     inputs += (inputs.empty() ? "" : ", ") + to_string(type);
   }
-  throw Error(ErrorKind::kInvalidArgument,
-              "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
-                  ", and none of the model's is one (" + inputs + "): give half or int8, or leave it out");
+  throw Error(ErrorKind::kInvalidArgument, "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
+                                               ", and none of the model's is one (" + inputs +
+                                               "): give half or int8, or leave it out");
 }
 
 Divisions::Options division_options(const SessionOptions& options) {

@@ -67,9 +67,7 @@ struct Scale {
   double value_of(std::size_t pixel) const {
     return static_cast<double>(low) + static_cast<double>(step) * static_cast<double>(pixel);
   }
-  bool is_good() const {
-    return std::isfinite(low) && step >= 0 && std::isfinite(static_cast<float>(value_of(255)));
-  }
+  bool is_good() const { return std::isfinite(low) && step >= 0 && std::isfinite(static_cast<float>(value_of(255))); }
 };
 constexpr std::size_t kHeadBytes = 2 * sizeof(float);
 
@@ -145,8 +143,7 @@ void from_jpeg(const ImageLayout& layout, Bytes packed, std::span<std::byte> out
 }  // namespace
 
 std::optional<ImageLayout> image_layout(const Tensor& type) {
-  const bool is_dtype =
-      type.dtype == Dtype::kUint8 || type.dtype == Dtype::kFloat32 || type.dtype == Dtype::kFloat64;
+  const bool is_dtype = type.dtype == Dtype::kUint8 || type.dtype == Dtype::kFloat32 || type.dtype == Dtype::kFloat64;
   const std::size_t dims = type.shape.size();
   if (!is_dtype || dims < 3 || dims > 4) return std::nullopt;
   const std::size_t first = dims - 3;

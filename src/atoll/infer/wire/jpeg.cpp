@@ -20,12 +20,13 @@ constexpr int kMostSampling = 2;  // pixels under one sample of a colour, each w
 struct Errors {
   jpeg_error_mgr base;  // first: all that libjpeg knows
   std::jmp_buf out;
-  char text[JMSG_LENGTH_MAX];
+  char text[80];
 };
 
 [[noreturn]] void leave(j_common_ptr info) {
   auto* errors = reinterpret_cast<Errors*>(info->err);
-  errors->base.format_message(info, errors->text);
+  std::snprintf(errors->text, sizeof(errors->text), "it is damaged, or no JPEG file (libjpeg's message %d)",
+                info->err->msg_code);
   std::longjmp(errors->out, 1);
 }
 
@@ -34,17 +35,20 @@ void leave_at_warning(j_common_ptr info, int level) {
   if (level < 0) leave(info);
 }
 
-void say_nothing(j_common_ptr /*info*/) {}
+void do_nothing(j_common_ptr /*info*/) {}
+void do_nothing(j_compress_ptr /*info*/) {}
+void format_nothing(j_common_ptr /*info*/, char* text) { text[0] = '\0'; }
 
+// Not jpeg_std_error(), which knows texts and writes them to stderr: because of that, Debian's archive would not link into a
+// shared library.
 jpeg_error_mgr* prepared(Errors& errors) {
-  jpeg_std_error(&errors.base);
   errors.base.error_exit = leave;
   errors.base.emit_message = leave_at_warning;
-  errors.base.output_message = say_nothing;
+  errors.base.output_message = do_nothing;
+  errors.base.format_message = format_nothing;
+  errors.base.reset_error_mgr = do_nothing;
   return &errors.base;
 }
-
-void do_nothing(j_compress_ptr /*info*/) {}
 
 boolean leave_when_full(j_compress_ptr info) { leave(reinterpret_cast<j_common_ptr>(info)); }
 

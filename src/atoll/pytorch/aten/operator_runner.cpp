@@ -213,7 +213,9 @@ class AtenRunner final : public infer::OperatorRunner {
     });
   }
 
-  void wait() override { named("the device's work", [&] { wait_for(device_); }); }
+  void wait() override {
+    named("the device's work", [&] { wait_for(device_); });
+  }
 
   std::string device() const override { return device_.str(); }
 

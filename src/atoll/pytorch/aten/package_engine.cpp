@@ -69,8 +69,8 @@ std::shared_ptr<infer::LocalEngine> load_package_engine(const std::string& path,
     const std::string made_for = engine->made_for();
     const std::string kind = c10::DeviceTypeName(place.type(), true);
     if (!made_for.empty() && made_for != kind) {
-      throw Error(ErrorKind::kInvalidArgument, "the package " + path + " was made for " + made_for +
-                                                   ", and the session computes on " + kind);
+      throw Error(ErrorKind::kInvalidArgument,
+                  "the package " + path + " was made for " + made_for + ", and the session computes on " + kind);
     }
     return std::shared_ptr<infer::LocalEngine>(std::move(engine));
   });

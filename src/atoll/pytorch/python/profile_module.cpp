@@ -33,8 +33,7 @@ void tell(const py::object& progress, const Facts&... facts) {
   if (!progress.is_none()) progress(facts...);
 }
 
-std::string profile_here(const std::string& folder, const std::string& device, int rounds,
-                         const py::object& progress) {
+std::string profile_here(const std::string& folder, const std::string& device, int rounds, const py::object& progress) {
   const py::gil_scoped_release released;
   infer::Bundle bundle = infer::load_bundle(folder);
   const infer::LoadedModel model(std::move(bundle.graph), bundle.weights, make_operator_runner(device));
@@ -61,11 +60,10 @@ std::string profile_there(const std::string& folder, const std::string& server, 
   const infer::ModelFiles files{bundle.hash, std::move(bundle.graph_text), bundle.weight_file};
   const std::chrono::duration<double> limit(seconds);
   const Deadline deadline = Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(limit));
-  infer::Profile profile =
-      infer::profile_of_server(options, files, deadline, [&](const infer::LinkStatus& status) {
-        tell(progress, status.text);
-        return true;
-      });
+  infer::Profile profile = infer::profile_of_server(options, files, deadline, [&](const infer::LinkStatus& status) {
+    tell(progress, status.text);
+    return true;
+  });
   profile.model = infer::text_of(bundle.hash);
   return infer::to_json(profile);
 }
@@ -109,8 +107,7 @@ void bind_profile(py::module_& module) {
          const py::object& progress) {
         return translated([&] { return profile_there(bundle, server, key_file, seconds, progress); });
       },
-      py::arg("bundle"), py::arg("server"), py::arg("key_file"), py::arg("seconds"),
-      py::arg("progress") = py::none());
+      py::arg("bundle"), py::arg("server"), py::arg("key_file"), py::arg("seconds"), py::arg("progress") = py::none());
   module.def(
       "infer_profiled_operators",
       [](const std::string& graph, const std::string& robot, const std::string& server) {

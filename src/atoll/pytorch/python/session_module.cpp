@@ -75,11 +75,24 @@ class Options {
 
  private:
   void refuse_unknown() const {
-    constexpr std::array kKnown{"policy",        "seed",       "chunks",          "hedge",
-                                "deadline",      "patience",   "profile_seconds", "lossy",
-                                "compute_watts", "idle_watts", "radio_watts",     "server",
-                                "name",          "key_file",   "silence",         "probe_bytes",
-                                "engine_tolerance", "engine_start_limit"};
+    constexpr std::array kKnown{"policy",
+                                "seed",
+                                "chunks",
+                                "hedge",
+                                "deadline",
+                                "patience",
+                                "profile_seconds",
+                                "lossy",
+                                "compute_watts",
+                                "idle_watts",
+                                "radio_watts",
+                                "server",
+                                "name",
+                                "key_file",
+                                "silence",
+                                "probe_bytes",
+                                "engine_tolerance",
+                                "engine_start_limit"};
     for (const auto& [key, value] : given_) {
       const auto name = key.cast<std::string>();
       if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
@@ -125,8 +138,8 @@ class InferSession {
                const std::map<std::string, at::Tensor>& weights, const std::string& device,
                std::shared_ptr<infer::LocalEngine> engine) {
     for (const auto& [name, tensor] : weights) bundle.weights[name] = bytes_of(tensor);
-    session_ = std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device),
-                                                std::move(engine));
+    session_ =
+        std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device), std::move(engine));
   }
   ~InferSession() {
     const ReleaseGil released;
@@ -196,9 +209,8 @@ py::dict dict_of(const infer::Outcome& outcome) {
 }
 
 std::unique_ptr<InferSession> make_session(const py::dict& given, const std::string& folder,
-                                           const std::map<std::string, at::Tensor>& weights,
-                                           const std::string& device, const py::object& engine,
-                                           const std::vector<at::Tensor>& example) {
+                                           const std::map<std::string, at::Tensor>& weights, const std::string& device,
+                                           const py::object& engine, const std::vector<at::Tensor>& example) {
   return translated([&] {
     infer::SessionOptions options = Options(given).taken();
     const bool is_package = py::isinstance<py::str>(engine);
@@ -220,8 +232,7 @@ void bind_session(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<InferSession>(module, "InferSession")
       .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
-           py::arg("device") = "cpu", py::arg("engine") = py::none(),
-           py::arg("example") = std::vector<at::Tensor>())
+           py::arg("device") = "cpu", py::arg("engine") = py::none(), py::arg("example") = std::vector<at::Tensor>())
       .def(
           "run",
           [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
