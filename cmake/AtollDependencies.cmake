@@ -30,8 +30,13 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h)
 # Packed tensors: zstd inside libatoll, so that the wheel does not need a library more.
 find_path(ZSTD_INCLUDE_DIR zstd.h)
 find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
+# Pictures: libjpeg-turbo, for the same reason inside.
+find_path(ATOLL_JPEG_INCLUDE jpeglib.h)
+find_path(ATOLL_JPEG_CONFIG jconfig.h)
+find_library(ATOLL_JPEG_LIBRARY NAMES libjpeg.a jpeg)
 foreach(need FLATBUFFERS_INCLUDE_DIR:libflatbuffers-dev FLATBUFFERS_COMPILER:flatbuffers-compiler
-        XXHASH_INCLUDE_DIR:libxxhash-dev ZSTD_INCLUDE_DIR:libzstd-dev ZSTD_LIBRARY:libzstd-dev)
+        XXHASH_INCLUDE_DIR:libxxhash-dev ZSTD_INCLUDE_DIR:libzstd-dev ZSTD_LIBRARY:libzstd-dev
+        ATOLL_JPEG_INCLUDE:libjpeg62-turbo-dev ATOLL_JPEG_CONFIG:libjpeg62-turbo-dev ATOLL_JPEG_LIBRARY:libjpeg62-turbo-dev)
   string(REPLACE ":" ";" need ${need})
   list(GET need 0 found)
   list(GET need 1 package)
@@ -41,8 +46,9 @@ foreach(need FLATBUFFERS_INCLUDE_DIR:libflatbuffers-dev FLATBUFFERS_COMPILER:fla
 endforeach()
 add_library(atoll_wire_libraries INTERFACE)
 add_library(atoll::wire_libraries ALIAS atoll_wire_libraries)
-target_include_directories(atoll_wire_libraries SYSTEM INTERFACE ${FLATBUFFERS_INCLUDE_DIR} ${XXHASH_INCLUDE_DIR} ${ZSTD_INCLUDE_DIR})
-target_link_libraries(atoll_wire_libraries INTERFACE ${ZSTD_LIBRARY})
+target_include_directories(atoll_wire_libraries SYSTEM INTERFACE ${FLATBUFFERS_INCLUDE_DIR} ${XXHASH_INCLUDE_DIR} ${ZSTD_INCLUDE_DIR}
+                           ${ATOLL_JPEG_INCLUDE} ${ATOLL_JPEG_CONFIG})
+target_link_libraries(atoll_wire_libraries INTERFACE ${ZSTD_LIBRARY} ${ATOLL_JPEG_LIBRARY})
 # The archive where there is one: programs that use Atoll then need no libseccomp.so.
 find_path(ATOLL_SECCOMP_INCLUDE seccomp.h REQUIRED)
 find_library(ATOLL_SECCOMP_LIBRARY NAMES libseccomp.a seccomp REQUIRED)

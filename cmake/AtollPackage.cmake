@@ -9,8 +9,9 @@ foreach(layer core infer plan transport)
           FILES_MATCHING PATTERN "*.h"
           PATTERN rules EXCLUDE PATTERN serve EXCLUDE PATTERN worker EXCLUDE PATTERN safety EXCLUDE)
 endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/src/atoll/pytorch/aten/operator_runner.h DESTINATION include/atoll/pytorch/aten
-        COMPONENT devel)
+install(FILES ${PROJECT_SOURCE_DIR}/src/atoll/pytorch/aten/operator_runner.h
+              ${PROJECT_SOURCE_DIR}/src/atoll/pytorch/aten/package_engine.h
+        DESTINATION include/atoll/pytorch/aten COMPONENT devel)
 
 include(CMakePackageConfigHelpers)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/AtollConfig.cmake.in ${PROJECT_BINARY_DIR}/AtollConfig.cmake

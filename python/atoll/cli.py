@@ -18,6 +18,7 @@ from atoll.doctor.command import doctor
 from atoll.infer.command import export
 from atoll.infer.planning.command import infer
 from atoll.infer.planning.link_command import profile
+from atoll.infer.planning.profile_command import model
 from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
@@ -71,6 +72,7 @@ app.command()(launch.stop)
 app.command()(serve)
 plan.command()(infer)
 app.add_typer(plan)
+profile.command()(model)
 app.add_typer(profile)
 
 

@@ -117,7 +117,7 @@ inline void codecs(std::span<const std::byte> bytes) {
     std::fill(out.begin(), out.end(), std::byte{});
     std::copy_n(bytes.begin(), std::min(bytes.size(), out.size()), out.begin());
   }
-  if (codec >= Codec::kJpeg) return;
+  if (codec > Codec::kJpeg) return;
   const Packed packed = pack(codec, type, out);
   if (packed.codec == Codec::kRaw ? !packed.bytes.empty() : packed.bytes.size() >= out.size()) std::abort();
   if (packed.codec == Codec::kRaw) return;

@@ -62,6 +62,38 @@ TEST(Measure, StopsWhenAsked) {
   for (const double each : undivided.per_row) EXPECT_EQ(each, 0);
 }
 
+TEST(Measure, RoundsTellHowFarTheyAre) {
+  const auto runner = std::make_shared<ModelledRunner>(Machine::kRobot, 0);
+  const Graph graph = test::modelled_graph(layers());
+  const LoadedModel model(graph, {}, runner);
+  const Operators operators = operators_of(graph, graph.inputs.front(), 0);
+  std::vector<std::pair<std::size_t, std::size_t>> told;
+  const Profile profile = measure_rounds(model, operators, 3, [&](std::size_t done, std::size_t of) {
+    told.emplace_back(done, of);
+    return true;
+  });
+  EXPECT_EQ(profile.whole.size(), 4U);
+  ASSERT_FALSE(told.empty());
+  const std::size_t of = told.front().second;
+  EXPECT_EQ(of % 4, 0U) << "a warm-up and three rounds";
+  EXPECT_GE(of, 16U);
+  ASSERT_EQ(told.size(), of + 1);
+  for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], std::pair(i, of));
+}
+
+TEST(Measure, RoundsEndWhenNobodyWants) {
+  const auto runner = std::make_shared<ModelledRunner>(Machine::kRobot, 0);
+  const Graph graph = test::modelled_graph(layers());
+  const LoadedModel model(graph, {}, runner);
+  const Operators operators = operators_of(graph, -1, -1);
+  std::size_t asked = 0;
+  const auto until_the_fifth = [&](std::size_t, std::size_t) { return ++asked < 5; };
+  EXPECT_NE(failure(ErrorKind::kAborted, [&] { measure_rounds(model, operators, 1000, until_the_fifth); }), "");
+  EXPECT_EQ(asked, 5U);
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { measure_rounds(model, operators, 0); }).find("at least 1"),
+            std::string::npos);
+}
+
 TEST(Measure, TheUsualSplitIsTheMostLocalOne) {
   Builder builder;
   const int image = builder.input({1, 3, 20, 30}, Dtype::kFloat32);

@@ -55,6 +55,31 @@ TEST(OperatorsJson, ReadsMapsOfRows) {
   EXPECT_DOUBLE_EQ(graph.server_seconds(), 0.01);
 }
 
+TEST(OperatorsJson, RowsThatDoNotExistAreNotNeeded) {
+  Json model = small_model();
+  model["operators"][1]["operands"][0]["map"] = {{"begin", Json(std::vector<int>(10, -3))},
+                                                 {"end", Json(std::vector<int>(10, 99))}};
+  const OperatorGraph graph = read(model);
+  EXPECT_EQ(graph.operators[1].operands[0].needed({0, 1}), (Region{0, 10}));
+  EXPECT_EQ(read(small_model()).operators[1].operands[0].needed({8, 10}), (Region{7, 10}));
+}
+
+TEST(OperatorsJson, WritesWhatItReads) {
+  Json model = small_model();
+  model["operators"].push_back(
+      {{"name", "odd"},
+       {"rows", 3},
+       {"bytes", 3},
+       {"operands", {{{"producer", 0}, {"map", {{"begin", {7, 0, 4}}, {"end", {9, 0, 5}}}}}}}});
+  const Json once = write_operators(read(model));
+  EXPECT_EQ(write_operators(read(once)), once);
+  EXPECT_EQ(once["outputs"], model["outputs"]);
+  EXPECT_EQ(once["operators"][1]["operands"][0]["map"], Json::parse(R"({"kernel": 3, "stride": 1, "padding": 1})"));
+  EXPECT_EQ(once["operators"][4]["operands"][0]["map"], Json::parse(R"({"begin": [7, 0, 4], "end": [9, 0, 5]})"));
+  EXPECT_FALSE(once["operators"][3]["operands"][0].contains("map"));
+  EXPECT_EQ(answer(request_of(once))["plans"], answer(request_of(model))["plans"]);
+}
+
 TEST(OperatorsJson, AnswersWithAllPoliciesAndTheBound) {
   const Json found = answer(request_of(small_model()));
   EXPECT_EQ(found["plans"].size(), operator_policies().size() - 1);

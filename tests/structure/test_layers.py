@@ -36,6 +36,7 @@ OUTSIDE: dict[str, set[str]] = {
     "flatbuffers": {"infer"},
     "xxhash.h": {"infer"},
     "zstd.h": {"infer"},
+    "jpeglib.h": {"infer"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

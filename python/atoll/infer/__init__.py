@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from atoll.infer.attached import attach, detach
     from atoll.infer.bundle import Bundle
     from atoll.infer.errors import BundleError, ExportError, InputError
+    from atoll.infer.packing import PackingLoss, packing_loss
     from atoll.infer.reference import run_graph
     from atoll.infer.session import Session
     from atoll.infer.tracing import capture
@@ -17,13 +18,18 @@ _WHERE = {
     "BundleError": "atoll.infer.errors",
     "ExportError": "atoll.infer.errors",
     "InputError": "atoll.infer.errors",
+    "PackingLoss": "atoll.infer.packing",
     "Session": "atoll.infer.session",
     "attach": "atoll.infer.attached",
     "capture": "atoll.infer.tracing",
     "detach": "atoll.infer.attached",
+    "packing_loss": "atoll.infer.packing",
     "run_graph": "atoll.infer.reference",
 }
-__all__ = ["Bundle", "BundleError", "ExportError", "InputError", "Session", "attach", "capture", "detach", "run_graph"]
+__all__ = [
+    "Bundle", "BundleError", "ExportError", "InputError", "PackingLoss", "Session", "attach", "capture", "detach",
+    "packing_loss", "run_graph",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from atoll.infer.engine import is_inside_engine
 from atoll.infer.errors import InputError
 from atoll.infer.session import Session
 
@@ -24,6 +25,8 @@ class _Forward:
         self.warned: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_inside_engine():
+            return self.own(*args, **kwargs)
         why = self._unfit()
         if why is None:
             try:

@@ -18,6 +18,7 @@ from torch import nn
 from atoll import _C
 from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle
+from atoll.infer.engine import Engine, engine_of, example_of
 from atoll.infer.inputs import check_tensors
 from atoll.infer.tracing import capture
 
@@ -58,6 +59,10 @@ class Report(dict[str, Any]):
             f"{_ms(self['latency'])}; forecasts off by {self['forecast']['median_error']:.0%} (median), "
             f"{self['forecast']['high_error']:.0%} (90 %)",
         ]
+        if self["lossy"]["codec"] != "raw":
+            lines.append(_lossy(self["lossy"]))
+        if self["engine"]["state"] != "none":
+            lines.append(_engine(self["engine"]))
         return "\n".join(lines)
 
 
@@ -74,9 +79,16 @@ class Session:
     for `patience` seconds.
 
     `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in
-    both directions; without it answers differ from the model's by rounding at most. `profile_seconds` is how long the
+    both directions; "jpeg" packs inputs that are images, and is refused where none is; without it answers differ from
+    the model's by rounding at most. The report says what it did to values. `profile_seconds` is how long the
     model is timed here at the beginning. Weights stay those of the module where they lie: do not change them while
     there is a session.
+
+    `engine` is this machine's own way to run the whole model: the path of a package of AOTInductor (".pt2"), or what is
+    called as the model is and gives what it gives. It answers instead of the model's operators where this machine
+    computes alone, if it is quicker. ValueError where its answers deviate from the model's by more than
+    `engine_tolerance` of the largest magnitude (1e-4 of float32). Where it raises, or does not come back, the model's
+    operators answer.
 
     Thread-safe; one inference runs at a time. `submit` queues."""
 
@@ -93,6 +105,7 @@ class Session:
         hedge: str = "deadline",
         device: str | torch.device | None = None,
         lossy: str | None = None,
+        engine: Engine | None = None,
         cache: str | os.PathLike[str] | None = None,
         **others: Any,
     ) -> None:
@@ -104,13 +117,15 @@ class Session:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
         if server is not None:
-            options |= {"server": server, "key_file": str(_checked_key(key_file))}
+            options |= {"server": server, "key_file": str(checked_key(key_file))}
         if cache is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="atoll-session-")
             cache = self._temporary.name
         folder = self.bundle.save(cache)
         weights = {name: tensor.detach() for name, tensor in self.bundle.weights.items()}
-        self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"))
+        example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
+        own = engine_of(engine, self.bundle)
+        self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"), own, example)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives for these arguments. InputError where they are unlike the example."""
@@ -180,7 +195,7 @@ def _bundle(model: Any, example: Any, kwargs: Mapping[str, Any] | None) -> Bundl
     return bundle
 
 
-def _checked_key(key_file: str | os.PathLike[str] | None) -> Path:
+def checked_key(key_file: str | os.PathLike[str] | None) -> Path:
     """ValueError that says what to do, before anything is captured or loaded."""
     if key_file is None:
         raise ValueError("a server needs a key: give key_file=, the file that `atoll serve --key-file` uses")
@@ -202,3 +217,21 @@ def _ms(seconds: float) -> str:
 
 def _mbit(rate: float) -> str:
     return f"{8e-6 * rate:.1f} Mbit/s"
+
+
+def _lossy(loss: Mapping[str, Any]) -> str:
+    if not loss["measured"]:
+        return f"{loss['codec']}: not used so far"
+    return (
+        f"{loss['codec']}: what went up differs by {loss['mean_error']:.2g} of its largest magnitude in the mean, "
+        f"at most {loss['largest_error']:.2g} (in {loss['measured']} inferences that were looked at)"
+    )
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    failed = engine["failures"] + engine["late"]
+    why = f"; it failed {failed} times, the last time: {engine['text']}" if failed else ""
+    return (
+        f"engine: {engine['state']}, {_ms(engine['seconds'])} a run, {engine['runs']} answers, deviates by "
+        f"{engine['deviation']:.2g}{why}"
+    )

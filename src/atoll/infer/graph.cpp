@@ -148,6 +148,12 @@ std::int64_t Tensor::elements() const noexcept {
   return count;
 }
 
+std::string to_string(const Tensor& tensor) {
+  std::string sizes;
+  for (const std::int64_t size : tensor.shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return std::string(to_string(tensor.dtype)) + " [" + sizes + "]";
+}
+
 std::vector<int> operands_of(const Node& node) {
   std::vector<int> operands;
   for (const Argument& argument : node.args) {

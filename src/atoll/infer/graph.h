@@ -33,6 +33,8 @@ struct Tensor {
   std::int64_t bytes() const noexcept { return elements() * bytes_of(dtype); }
   bool operator==(const Tensor&) const = default;
 };
+/// "float32 [1, 3, 8, 8]"
+std::string to_string(const Tensor& tensor);
 
 /// What an argument of a node can be, beside null, a boolean, an integer and a float.
 struct TensorId {

@@ -2,7 +2,9 @@
 #include "atoll/plan/operators_json.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -106,6 +108,48 @@ Operator read_operator(const Json& value, std::size_t place) {
   return result;
 }
 
+Json written(const RowCost& cost) { return {{"fixed", cost.fixed}, {"per_row", cost.per_row}}; }
+
+// Rows of the operand that each row of the output needs.
+std::vector<Region> rows_of_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
+  std::vector<Region> all;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    all.push_back(intersection(operand.needed({row, row + 1}), {0, operand_rows}));
+  }
+  return all;
+}
+
+// The window of which these are the rows; none where they do not follow one.
+std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t operand_rows) {
+  const auto inner = std::adjacent_find(rows.begin(), rows.end(), [&](const Region& a, const Region& b) {
+    return a.begin > 0 && b.begin > a.begin && a.end < operand_rows;
+  });
+  if (inner == rows.end()) return std::nullopt;
+  const std::int64_t stride = (inner + 1)->begin - inner->begin;
+  const std::int64_t padding = (inner - rows.begin()) * stride - inner->begin;
+  const std::int64_t kernel = inner->size();
+  if (kernel < 1 || kernel > kMostFactor || stride > kMostFactor || std::abs(padding) > kMostFactor) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t begin = static_cast<std::int64_t>(i) * stride - padding;
+    if (rows[i].is_empty() || rows[i] != intersection({begin, begin + kernel}, {0, operand_rows})) return std::nullopt;
+  }
+  return Json{{"kernel", kernel}, {"stride", stride}, {"padding", padding}};
+}
+
+Json written_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
+  const std::vector<Region> all = rows_of_map(operand, rows, operand_rows);
+  if (std::optional<Json> window = window_of(all, operand_rows)) return std::move(*window);
+  Json begins = Json::array();
+  Json ends = Json::array();
+  for (const Region each : all) {
+    begins.push_back(each.begin);
+    ends.push_back(each.end);
+  }
+  return {{"begin", std::move(begins)}, {"end", std::move(ends)}};
+}
+
 const char* name_of(Lane lane) {
   switch (lane) {
     case Lane::kRobot: return "robot";
@@ -121,7 +165,13 @@ const char* name_of(Lane lane) {
 OperatorGraph read_operators(Fields& fields) {
   OperatorGraph graph;
   for (const Json& each : fields.list("operators")) {
-    graph.operators.push_back(read_operator(each, graph.operators.size()));
+    Operator read = read_operator(each, graph.operators.size());
+    for (Operand& operand : read.operands) {
+      if (!operand.needed) continue;
+      const Region all{0, graph.operators[static_cast<std::size_t>(operand.producer)].rows};
+      operand.needed = [map = std::move(operand.needed), all](Region rows) { return intersection(map(rows), all); };
+    }
+    graph.operators.push_back(std::move(read));
   }
   for (const std::int64_t output : fields.integers("outputs")) {
     if (output < 0 || output >= static_cast<std::int64_t>(graph.operators.size())) {
@@ -132,6 +182,27 @@ OperatorGraph read_operators(Fields& fields) {
   }
   check(graph);
   return graph;
+}
+
+Json write_operators(const OperatorGraph& graph) {
+  Json operators = Json::array();
+  for (const Operator& each : graph.operators) {
+    Json operands = Json::array();
+    for (const Operand& operand : each.operands) {
+      Json written_operand{{"producer", operand.producer}};
+      const Operator& producer = graph.operators.at(static_cast<std::size_t>(operand.producer));
+      if (operand.needed) written_operand["map"] = written_map(operand, each.rows, producer.rows);
+      operands.push_back(std::move(written_operand));
+    }
+    Json value{{"name", each.name}, {"rows", each.rows}, {"bytes", each.bytes}};
+    if (!each.operands.empty()) {
+      value["robot"] = written(each.robot);
+      value["server"] = written(each.server);
+      value["operands"] = std::move(operands);
+    }
+    operators.push_back(std::move(value));
+  }
+  return {{"operators", std::move(operators)}, {"outputs", graph.outputs}};
 }
 
 LinkCost read_link(const Json& value) {

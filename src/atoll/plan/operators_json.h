@@ -15,6 +15,10 @@ namespace atl::plan {
 /// `fields` is the object; the caller ends with done(). Error(kInvalidArgument) as check(), and for what is missing.
 OperatorGraph read_operators(Fields& fields);
 
+/// The same, to be read by read_operators: {"operators", "outputs"}. Maps are windows where the rows follow one, else by row. Asks each
+/// operand's map for every row.
+Json write_operators(const OperatorGraph& graph);
+
 /// {"up", "down", "latency", "half_duplex"}: bytes and seconds; without "down" the same as up, without the others 0 and
 /// false. Error(kInvalidArgument) as check(), and for what is unknown.
 LinkCost read_link(const Json& value);

@@ -41,6 +41,8 @@ def ask(question: Question) -> dict[str, Any]:
     if not rate:
         raise ValueError("the link has no rate: give --rate 93M, or --trace FILE with a median above 0")
     power, power_source = watts_of(question.watts, model.source, model.name)
+    if model.watts and not question.watts:
+        power, power_source = model.watts, model.watts_source
     link: dict[str, Any] = {"up": rate, "latency": question.latency, "half_duplex": question.half_duplex}
     if question.down:
         link["down"] = question.down

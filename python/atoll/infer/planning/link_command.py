@@ -3,9 +3,10 @@
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from atoll.infer.planning import trace as traces
 from atoll.infer.planning.rates import rate_text
@@ -13,7 +14,18 @@ from atoll.infer.planning.rates import rate_text
 if TYPE_CHECKING:
     from atoll.infer.planning.recording import Counts
 
-profile = typer.Typer(name="profile", help="What devices and links can do.", no_args_is_help=True)
+
+class _BundleFirst(typer.core.TyperGroup):
+    """A first word that names no sub-command is the bundle of `model`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["model", *args]
+        return super().parse_args(ctx, args)
+
+
+_HELP = "What devices and links can do. `atoll profile BUNDLE` is short for `atoll profile model BUNDLE`."
+profile = typer.Typer(name="profile", cls=_BundleFirst, help=_HELP, no_args_is_help=True)
 
 
 @profile.callback()

@@ -3,9 +3,11 @@
 What cannot be read is a ValueError that names the file and the way out."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from atoll.infer.planning.watts import STATES
 
 VERSION = 1  # of our own files
 _MOST_BYTES = 64 << 20
@@ -19,11 +21,13 @@ class Model:
     source: str  # who published it, "nsdi25"; empty for our own
     input_values: int  # how many numbers go in; 0 where that is not known
     input_bytes: int  # on the link
+    watts: dict[str, float] = field(default_factory=dict)  # as measured with the model; empty: not known
+    watts_source: str = ""
 
 
 def read(path: str, input_bytes: int | None = None) -> Model:
     """`input_bytes` replaces what the inputs have on the link."""
-    value = _json_of(path)
+    value = json_of(path)
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no model: {_ADVICE}")
     if "layers" in value:
@@ -52,7 +56,13 @@ def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Mod
 def _ours(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
     if value["atoll_operators"] != VERSION:
         raise ValueError(f"{path} has version {value['atoll_operators']!r}, this is {VERSION}: measure the model again")
-    request = {key: item for key, item in value.items() if key != "atoll_operators"}
+    request = {key: item for key, item in value.items() if key not in ("atoll_operators", "profiles", "watts")}
+    profiles = value.get("profiles", {"server": {}})  # none where somebody wrote the file by hand
+    if not isinstance(profiles, dict) or "server" not in profiles:
+        raise ValueError(
+            f"{path} has times of one machine alone: give atoll profile a server, or another file as --server-profile"
+        )
+    watts, source = watts_in(path, value.get("watts"))
     try:
         inputs = [each for each in request["operators"] if not each.get("operands")]
         if input_bytes is not None:
@@ -62,16 +72,27 @@ def _ours(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
         total = sum(int(each["bytes"]) for each in inputs)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no list of operators ({error!r}): docs/plan-infer.md has the format") from None
-    return Model(request, str(value.get("name", "")), "", 0, total)
+    return Model(request, str(value.get("name", "")), "", 0, total, watts, source)
 
 
-def _json_of(path: str) -> Any:
+def watts_in(path: str, value: Any) -> tuple[dict[str, float], str]:
+    """What was measured with the model, if anything was."""
+    if value is None:
+        return {}, ""
+    try:
+        return {name: float(value[name]) for name in STATES}, str(value["source"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: its watts cannot be read ({error!r}): measure the model again") from None
+
+
+def json_of(path: str, advice: str = _ADVICE) -> Any:
+    """ValueError that names the file and ends with the advice."""
     try:
         size = Path(path).stat().st_size
         if size > _MOST_BYTES:
             raise ValueError(f"{path} has {size} bytes: give a profile of at most {_MOST_BYTES}")
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}: {_ADVICE}") from None
+        raise ValueError(f"{path} cannot be read: {error.strerror}: {advice}") from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}): {_ADVICE}") from None
+        raise ValueError(f"{path} is not JSON ({error}): {advice}") from None

@@ -44,6 +44,53 @@ def show_localities(document: Document, console: Console | None = None) -> None:
     console.print(table)
 
 
+def show_profile(document: Document, top: int = 0, console: Console | None = None) -> None:
+    """Prints what each operator of a model takes, or the `top` ones that take longest here."""
+    console = _console(console)
+    for line in profile_headline(document):
+        console.print(Text(line), soft_wrap=True)
+    console.print()
+    rows = document["rows"]
+    if top:
+        rows = sorted(rows, key=lambda row: -row["local"])[:top]
+    table = _table("", "operator", "rows", "here", "server", "bytes out", "share", left=("operator",))
+    for row in rows:
+        place, times, share = str(row["node"]), (row["local"], row["server"]), _percent(row["share"])
+        if row["node"] < 0:
+            place, times, share = "", (None, None), ""
+        here, there = (_seconds(seconds) for seconds in times)
+        table.add_row(place, row["name"], str(row["rows"]), here, there, bytes_text(row["bytes"]), share)
+    left = len(document["rows"]) - len(rows)
+    others = f"all{f', {left} of them not shown' if left else ''}"
+    server = document["server"]
+    table.add_row(
+        "", others, "", _seconds(document["local"]["seconds"]), _seconds(server["seconds"] if server else None), "", ""
+    )
+    console.print(table)
+
+
+def profile_headline(document: Document) -> Iterator[str]:
+    """The model, and who was measured."""
+    divided, local, server = document["divided"], document["local"], document["server"]
+    rows = f", rows along dimension {divided['dim']} of {divided['input']}" if divided else ", whole operators"
+    yield f"{document['name']}: {sum(row['node'] >= 0 for row in document['rows'])} operators{rows}"
+    yield f"here: {local['device']}{_runner(local)}, {seconds_text(local['seconds'])} for the model"
+    if server:
+        faster = f", {local['seconds'] / server['seconds']:.3g} times as fast" if server["seconds"] else ""
+        yield f"server: {server['device']}{_runner(server)}, {seconds_text(server['seconds'])} for the model{faster}"
+    watts = document["watts"]
+    figures = "/".join(f"{watts[key]:.4g}" for key in ("compute_watts", "idle_watts", "radio_watts"))
+    yield f"watts here: {figures} for computing, waiting and the radio ({document['watts_source']})"
+
+
+def _runner(side: Document) -> str:
+    return f" ({side['runner']})" if side["runner"] else ""
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else seconds_text(seconds)
+
+
 def headline(document: Document) -> Iterator[str]:
     link, watts = document["link"], document["watts"]
     both = "" if link["down"] == link["up"] else f" up, {rate_text(link['down'])} down"

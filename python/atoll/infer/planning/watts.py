@@ -6,31 +6,33 @@ import re
 from pathlib import Path
 from typing import Any
 
-_STATES = {"compute_watts": 13.35, "idle_watts": 4.04, "radio_watts": 0.21}  # Intra-DP's table of power states
+STATES = {"compute_watts": 13.35, "idle_watts": 4.04, "radio_watts": 0.21}  # Intra-DP's table of power states
 _THREE = re.compile(r"([0-9.]+)/([0-9.]+)(?:/([0-9.]+))?")
 _ADVICE = "give COMPUTE/IDLE or COMPUTE/IDLE/RADIO, such as 13.35/4.04/0.21, or a CSV file of records"
 
 
 def watts_of(text: str, source: str, model: str) -> tuple[dict[str, float], str]:
     """The planner's watts and where they are from. `text` is empty, figures, or a file with the columns source, model,
-    system, environment and board_W_mean, of which the mean over the records of local inference counts."""
+    system, environment and board_W_mean, of which the mean over the model's records of local inference counts, from any
+    source where `source` is empty."""
     if not text:
-        return dict(_STATES), "the published three states, not measured for this model"
+        return dict(STATES), "the published three states, not measured for this model"
     if match := _THREE.fullmatch(text):
         try:
             compute, idle, radio = (float(part) for part in (match[1], match[2], match[3] or "0.21"))
         except ValueError:
             raise ValueError(f"--watts {text!r} are no figures: {_ADVICE}") from None
         return {"compute_watts": compute, "idle_watts": idle, "radio_watts": radio}, "the command line"
+    known = f"{source} {model}".strip()
     found = [float(row["board_W_mean"]) for row in _rows(text) if _is_local(row, source, model)]
     if not found:
-        return dict(_STATES), f"the published three states: {text} has no local inference of {source} {model}"
+        return dict(STATES), f"the published three states: {text} has no local inference of {known or 'it'}"
     mean = sum(found) / len(found)
-    return {**_STATES, "compute_watts": mean}, f"records of {source} {model} for computing"
+    return {**STATES, "compute_watts": mean}, f"records of {known} for computing"
 
 
 def _is_local(row: dict[str, Any], source: str, model: str) -> bool:
-    return (row["source"], row["model"], row["system"]) == (source, model, "Local")
+    return (not source or row["source"] == source) and (row["model"], row["system"]) == (model, "Local")
 
 
 def _rows(path: str) -> list[dict[str, Any]]:

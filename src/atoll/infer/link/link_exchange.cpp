@@ -6,35 +6,41 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/infer/wire/images.h"
+
 namespace atl::infer {
 namespace {
 
 // So small that the receiver can tell the rate from the time between a message's frames.
 constexpr std::size_t kFrameBytes = std::size_t{1} << 15;
 static_assert(kFrameBytes <= wire::kMaxDataBytes);
+constexpr std::uint64_t kMeasuredEvery = 16;
 
 }  // namespace
 
 LinkExchange::LinkExchange(const Graph& graph, const Operators& operators, FrameSender& sender, Arrivals& arrivals,
-                           Rate rate, wire::Codec lossy)
+                           Rate rate, wire::Codec lossy, bool measures_loss)
     : graph_(graph),
       operators_(operators),
       sender_(sender),
       arrivals_(arrivals),
       rate_(std::move(rate)),
-      lossy_(lossy) {}
+      lossy_(lossy),
+      measures_loss_(measures_loss) {}
 
 void LinkExchange::begin(std::uint64_t inference) {
   inference_ = inference;
   sent_bytes_ = 0;
+  loss_.reset();
 }
 
 void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
   const auto at = static_cast<std::size_t>(tensor);
   const Tensor type = type_of_rows(graph_.tensors.at(at), operators_.dims.at(at), rows);
-  wire::Packed packed = is_floating(type.dtype) && lossy_ != wire::Codec::kRaw
-                            ? wire::pack(lossy_, type, bytes.bytes)
-                            : choosers_[tensor].pack(type, bytes.bytes, rate_());
+  const HostBytes plain = bytes;
+  wire::Packed packed;
+  if (is_lossy(tensor, type)) packed = wire::pack(lossy_, type, bytes.bytes);
+  if (packed.codec == wire::Codec::kRaw) packed = choosers_[tensor].pack(type, bytes.bytes, rate_());
   if (packed.codec != wire::Codec::kRaw) {
     auto owner = std::make_shared<const std::vector<std::byte>>(std::move(packed.bytes));
     bytes = {*owner, owner};
@@ -54,6 +60,27 @@ void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
     sender_.send(header, {bytes.bytes.subspan(header.offset, size), bytes.owner});
     header.offset += size;
   } while (header.offset < bytes.bytes.size());
+  if (measures_loss_ && !wire::is_lossless(packed.codec)) {
+    note_loss(tensor, type, plain.bytes, packed.codec, bytes.bytes);
+  }
+}
+
+bool LinkExchange::is_lossy(int tensor, const Tensor& type) const {
+  if (lossy_ == wire::Codec::kRaw) return false;
+  if (lossy_ != wire::Codec::kJpeg) return is_floating(type.dtype);
+  const bool is_input = std::find(graph_.inputs.begin(), graph_.inputs.end(), tensor) != graph_.inputs.end();
+  return is_input && wire::image_layout(type).has_value();
+}
+
+// The rows are on their way already: nobody waits for this.
+void LinkExchange::note_loss(int tensor, const Tensor& type, std::span<const std::byte> bytes, wire::Codec codec,
+                             std::span<const std::byte> packed) {
+  if (lossy_messages_[tensor]++ % kMeasuredEvery != 0) return;
+  const wire::Loss found = wire::loss_of(codec, type, bytes, packed);
+  wire::Loss most = loss_.value_or(wire::Loss{});
+  most.max = std::max(most.max, found.max);
+  most.mean = std::max(most.mean, found.mean);
+  loss_ = most;
 }
 
 std::optional<HostBytes> LinkExchange::receive(int tensor, Region rows, Deadline until) {

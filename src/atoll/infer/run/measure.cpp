@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Measuring {
       if (node >= 0) operator_of_node_[at(node)] = static_cast<int>(i);
     }
   }
+
+  // Of one round.
+  std::size_t steps() const noexcept { return program_.steps.size(); }
 
   // All nodes one after the other, each at all and at half its rows.
   void round(bool counts) {
@@ -194,6 +198,26 @@ Profile measure_profile(const LoadedModel& model, const Operators& operators, do
     measuring.whole(true);
     measuring.round(true);
   } while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds);
+  return measuring.profile();
+}
+
+Profile measure_rounds(const LoadedModel& model, const Operators& operators, int rounds,
+                       const std::function<bool(std::size_t done, std::size_t of)>& go_on) {
+  if (rounds < 1) {
+    throw Error(ErrorKind::kInvalidArgument, std::to_string(rounds) + " rounds of measuring: give at least 1");
+  }
+  std::size_t done = 0;
+  std::size_t of = 0;
+  const std::function<bool()> stop = [&] { return go_on && !go_on(done++, of); };
+  Measuring measuring(model, operators, stop);
+  of = measuring.steps() * (static_cast<std::size_t>(rounds) + 1);
+  measuring.whole(false);
+  measuring.round(false);
+  for (int i = 0; i < rounds; ++i) {
+    measuring.whole(true);
+    measuring.round(true);
+  }
+  if (go_on) go_on(of, of);
   return measuring.profile();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 #include "atoll/infer/graph.h"
@@ -28,5 +29,11 @@ SplitDim usual_split(const Graph& graph);
 /// asked between nodes; once it says true, Error(kAborted). Throws what the runner throws.
 Profile measure_profile(const LoadedModel& model, const Operators& operators, double seconds,
                         const std::function<bool()>& stop = {});
+
+/// The same by `rounds` rounds, at least one, whatever they take. `go_on` is asked between nodes and told how many of how many
+/// were measured, the warm-up included; at the end it hears of all of them. Once it says no, Error(kAborted); what it
+/// throws goes to the caller.
+Profile measure_rounds(const LoadedModel& model, const Operators& operators, int rounds,
+                       const std::function<bool(std::size_t done, std::size_t of)>& go_on = {});
 
 }  // namespace atl::infer

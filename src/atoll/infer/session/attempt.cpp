@@ -27,7 +27,7 @@ SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::
       split_(set_->splits.at(plan)),
       number_(number),
       arrivals_(graph, *set_->operators, split_->program),
-      exchange_(graph, *set_->operators, sender, arrivals_, std::move(rate), lossy) {
+      exchange_(graph, *set_->operators, sender, arrivals_, std::move(rate), lossy, true) {
   for (const Step& step : split_->program.steps) steps_.push_back({{step}});
 }
 

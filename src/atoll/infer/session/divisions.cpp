@@ -8,23 +8,13 @@
 #include <utility>
 
 #include "atoll/core/log.h"
+#include "atoll/infer/session/server_profile.h"
 
 namespace atl::infer {
 namespace {
 
 constexpr std::size_t kMostTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
-
-Profile profile_of(const wire::Ready& ready) {
-  Profile profile;
-  profile.device = ready.device;
-  profile.input_tensor = ready.input_tensor;
-  profile.dim = ready.dim;
-  profile.fixed = ready.fixed;
-  profile.per_row = ready.per_row;
-  profile.whole = ready.whole;
-  return profile;
-}
 
 bool is_other(const plan::LinkCost& a, const plan::LinkCost& b) {
   const double proportion =
@@ -195,7 +185,8 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   divide.dim = division.dim;
   divide.shares = division.shares;
   divide.chunks = static_cast<std::uint32_t>(division.chunks);
-  divide.answer_codec = options_.lossy;
+  // What comes back is no input, which kJpeg is for.
+  divide.answer_codec = options_.lossy == wire::Codec::kJpeg ? wire::Codec::kRaw : options_.lossy;
   answer_ = Answer::kNone;
   lock.unlock();
   sender_.send(divide);

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "atoll/core/error.h"
-#include "atoll/infer/run/costs.h"
-#include "atoll/infer/run/measure.h"
+#include "atoll/infer/run/profiled.h"
 #include "atoll/plan/fluid_bound.h"
 #include "atoll/plan/timeline.h"
 
@@ -16,30 +14,6 @@ namespace {
 
 constexpr int kBounds = 12;
 constexpr int kPinnedRates = 24;
-
-void check_size(const Graph& graph, const Profile& profile) {
-  for (const std::size_t size : {profile.fixed.size(), profile.per_row.size(), profile.whole.size()}) {
-    if (size == graph.nodes.size()) continue;
-    throw Error(ErrorKind::kMismatch, "the profile of " + profile.device + " has " + std::to_string(size) +
-                                          " nodes, the graph " + std::to_string(graph.nodes.size()) +
-                                          ": measure this graph");
-  }
-}
-
-// As operators count rows. A profile that counted them along something else knows whole nodes alone.
-std::vector<NodeCost> costs_of(const Profile& profile, const Operators& operators, bool is_divided) {
-  std::vector<NodeCost> costs(profile.whole.size());
-  for (const Operators::Operator& each : operators.operators) {
-    if (each.node < 0) continue;
-    const auto node = static_cast<std::size_t>(each.node);
-    if (is_divided) {
-      costs[node] = {profile.fixed[node], profile.per_row[node] * static_cast<double>(each.rows)};
-    } else {
-      costs[node] = {profile.whole[node], 0};
-    }
-  }
-  return costs;
-}
 
 plan::LinkCost link_at(plan::LinkCost link, double rate) {
   link.down_bytes_per_second *= rate / link.up_bytes_per_second;
@@ -93,15 +67,11 @@ double PlanSet::bound_at(double rate) const {
 
 std::shared_ptr<const PlanSet> make_plan_set(const Graph& graph, const Profile& robot, const Profile& server,
                                              const plan::LinkCost& link, const PlanSetOptions& options) {
-  check_size(graph, robot);
-  check_size(graph, server);
-  SplitDim along{robot.input_tensor, robot.dim};
-  const bool is_divided = along == SplitDim{server.input_tensor, server.dim};
-  if (!is_divided) along = {};
+  ProfiledGraph profiled = profiled_graph(graph, robot, server);
+  const SplitDim along = profiled.along;
   const auto set = std::make_shared<PlanSet>();
-  set->operators = std::make_shared<const Operators>(operators_of(graph, along.input_tensor, along.dim));
-  set->lowered = operator_graph(graph, *set->operators, costs_of(robot, *set->operators, is_divided),
-                                costs_of(server, *set->operators, is_divided));
+  set->operators = std::make_shared<const Operators>(std::move(profiled.operators));
+  set->lowered = std::move(profiled.lowered);
   set->local_seconds = set->lowered.robot_seconds();
   if (options.policy == "auto") {
     plan::TableOptions table = options.table;

@@ -41,6 +41,12 @@ void Statistics::add(const InferenceRecord& record) {
   counts_.up_bytes += record.up_bytes;
   counts_.down_bytes += record.down_bytes;
   counts_.joules += record.joules;
+  if (record.loss) {
+    ++counts_.losses;
+    counts_.largest_loss.max = std::max(counts_.largest_loss.max, record.loss->max);
+    counts_.largest_loss.mean = std::max(counts_.largest_loss.mean, record.loss->mean);
+    counts_.mean_loss += (record.loss->mean - counts_.mean_loss) / static_cast<double>(counts_.losses);
+  }
   latencies_.push_back(record.seconds);
   if (latencies_.size() > kKept) latencies_.pop_front();
 }
@@ -54,6 +60,9 @@ void Statistics::fill(SessionReport& report) const {
   report.up_bytes = counts_.up_bytes;
   report.down_bytes = counts_.down_bytes;
   report.joules = counts_.joules;
+  report.losses = counts_.losses;
+  report.largest_loss = counts_.largest_loss;
+  report.mean_loss = counts_.mean_loss;
   if (latencies_.empty()) return;
   report.mean_joules = counts_.joules / static_cast<double>(counts_.inferences);
   const std::size_t shown = std::min(kShown, latencies_.size());
@@ -105,6 +114,13 @@ std::string SessionReport::json() const {
                  {"text", link.text},
                  {"connections", link.connections},
                  {"probe_bytes", link.probe_bytes}};
+  out["lossy"] = {{"codec", wire::to_string(lossy)},
+                  {"measured", losses},
+                  {"largest_error", largest_loss.max},
+                  {"mean_error", mean_loss}};
+  out["engine"] = {{"state", engine.state}, {"seconds", engine.seconds},   {"deviation", engine.deviation},
+                   {"runs", engine.runs},   {"failures", engine.failures}, {"late", engine.late},
+                   {"text", engine.text}};
   out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

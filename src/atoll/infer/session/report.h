@@ -4,11 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "atoll/infer/session/client.h"
+#include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/estimator.h"
+#include "atoll/infer/wire/codecs.h"
 #include "atoll/plan/operators.h"
 
 namespace atl::infer {
@@ -53,6 +56,13 @@ struct SessionReport {
   double latency = 0;  ///< of a message
   BandwidthEstimate::ForecastError forecast;
 
+  wire::Codec lossy = wire::Codec::kRaw;  ///< as asked for
+  std::uint64_t losses = 0;               ///< inferences in which it was measured what that did to what went up
+  wire::Loss largest_loss;                ///< of those
+  double mean_loss = 0;                   ///< the mean of their means
+
+  EngineReport engine;
+
   /// One JSON object with these names.
   std::string json() const;
 };
@@ -67,6 +77,7 @@ struct InferenceRecord {
   std::uint64_t up_bytes = 0;
   std::uint64_t down_bytes = 0;
   double joules = 0;
+  std::optional<wire::Loss> loss{};
 };
 
 /// Counts inferences. One thread at a time.

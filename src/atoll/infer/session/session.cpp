@@ -36,13 +36,13 @@ class Session::Impl final : private Client::Owner {
        std::shared_ptr<LocalEngine> engine)
       : options_(std::move(options)),
         model_(std::move(model.graph), model.weights, std::move(runner)),
-        engine_(std::move(engine)),
         alone_(operators_of(model_.graph(), -1, -1)) {
     check_policy(options_.policy);
+    check_lossy(graph(), options_.lossy);
     std::vector<std::vector<Region>> held(graph().tensors.size());
     for (const int input : graph().inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph(), alone_, input)};
     local_program_ = rest_of(graph(), alone_, held);
-    measure();
+    measure(std::move(engine));
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
     Client::Owner& self = *this;
@@ -95,6 +95,8 @@ class Session::Impl final : private Client::Owner {
     report.server_compute = static_cast<double>(done.compute_us) * 1e-6;
     report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
     report.policy = options_.policy;
+    report.lossy = options_.lossy;
+    if (engine_) report.engine = engine_->report();
     report.robot = model_.runner().device();
     if (!client_) {
       report.plans = {"local"};
@@ -128,12 +130,14 @@ class Session::Impl final : private Client::Owner {
     double rate = 0;
   };
 
-  void measure() {
+  void measure(std::shared_ptr<LocalEngine> engine) {
     const SplitDim along =
         options_.profile ? SplitDim{options_.profile->input_tensor, options_.profile->dim} : usual_split(graph());
     const Operators operators = operators_of(graph(), along.input_tensor, along.dim);
     profile_ = options_.profile ? *options_.profile : measure_profile(model_, operators, options_.profile_time.count());
-    if (engine_) engine_seconds_ = measured_seconds(*engine_, model_);
+    if (!engine) return;
+    const auto own = [this](std::span<const Value> inputs) { return own_answer(inputs); };
+    engine_ = std::make_unique<EngineRuns>(std::move(engine), model_, own, profile_.seconds(), options_.engine);
   }
 
   void check_count(std::size_t inputs) const {
@@ -142,7 +146,8 @@ class Session::Impl final : private Client::Owner {
                                                  " inputs, and " + std::to_string(inputs) + " were given");
   }
 
-  double predicted_local() const { return engine_ ? engine_seconds_ : profile_.seconds(); }
+  bool uses_engine() const { return engine_ && engine_->is_used(); }
+  double predicted_local() const { return uses_engine() ? engine_->seconds() : profile_.seconds(); }
   double local_seconds() const { return predicted_local() * jitter_.ratio(); }
 
   Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Clock::time_point begin,
@@ -219,20 +224,25 @@ class Session::Impl final : private Client::Owner {
     return flight_.wait_for_end(std::min<Clock::duration>(kMostWaitForServer, limit));
   }
 
+  std::vector<Value> own_answer(std::span<const Value> inputs) {
+    Inference inference(model_, alone_);
+    set_inputs(inference, inputs);
+    inference.run(local_program_, no_exchange());
+    return outputs_from(inference);
+  }
+
   void run_local(std::span<const Value> inputs, Outcome& outcome) {
+    const double predicted = predicted_local();
+    const bool by_engine = uses_engine();
     const Clock::time_point begin = Clock::now();
-    if (engine_) {
-      outcome.values = engine_->run(inputs);
-    } else {
-      Inference inference(model_, alone_);
-      set_inputs(inference, inputs);
-      inference.run(local_program_, no_exchange());
-      outcome.values = outputs_from(inference);
-    }
+    std::optional<std::vector<Value>> made = by_engine ? engine_->run(inputs) : std::nullopt;
+    const bool is_as_predicted = made.has_value() == by_engine;
+    outcome.values = made ? std::move(*made) : own_answer(inputs);
     model_.runner().wait();
     outcome.origin = Origin::kLocal;
+    if (!is_as_predicted) return;
     const std::lock_guard lock(mutex_);
-    jitter_.add(predicted_local(), seconds_since(begin));
+    jitter_.add(predicted, seconds_since(begin));
   }
 
   // False: the link went before anything was sent.
@@ -248,7 +258,7 @@ class Session::Impl final : private Client::Owner {
     if (!attempt.follow()) {
       outcome.guard_used = attempt.was_stopped_by_guard();
       record.link_lost = attempt.link_error().has_value();
-      if (engine_ && engine_seconds_ < attempt.rest_seconds()) {
+      if (uses_engine() && engine_->seconds() < attempt.rest_seconds()) {
         run_local(inputs, outcome);
       } else {
         attempt.finish_alone();
@@ -269,6 +279,7 @@ class Session::Impl final : private Client::Owner {
       jitter_.add(attempt.rest_seconds(), attempt.alone_seconds());
     }
     outcome.up_bytes = run.exchange().sent_bytes();
+    record.loss = run.exchange().loss();
     outcome.down_bytes = flight_.down_bytes();
     waited = attempt.waited_seconds();
     return true;
@@ -347,11 +358,10 @@ class Session::Impl final : private Client::Owner {
 
   const SessionOptions options_;
   LoadedModel model_;
-  const std::shared_ptr<LocalEngine> engine_;
   const Operators alone_;  // undivided
   Program local_program_;
   Profile profile_;
-  double engine_seconds_ = 0;
+  std::unique_ptr<EngineRuns> engine_;  // null: none
 
   std::mutex turn_;  // held while an inference runs
   mutable std::mutex mutex_;

@@ -15,8 +15,8 @@
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/session/client.h"
+#include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/guard.h"
-#include "atoll/infer/session/local_engine.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/plan/operators.h"
 
@@ -35,7 +35,9 @@ struct SessionOptions {
   std::optional<Profile> profile{};               ///< of this device; none: measured at the beginning
   std::chrono::duration<double> profile_time{1};  ///< for that
   plan::RobotPower power{};
-  wire::Codec lossy = wire::Codec::kRaw;  ///< kHalf or kInt8: of floating-point rows in both directions
+  /// kHalf, kInt8: of floating-point rows in both directions. kJpeg: of inputs that are images (wire/images.h).
+  wire::Codec lossy = wire::Codec::kRaw;
+  EngineOptions engine{};  ///< for a session with an engine of its own
 };
 
 /// What an inference gave.
@@ -63,7 +65,8 @@ struct Outcome {
 class Session {
  public:
   /// Loads the model, times its operators (profile_time) and begins to connect. Errors as LoadedModel, measure_profile, Client and
-  /// make_plan for a policy that is not known.
+  /// make_plan for a policy that is not known; Error(kInvalidArgument) for kJpeg where no input is an image. `engine` computes the
+  /// whole model where this robot does so alone, as EngineRuns says, whose errors come out of here too.
   Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
           std::shared_ptr<LocalEngine> engine = nullptr);
   /// Waits for the inference that runs.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/wire/images.h"
 #include "atoll/plan/operator_policies.h"
 
 namespace atl::infer {
@@ -15,6 +16,19 @@ void check_policy(const std::string& policy) {
   std::string names;
   for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
   throw Error(ErrorKind::kInvalidArgument, "the policy \"" + policy + "\" is not known: give one of " + names);
+}
+
+void check_lossy(const Graph& graph, wire::Codec lossy) {
+  if (lossy != wire::Codec::kJpeg) return;
+  std::string inputs;
+  for (const int input : graph.inputs) {
+    const Tensor& type = graph.tensors.at(static_cast<std::size_t>(input));
+    if (wire::image_layout(type)) return;
+    inputs += (inputs.empty() ? "" : ", ") + to_string(type);
+  }
+  throw Error(ErrorKind::kInvalidArgument, "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
+                                               ", and none of the model's is one (" + inputs +
+                                               "): give half or int8, or leave it out");
 }
 
 Divisions::Options division_options(const SessionOptions& options) {

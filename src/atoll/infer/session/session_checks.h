@@ -11,6 +11,9 @@ namespace atl::infer {
 /// Error(kInvalidArgument), which names those that are known, for a policy that is not.
 void check_policy(const std::string& policy);
 
+/// Error(kInvalidArgument), which names the inputs, for kJpeg where none of them is an image.
+void check_lossy(const Graph& graph, wire::Codec lossy);
+
 /// How a session with these options plans.
 Divisions::Options division_options(const SessionOptions& options);
 

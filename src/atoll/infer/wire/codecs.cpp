@@ -14,6 +14,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/wire/few_values.h"
+#include "atoll/infer/wire/images.h"
 #include "atoll/infer/wire/lossy.h"
 
 namespace atl::infer::wire {
@@ -101,7 +102,7 @@ void require_size(const Tensor& type, std::size_t bytes) {
 }
 
 template <class F>
-Loss loss_of(Bytes before, Bytes after) {
+Loss loss_between(Bytes before, Bytes after) {
   const std::size_t count = before.size() / sizeof(F);
   std::vector<F> a(count);
   std::vector<F> b(count);
@@ -126,9 +127,9 @@ Loss loss_of(Bytes before, Bytes after) {
 
 Packed pack(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
   require_size(type, bytes.size());
-  if (codec >= Codec::kJpeg) {
+  if (codec > Codec::kJpeg) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::string("nothing packs as ") + to_string(codec) + ": choose half or int8");
+                std::string("nothing packs as ") + to_string(codec) + ": choose half, int8 or jpeg");
   }
   const auto element_bytes = static_cast<std::size_t>(bytes_of(type.dtype));
   if (codec == Codec::kRaw || bytes.empty()) return {};
@@ -136,6 +137,7 @@ Packed pack(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
   if (codec == Codec::kZstd) packed = pack_zstd(bytes);
   if (codec == Codec::kHalf) packed = pack_half(type.dtype, bytes);
   if (codec == Codec::kInt8) packed = pack_int8(type, bytes);
+  if (codec == Codec::kJpeg) packed = pack_jpeg(type, bytes);
   if (codec == Codec::kBits || codec == Codec::kBitsZstd) packed = pack_few_values(element_bytes, bytes);
   if (!packed || packed->size() >= bytes.size()) return {};
   if (codec == Codec::kBitsZstd) {
@@ -163,8 +165,8 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
     case Codec::kBitsZstd: return unpack_bits_zstd(element_bytes, packed, out);
     case Codec::kHalf: return unpack_half(type.dtype, packed, out);
     case Codec::kInt8: return unpack_int8(type, packed, out);
-    case Codec::kRaw:
-    case Codec::kJpeg: break;
+    case Codec::kJpeg: return unpack_jpeg(type, packed, out);
+    case Codec::kRaw: break;
   }
   bad(codec, "nothing here unpacks that");
 }
@@ -186,10 +188,16 @@ bool is_lossless(Codec codec) noexcept { return codec <= Codec::kBitsZstd; }
 
 Loss measure_loss(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
   const Packed packed = pack(codec, type, bytes);
-  if (is_lossless(packed.codec)) return {};
+  return loss_of(packed.codec, type, bytes, packed.bytes);
+}
+
+Loss loss_of(Codec codec, const Tensor& type, std::span<const std::byte> bytes, std::span<const std::byte> packed) {
+  if (is_lossless(codec)) return {};
   std::vector<std::byte> after(bytes.size());
-  unpack(packed.codec, type, packed.bytes, after);
-  return type.dtype == Dtype::kFloat32 ? loss_of<float>(bytes, after) : loss_of<double>(bytes, after);
+  unpack(codec, type, packed, after);
+  if (type.dtype == Dtype::kFloat32) return loss_between<float>(bytes, after);
+  if (type.dtype == Dtype::kFloat64) return loss_between<double>(bytes, after);
+  return loss_between<std::uint8_t>(bytes, after);
 }
 
 }  // namespace atl::infer::wire

@@ -12,7 +12,7 @@
 #include "atoll/infer/wire/frame.h"
 
 // How rows of a tensor become fewer bytes. kRaw, kBits (at most 16 distinct elements), kZstd and kBitsZstd give back the same
-// bits; kHalf and kInt8 do not, and are used where a user asks for them. kJpeg is a number without an implementation.
+// bits; kHalf, kInt8 and kJpeg do not, and are used where a user asks for them.
 namespace atl::infer::wire {
 
 /// A packed message. It is never longer than the bytes themselves.
@@ -24,12 +24,15 @@ struct Packed {
 
 /// Packs `bytes`, which `type` describes, row-major without gaps. Where the codec does not suit the values or does not make them
 /// fewer, the result is kRaw (kBitsZstd may become kBits): too many distinct values; kHalf and kInt8 for dtypes other
-/// than float32 and float64; kInt8 with NaN or infinities. Any thread; each keeps the memory that zstd works in.
-/// Error(kInvalidArgument) where the sizes differ, and for kJpeg.
+/// than float32 and float64; kInt8 with NaN or infinities; kJpeg for what is no image (image_layout) or has NaN or
+/// infinities. Any thread; each keeps the memory that zstd works in.
+/// Error(kInvalidArgument) where the sizes differ, and for what is no codec.
 ///
 /// kHalf: float16, the nearest, ties to even. What is finite stays finite (at most 65504); infinities and NaN stay.
 /// kInt8: multiples -127 to 127 of a float32 step for each channel (index along dimension 1, with 3 dimensions or more; else one
 /// for all), which is the largest magnitude / 127.
+/// kJpeg: a JPEG file of quality 90 with colours at half the resolution; floats as 256 values from the message's lowest to its
+/// highest one.
 Packed pack(Codec codec, const Tensor& type, std::span<const std::byte> bytes);
 
 /// Fills `out`, which must have the type's size (else Error(kInvalidArgument)). Error(kProtocol) for anything that pack cannot have
@@ -40,14 +43,16 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
 const char* to_string(Codec codec) noexcept;
 bool is_lossless(Codec codec) noexcept;
 
-/// How far unpacked values are from the packed ones, relative to the largest finite magnitude. Zero for what is not
-/// floating-point or is all zero; NaN for NaN and infinities that are the same count as equal.
+/// How far unpacked values are from the packed ones, relative to the largest finite magnitude. Zero for what has no lossy
+/// codec or is all zero; NaN for NaN and infinities that are the same count as equal.
 struct Loss {
   double max = 0;
   double mean = 0;
 };
-/// Packs and unpacks. float32 and float64; others have no lossy codec. Errors as pack.
+/// Packs and unpacks. float32 and float64, of kJpeg also uint8; others have no lossy codec. Errors as pack.
 Loss measure_loss(Codec codec, const Tensor& type, std::span<const std::byte> bytes);
+/// The same of `bytes` that have been packed. Errors as unpack.
+Loss loss_of(Codec codec, const Tensor& type, std::span<const std::byte> bytes, std::span<const std::byte> packed);
 
 /// What one lossless codec does to a tensor's bytes on this machine. The other side is taken to be as quick.
 struct CodecSpeed {

@@ -9,13 +9,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/arena.h"
+#include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/ivalues.h"
+#include "atoll/pytorch/aten/named.h"
 
 namespace atl::pytorch {
 namespace {
@@ -25,22 +26,6 @@ using infer::HostBytes;
 using infer::Value;
 
 constexpr std::uintptr_t kAlignment = 64;  // of PyTorch's own memory: kernels choose other code paths elsewhere
-
-class AtenTensor final : public infer::DeviceTensor {
- public:
-  explicit AtenTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  const at::Tensor& tensor() const noexcept { return tensor_; }
-
- private:
-  at::Tensor tensor_;
-};
-
-const at::Tensor& tensor_of(const Value& value) { return static_cast<const AtenTensor&>(*value).tensor(); }
-
-Value value_of(at::Tensor tensor) {
-  if (!tensor.defined()) return nullptr;
-  return std::make_shared<const AtenTensor>(std::move(tensor));
-}
 
 // Where operands go among the arguments: one, or a list of which some may be absent.
 struct Slot {
@@ -89,26 +74,6 @@ void check_schema(const infer::Node& node, const c10::FunctionSchema& schema) {
   });
   if (!are_tensors || returns.size() != node.outputs.size()) {
     refuse("does not return " + std::to_string(node.outputs.size()) + " tensors");
-  }
-}
-
-// Runs `body` and lets errors of PyTorch leave as ours.
-template <typename Body>
-decltype(auto) named(const std::string& name, Body&& body) {
-  try {
-    return std::forward<Body>(body)();
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::OutOfMemoryError& error) {
-    throw Error(ErrorKind::kUnavailable, name + ": " + error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorKind::kUnavailable, name + ": there is not enough memory");
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    const bool is_memory = text.find("can't allocate memory") != std::string::npos;  // of the host's allocator
-    throw Error(is_memory ? ErrorKind::kUnavailable : ErrorKind::kInvalidArgument, name + ": " + text);
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::kInvalidArgument, name + ": " + error.what());
   }
 }
 
@@ -249,8 +214,7 @@ class AtenRunner final : public infer::OperatorRunner {
   }
 
   void wait() override {
-    if (device_.is_cpu()) return;
-    named("the device's work", [&] { c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).synchronize(); });
+    named("the device's work", [&] { wait_for(device_); });
   }
 
   std::string device() const override { return device_.str(); }

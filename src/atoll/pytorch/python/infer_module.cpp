@@ -7,6 +7,7 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_run_module.h"
 #include "atoll/pytorch/python/infer_safety_module.h"
+#include "atoll/pytorch/python/profile_module.h"
 #include "atoll/pytorch/python/serve_module.h"
 #include "atoll/pytorch/python/session_module.h"
 
@@ -36,6 +37,7 @@ void bind_infer(py::module_& module) {
   bind_infer_safety(module);
   bind_serve(module);
   bind_session(module);
+  bind_profile(module);
 }
 
 }  // namespace atl::pytorch

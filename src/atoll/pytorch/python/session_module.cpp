@@ -19,6 +19,8 @@
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
+#include "atoll/pytorch/aten/package_engine.h"
+#include "atoll/pytorch/python/callable_engine.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/transport/credentials.h"
@@ -39,10 +41,11 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }
 
 wire::Codec codec_of(const std::string& name) {
-  for (const wire::Codec codec : {wire::Codec::kHalf, wire::Codec::kInt8}) {
+  for (const wire::Codec codec : {wire::Codec::kHalf, wire::Codec::kInt8, wire::Codec::kJpeg}) {
     if (name == wire::to_string(codec)) return codec;
   }
-  throw Error(ErrorKind::kInvalidArgument, "lossy \"" + name + "\" is not known: give half or int8, or leave it out");
+  throw Error(ErrorKind::kInvalidArgument,
+              "lossy \"" + name + "\" is not known: give half, int8 or jpeg, or leave it out");
 }
 
 // Takes the options of the class in Python one by one.
@@ -61,6 +64,8 @@ class Options {
     made.patience = seconds("patience", made.patience.count());
     made.profile_time = Seconds(get<double>("profile_seconds", made.profile_time.count()));
     if (has("lossy")) made.lossy = codec_of(get<std::string>("lossy", ""));
+    if (has("engine_tolerance")) made.engine.tolerance = tolerance();
+    made.engine.start_limit = seconds("engine_start_limit", made.engine.start_limit.count());
     made.power.compute_watts = get<double>("compute_watts", made.power.compute_watts);
     made.power.idle_watts = get<double>("idle_watts", made.power.idle_watts);
     made.power.radio_watts = get<double>("radio_watts", made.power.radio_watts);
@@ -70,10 +75,24 @@ class Options {
 
  private:
   void refuse_unknown() const {
-    constexpr std::array kKnown{"policy",        "seed",       "chunks",          "hedge",
-                                "deadline",      "patience",   "profile_seconds", "lossy",
-                                "compute_watts", "idle_watts", "radio_watts",     "server",
-                                "name",          "key_file",   "silence",         "probe_bytes"};
+    constexpr std::array kKnown{"policy",
+                                "seed",
+                                "chunks",
+                                "hedge",
+                                "deadline",
+                                "patience",
+                                "profile_seconds",
+                                "lossy",
+                                "compute_watts",
+                                "idle_watts",
+                                "radio_watts",
+                                "server",
+                                "name",
+                                "key_file",
+                                "silence",
+                                "probe_bytes",
+                                "engine_tolerance",
+                                "engine_start_limit"};
     for (const auto& [key, value] : given_) {
       const auto name = key.cast<std::string>();
       if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
@@ -87,6 +106,12 @@ class Options {
     if (value > 0 && value <= kMost) return Seconds(value);
     throw Error(ErrorKind::kInvalidArgument,
                 std::string(name) + " is " + std::to_string(value) + ": give seconds above 0 and at most 1e9");
+  }
+  double tolerance() const {
+    const double value = get<double>("engine_tolerance", 0);
+    if (value >= 0 && value <= 1) return value;
+    throw Error(ErrorKind::kInvalidArgument, "engine_tolerance is " + std::to_string(value) +
+                                                 ": give a share of the largest magnitude, from 0 to 1");
   }
   bool has(const char* name) const { return given_.contains(name) && !given_[name].is_none(); }
   template <typename Value>
@@ -110,9 +135,11 @@ class Options {
 class InferSession {
  public:
   InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
-               const std::map<std::string, at::Tensor>& weights, const std::string& device) {
+               const std::map<std::string, at::Tensor>& weights, const std::string& device,
+               std::shared_ptr<infer::LocalEngine> engine) {
     for (const auto& [name, tensor] : weights) bundle.weights[name] = bytes_of(tensor);
-    session_ = std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device));
+    session_ =
+        std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device), std::move(engine));
   }
   ~InferSession() {
     const ReleaseGil released;
@@ -182,12 +209,20 @@ py::dict dict_of(const infer::Outcome& outcome) {
 }
 
 std::unique_ptr<InferSession> make_session(const py::dict& given, const std::string& folder,
-                                           const std::map<std::string, at::Tensor>& weights,
-                                           const std::string& device) {
+                                           const std::map<std::string, at::Tensor>& weights, const std::string& device,
+                                           const py::object& engine, const std::vector<at::Tensor>& example) {
   return translated([&] {
-    const infer::SessionOptions options = Options(given).taken();
+    infer::SessionOptions options = Options(given).taken();
+    const bool is_package = py::isinstance<py::str>(engine);
+    const std::string package = is_package ? engine.cast<std::string>() : std::string();
+    std::shared_ptr<infer::LocalEngine> own;
+    if (!is_package && !engine.is_none()) {
+      own = make_callable_engine(py::reinterpret_borrow<py::function>(engine), device);
+    }
     const py::gil_scoped_release released;
-    return std::make_unique<InferSession>(options, infer::load_bundle(folder), weights, device);
+    if (is_package) own = load_package_engine(package, device);
+    for (const at::Tensor& each : example) options.engine.example.push_back(bytes_of(each));
+    return std::make_unique<InferSession>(options, infer::load_bundle(folder), weights, device, std::move(own));
   });
 }
 
@@ -197,7 +232,7 @@ void bind_session(py::module_& module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::class_<InferSession>(module, "InferSession")
       .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
-           py::arg("device") = "cpu")
+           py::arg("device") = "cpu", py::arg("engine") = py::none(), py::arg("example") = std::vector<at::Tensor>())
       .def(
           "run",
           [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {

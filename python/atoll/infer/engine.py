@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A robot's own engine for a session: a package of AOTInductor, or anything that is called as the model is."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atoll.infer.bundle import Bundle
+
+Engine = str | os.PathLike[str] | Callable[..., Any]
+_running = threading.local()
+
+
+def engine_of(engine: Engine | None, bundle: Bundle) -> "str | _Called | None":
+    """What _C.InferSession takes. ValueError for a file that is not there and for what cannot be called."""
+    if engine is None:
+        return None
+    if isinstance(engine, str | os.PathLike):
+        if not Path(engine).exists():
+            raise ValueError(
+                f"engine {os.fspath(engine)} is not there: give a package, as "
+                f"torch._inductor.aoti_compile_and_package makes them, or something to call"
+            )
+        return os.fspath(engine)
+    if not callable(engine):
+        raise ValueError(f"engine is a {type(engine).__name__}: give the path of a package, or something to call")
+    return _Called(engine, bundle)
+
+
+def example_of(example: Any, kwargs: Mapping[str, Any] | None, bundle: Bundle) -> list[torch.Tensor]:
+    """The tensors of the inputs that the model was captured with; none where there are none."""
+    if example is None and not kwargs:
+        return []
+    args = () if example is None else example if isinstance(example, tuple) else (example,)
+    return [tensor.detach() for tensor in bundle.check_inputs(args, kwargs)]
+
+
+def is_inside_engine() -> bool:
+    """Whether this call comes from an engine: what it computes is not to be split again."""
+    return getattr(_running, "is_inside", False)
+
+
+class _Called:
+    """Takes and gives lists of tensors, as the graph has them."""
+
+    def __init__(self, engine: Callable[..., Any], bundle: Bundle) -> None:
+        self._engine, self._bundle = engine, bundle
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        args, kwargs = self._bundle.inputs.call(tensors)
+        _running.is_inside = True
+        try:
+            with torch.no_grad():
+                answer = self._engine(*args, **kwargs)
+        finally:
+            _running.is_inside = False
+        return self._bundle.output.tensors_of(answer, "the answer")

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/session/engine_runs.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/core/log.h"
+#include "atoll/infer/session/engine_check.h"
+#include "atoll/plan/text.h"
+
+namespace atl::infer {
+namespace {
+
+constexpr int kMostFailures = 3;  // in a row
+constexpr double kPatience = 3;   // of its measured time
+constexpr double kWakeUp = 0.05;  // seconds that a busy machine may take besides
+constexpr std::uint64_t kSeed = 1;
+
+}  // namespace
+
+EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& model, const Own& own,
+                       double own_seconds, const EngineOptions& options)
+    : model_(model), thread_(std::move(engine)) {
+  const Graph& graph = model_.graph();
+  if (!options.example.empty()) {
+    const std::vector<Value> inputs = inputs_of(options.example);
+    compare(inputs, own(inputs), options);
+  }
+  std::vector<Value> inputs;
+  std::vector<Value> expected;
+  try {
+    inputs = inputs_of(made_inputs(graph, kSeed));
+    expected = own(inputs);
+  } catch (const Error&) {
+    // Not every model takes any numbers.
+    inputs = inputs_of(zero_inputs(graph));
+    expected = own(inputs);
+  }
+  compare(inputs, expected, options);
+  const auto measured = std::make_shared<double>(0);
+  constexpr int kRuns = 4;
+  const bool is_done =
+      thread_.run([inputs, measured](LocalEngine& each) { *measured = measured_seconds(each, inputs); },
+                  kRuns * options.start_limit);
+  if (!is_done) throw Error(ErrorKind::kTimeout, "the robot's engine did not come back while it was measured");
+  seconds_ = *measured;
+  limit_ = std::max(kPatience * seconds_, own_seconds) + kWakeUp;
+  is_quicker_ = seconds_ < own_seconds;
+  counts_.seconds = seconds_;
+  if (is_quicker_) return;
+  log(LogLevel::kInfo, "infer: the robot's engine takes " + plan::number(seconds_) + " s, and the model's operators " +
+                           plan::number(own_seconds) + " s: it is not used");
+}
+
+std::vector<Value> EngineRuns::inputs_of(std::span<const HostBytes> bytes) const {
+  const Graph& graph = model_.graph();
+  if (bytes.size() != graph.inputs.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "an engine's example has " + std::to_string(bytes.size()) +
+                                                 " inputs, and the model " + std::to_string(graph.inputs.size()));
+  }
+  std::vector<Value> values;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    values.push_back(model_.runner().from_host(graph.tensors.at(static_cast<std::size_t>(graph.inputs[i])), bytes[i]));
+  }
+  return values;
+}
+
+std::vector<Value> EngineRuns::first_run(std::span<const Value> inputs, std::chrono::duration<double> limit) {
+  const std::vector<Value> given(inputs.begin(), inputs.end());
+  const auto made = std::make_shared<std::vector<Value>>();
+  model_.runner().wait();
+  bool is_done = false;
+  try {
+    is_done = thread_.run([given, made](LocalEngine& engine) { *made = engine.run(given); }, limit);
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string("the robot's engine does not take the model's inputs: ") + error.what());
+  }
+  if (is_done) return std::move(*made);
+  throw Error(ErrorKind::kTimeout, "the robot's engine has not answered within " + plan::number(limit.count()) + " s");
+}
+
+// Throws where the engine does not give what is expected.
+void EngineRuns::compare(std::span<const Value> inputs, std::span<const Value> expected, const EngineOptions& options) {
+  const std::vector<Value> found = first_run(inputs, options.start_limit);
+  const std::string misfit = misfit_of(model_.graph(), model_.runner(), found);
+  if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, "the robot's engine is not for this model: " + misfit);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const Tensor type = model_.runner().type_of(expected[i]);
+    const HostBytes mine = model_.runner().to_host(expected[i]);
+    const HostBytes its = model_.runner().to_host(found[i]);
+    const double deviation = deviation_of(type, mine.bytes, its.bytes);
+    const bool is_float = is_floating(type.dtype);
+    const double allowed =
+        is_float ? options.tolerance.value_or(usual_tolerance(type.dtype)) : usual_tolerance(type.dtype);
+    counts_.deviation = std::max(counts_.deviation, deviation);
+    if (deviation <= allowed) continue;
+    throw Error(ErrorKind::kInvalidArgument,
+                "the robot's engine does not give the model's answer: output " + std::to_string(i) + " deviates by " +
+                    plan::number(deviation) + (is_float ? " of its largest magnitude" : " of its elements") + ", and " +
+                    plan::number(allowed) + " is allowed: make the engine from this model with these weights" +
+                    (is_float ? ", or allow more (engine_tolerance)" : ""));
+  }
+}
+
+bool EngineRuns::is_used() const {
+  if (!is_quicker_ || thread_.is_busy()) return false;
+  const std::lock_guard lock(mutex_);
+  return failed_in_row_ < kMostFailures;
+}
+
+std::optional<std::vector<Value>> EngineRuns::run(std::span<const Value> inputs) {
+  if (!is_used()) return std::nullopt;
+  const std::vector<Value> given(inputs.begin(), inputs.end());
+  const auto made = std::make_shared<std::vector<Value>>();
+  model_.runner().wait();  // inputs may still be on their way to the device
+  try {
+    const std::chrono::duration<double> limit(limit_);
+    if (!thread_.run([given, made](LocalEngine& engine) { *made = engine.run(given); }, limit)) {
+      failed("it has not answered within " + plan::number(limit_) + " s", true);
+      return std::nullopt;
+    }
+  } catch (const std::exception& error) {
+    failed(error.what(), false);
+    return std::nullopt;
+  }
+  const std::string misfit = misfit_of(model_.graph(), model_.runner(), *made);
+  if (!misfit.empty()) {
+    failed(misfit, false);
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  ++counts_.runs;
+  failed_in_row_ = 0;
+  return std::move(*made);
+}
+
+void EngineRuns::failed(const std::string& text, bool is_late) {
+  bool is_given_up = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++(is_late ? counts_.late : counts_.failures);
+    counts_.text = text;
+    is_given_up = ++failed_in_row_ >= kMostFailures;
+  }
+  log(LogLevel::kWarning, "infer: the robot's engine failed, the model's operators answer: " + text +
+                              (is_given_up ? " (it is not used any more)" : ""));
+}
+
+EngineReport EngineRuns::report() const {
+  const bool is_busy = thread_.is_busy();
+  const std::lock_guard lock(mutex_);
+  EngineReport report = counts_;
+  report.state = !is_quicker_ ? "slower" : failed_in_row_ >= kMostFailures ? "given up" : is_busy ? "stalled" : "used";
+  return report;
+}
+
+}  // namespace atl::infer
