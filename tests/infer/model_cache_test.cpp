@@ -71,6 +71,8 @@ TEST_F(ModelCacheTest, KeepsWhatWasSent) {
   }
   ModelCache cache(folder(), 1 << 20);  // another life of the server
   ASSERT_TRUE(cache.has(hash));
+  // Somebody who looked before it was there is not to send it again.
+  EXPECT_EQ(cache.begin(hash, graph_.size(), weights_.size()), nullptr);
   const ModelCache::Model model = cache.open(hash);
   EXPECT_EQ(model.graph, graph_);
   std::string read(weights_.size() + 1, ' ');

@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class Session:
         **others: Any,
     ) -> None:
         self.bundle = _bundle(model, example_inputs, example_kwargs)
+        self._process = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
         self._queue: ThreadPoolExecutor | None = None
@@ -133,19 +135,22 @@ class Session:
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
         """The same with a deadline of its own, in seconds from now."""
-        outputs, inference = self._run(self.bundle.check_inputs(args, kwargs or {}), deadline)
-        self._last = inference
-        return self.bundle.output.build(outputs)
+        return self._answer(time.monotonic(), args, kwargs or {}, deadline)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":
         """A future of what a call gives. Inferences run one after the other, in order: they do not overlap, so a second
-        frame waits for the first. Tensors must not change before the future is done."""
+        frame waits for the first. The session's deadline, and the seconds that `last` tells, count from this call: what
+        waited too long for its turn is answered all the same, and marked. Tensors must not change before the future is
+        done."""
+        asked = time.monotonic()
+        if os.getpid() != self._process:
+            raise RuntimeError("the session belongs to the parent of this forked process: make another one")
         with self._closing:
             if self._closed:
                 raise ValueError("the session is closed: make another one")
             if self._queue is None:
                 self._queue = ThreadPoolExecutor(1, "atoll-session")
-            return self._queue.submit(self.run, args, kwargs)
+            return self._queue.submit(self._answer, asked, args, kwargs, None)
 
     @property
     def last(self) -> Inference | None:
@@ -161,13 +166,18 @@ class Session:
         return self._session.wait_until_ready(seconds)
 
     def close(self) -> None:
-        """Ends what runs and says goodbye to the server. Calls fail afterwards; closing again does nothing."""
+        """Ends what runs and says goodbye to the server. A call that runs meanwhile stops behind the operator at hand
+        and raises RuntimeError; what was submitted and has not begun is cancelled; later calls fail. Closing again does
+        nothing, nor does closing in a forked process, which cannot use the session either."""
+        if os.getpid() != self._process:
+            return
         with self._closing:
             queue, self._queue, self._closed = self._queue, None, True
         if queue is not None:
-            is_own = threading.current_thread() in getattr(queue, "_threads", ())
-            queue.shutdown(wait=not is_own, cancel_futures=True)
+            queue.shutdown(wait=False, cancel_futures=True)
         self._session.close()
+        if queue is not None and threading.current_thread() not in getattr(queue, "_threads", ()):
+            queue.shutdown()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -177,9 +187,12 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, tensors: list[torch.Tensor], deadline: float | None) -> tuple[list[torch.Tensor], Inference]:
-        outputs, facts = self._session.run([tensor.detach() for tensor in tensors], deadline)
-        return outputs, Inference(**facts)
+    def _answer(self, asked: float, args: tuple[Any, ...], kwargs: Mapping[str, Any], deadline: float | None) -> Any:
+        """`asked` is a time of the monotonic clock."""
+        tensors = [tensor.detach() for tensor in self.bundle.check_inputs(args, kwargs)]
+        outputs, facts = self._session.run(tensors, deadline, time.monotonic() - asked)
+        self._last = Inference(**facts)
+        return self.bundle.output.build(outputs)
 
 
 def _bundle(model: Any, example: Any, kwargs: Mapping[str, Any] | None) -> Bundle:

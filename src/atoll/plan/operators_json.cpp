@@ -196,6 +196,7 @@ Json write_operators(const OperatorGraph& graph) {
       operands.push_back(std::move(written_operand));
     }
     Json value{{"name", each.name}, {"rows", each.rows}, {"bytes", each.bytes}};
+    if (each.is_state) value["state"] = true;
     if (!each.operands.empty()) {
       value["robot"] = written(each.robot);
       value["server"] = written(each.server);

@@ -3,7 +3,11 @@
 
 import copy
 import io
+import os
 import pickle
+import signal
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ import torch
 from torch import nn
 
 import atoll.infer
-from atoll.infer import InputError, Session
+from atoll.infer import InputError, Session, attached
 
 FAST = {"profile_seconds": 0.0}
 
@@ -128,6 +132,57 @@ def test_submitted_inferences_run_in_order(session: Session, net: Net) -> None:
     assert session.report()["inferences"] == 5
 
 
+def test_the_seconds_of_a_submitted_inference_begin_with_its_submission(session: Session, image: torch.Tensor) -> None:
+    session.submit(image).result(60)
+    assert session._queue is not None
+    gate = threading.Event()
+    session._queue.submit(gate.wait)
+    begin = time.perf_counter()
+    future = session.submit(image)
+    while time.perf_counter() - begin < 0.05:
+        pass
+    gate.set()
+    future.result(60)
+    assert session.last is not None
+    assert session.last.seconds >= 0.05
+
+
+def test_closing_ends_what_runs() -> None:
+    net = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(50))).eval()
+    session = Session(net, (torch.ones(300, 1000),), **FAST)
+    futures = [session.submit(torch.ones(300, 1000)) for _ in range(20)]
+    while not futures[0].running() and not futures[0].done():
+        pass
+    session.close()
+    assert all(future.done() for future in futures)
+    assert futures[-1].cancelled()
+    errors = [future.exception() for future in futures if not future.cancelled()]
+    assert "closed" in str(errors[-1]), "the one that ran does not go on to its end"
+    with pytest.raises(ValueError, match="closed"):
+        session(torch.ones(300, 1000))
+
+
+def test_a_forked_child_is_told(session: Session, image: torch.Tensor) -> None:
+    session.submit(image).result(60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            told = 0
+            for call in (lambda: session(image), lambda: session.submit(image), session.report):
+                try:
+                    call()
+                except RuntimeError as error:
+                    told += "forked" in str(error)
+            session.close()
+            code = 0 if told == 3 else 1
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    session(image)
+
+
 def test_reports(session: Session, image: torch.Tensor) -> None:
     for _ in range(3):
         session.run((image,), deadline=1e-9)
@@ -209,6 +264,47 @@ def test_what_does_not_fit_goes_to_the_module(net: Net, image: torch.Tensor) -> 
     assert session.report()["inferences"] == 0
     atoll.infer.detach(net)
     torch.testing.assert_close(net(image)["logits"], changed)
+
+
+def test_changes_that_no_version_counts_are_seen(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image,), **FAST)
+    net(image)
+    assert session.report()["inferences"] == 1
+    for parameter in net.parameters():
+        parameter.data.mul_(1.5)
+    with torch.no_grad(), pytest.warns(UserWarning, match="weights have changed"):
+        got = net(image)["logits"]
+    assert session.report()["inferences"] == 1
+    atoll.infer.detach(net)
+    with torch.no_grad():
+        assert torch.equal(got, net(image)["logits"])
+
+
+def test_a_changed_tensor_is_seen_when_its_turn_comes(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image,), **FAST)
+    net.head.bias.data.add_(1)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calls = len([*net.parameters()]) + 2
+        answers = [net(image)["logits"] for _ in range(calls)]
+    assert len(caught) == 1
+    assert 0 < session.report()["inferences"] < calls
+    atoll.infer.detach(net)
+    with torch.no_grad():
+        assert torch.equal(answers[-1], net(image)["logits"])
+        assert torch.equal(answers[-2], answers[-1]), "it stays so"
+
+
+def test_samples_are_of_any_layout() -> None:
+    dense = torch.arange(24.0).reshape(2, 3, 4)
+    for tensor in (dense, dense.mT, dense[:, 1:], dense[:1].expand(5, 3, 4), dense.to(torch.bool), torch.tensor(3)):
+        samples = attached._Samples([tensor])
+        assert not samples.differ()
+    large = torch.full((100, 1000), float("nan"))
+    samples = attached._Samples([torch.empty(0), large])
+    assert not samples.differ(), "as it was, though it equals nothing"
+    large.data[:] = 1
+    assert samples.differ()
 
 
 def test_copies_of_an_attached_module_are_plain(net: Net, image: torch.Tensor) -> None:

@@ -162,6 +162,10 @@ std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std
     }
     uploading_.emplace(hash, 0);  // its own part is not to be removed
   }
+  if (has(hash)) {  // since the caller looked; now nobody else can bring it
+    end_upload(hash);
+    return nullptr;
+  }
   try {
     make_room(graph_bytes + weight_bytes);
     {

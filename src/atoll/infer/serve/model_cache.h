@@ -64,7 +64,7 @@ class ModelCache {
     Fd weights_;
   };
 
-  /// None while another upload of the same model goes on. Makes room by removing models that nobody has used for longest;
+  /// None while another upload of the same model goes on, and for a model that is there. Makes room by removing models that nobody has used for longest;
   /// what else lies in the folder stays.
   /// Error(kRefused) for a model larger than the cache, kUnavailable where there is no room.
   std::unique_ptr<Upload> begin(const ModelHash& hash, std::uint64_t graph_bytes, std::uint64_t weight_bytes);

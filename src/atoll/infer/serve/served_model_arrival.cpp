@@ -45,6 +45,7 @@ void ServedModel::begin() {
     found.is_there = cache.has(open.hash);
     if (found.is_there) return;
     found.begun.upload = cache.begin(open.hash, open.graph_bytes, open.weight_bytes);
+    found.is_there = !found.begun.upload && cache.has(open.hash);
     if (!found.begun.upload) return;
     found.begun.needs_graph = found.begun.upload->needs_graph();
     found.begun.weights_from = found.begun.upload->weights_from();

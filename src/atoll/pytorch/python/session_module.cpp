@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/core/fd.h"
 #include "atoll/infer/session/session.h"
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/pytorch/aten/ivalues.h"
@@ -153,13 +155,17 @@ class InferSession {
     std::vector<at::Tensor> outputs;
   };
 
-  Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
+  /// `waited`: seconds since it was asked for.
+  Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited) {
+    constexpr double kMost = 1e9;
+    const Seconds before(waited > 0 ? std::min(waited, kMost) : 0);
+    const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
     const std::shared_ptr<infer::Session> opened = open();
     infer::Session& session = *opened;
     std::vector<infer::HostBytes> bytes;
     for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
     Result result;
-    result.outcome = session.run(bytes, deadline ? std::optional(Seconds(*deadline)) : std::nullopt);
+    result.outcome = session.run(bytes, deadline ? std::optional(Seconds(*deadline)) : std::nullopt, since);
     std::size_t next = 0;
     for (const infer::Argument& output : session.graph().outputs) {
       const auto* tensor = std::get_if<infer::TensorId>(&output);
@@ -176,19 +182,27 @@ class InferSession {
     return result;
   }
 
-  /// Who has it may use it to the end, though it be closed meanwhile.
+  /// Who has it may go on with it, though it be closed meanwhile: it says so then.
   std::shared_ptr<infer::Session> open() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!is_inherited()) lock.lock();  // in a forked child somebody may hold it for ever
     if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
     return session_;
   }
   void close() {
-    std::shared_ptr<infer::Session> last;  // goes behind the lock
-    const std::lock_guard lock(mutex_);
-    last = std::move(session_);
+    if (is_inherited()) return;
+    std::shared_ptr<infer::Session> last;
+    {
+      const std::lock_guard lock(mutex_);
+      last = std::move(session_);
+    }
+    if (last) last->close();
   }
 
  private:
+  bool is_inherited() const noexcept { return fork_depth() != process_; }
+
+  const std::uint32_t process_ = fork_depth();
   std::mutex mutex_;
   std::shared_ptr<infer::Session> session_;
 };
@@ -235,15 +249,16 @@ void bind_session(py::module_& module) {
            py::arg("device") = "cpu", py::arg("engine") = py::none(), py::arg("example") = std::vector<at::Tensor>())
       .def(
           "run",
-          [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline) {
+          [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline,
+             double waited) {
             InferSession::Result result;
             {
               const py::gil_scoped_release released;
-              result = translated([&] { return session.run(inputs, deadline); });
+              result = translated([&] { return session.run(inputs, deadline, waited); });
             }
             return std::pair(std::move(result.outputs), dict_of(result.outcome));
           },
-          py::arg("inputs"), py::arg("deadline") = std::nullopt)
+          py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0)
       .def(
           "report_json",
           [](InferSession& session) { return translated([&] { return session.open()->report().json(); }); }, Released())
