@@ -13,22 +13,11 @@ import kaitian
 import online
 import parity
 import shares
-import split_bytes
-import split_tables
+from found import Document, Found, one
 from results import table
+from split_aims import divided, software, with_bytes
 
 MIB = 1 << 20
-Document = dict[str, Any]
-
-
-@dataclass
-class Found:
-    """The figure that counts: the worst of the cases an aim speaks of, with its spread over rounds."""
-
-    value: float
-    low: float
-    high: float
-    case: str
 
 
 @dataclass
@@ -180,11 +169,6 @@ def between_islands(against_relay: bool) -> Any:
     return measure
 
 
-def one(value: float | None, case: str) -> list[Found]:
-    """A figure without a spread; none where there is none."""
-    return [] if value is None else [Found(value, value, value, case)]
-
-
 def saved_time(against: str) -> Any:
     return lambda document: one(kaitian.saved(document["rows"], against), f"2G+2M against {against}, minmax")
 
@@ -230,67 +214,6 @@ def accuracy_lost(document: Document) -> list[Found]:
 def right_advice(document: Document) -> list[Found]:
     rows = [row for row in document["rows"] if not row["late"]]
     return one(sum(map(breakeven.is_right, rows)) / len(rows), f"of {len(rows)} cases") if rows else []
-
-
-def divided(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds$
-    that of local inference."""
-
-    def measure(document: Document) -> list[Found]:
-        row = split_tables.row_of(document, profile, encoding, environment, "auto, guarded")
-        local = split_tables.row_of(document, profile, encoding, environment, "local")
-        if row is None or local is None:
-            return []
-        seconds = row["seconds"]
-        if over_local:
-            return one(1e3 * (seconds["p99"] - local["seconds"]["p99"]), f"{environment}, simulated")
-        mean, median, p99 = (1e3 * seconds[name] for name in ("mean", "p50", "p99"))
-        return [Found(mean, median, p99, f"{environment}, to p99, simulated")]
-
-    return measure
-
-
-def software(name: str) -> Any:
-    """Milliseconds of overhead of sessions with real bytes, a quantile of each case: at constant rates, and of `auto`
-    over recorded links where nothing is faster than published."""
-
-    def measure(document: Document) -> list[Found]:
-        found = []
-        for row in document["rates"]:
-            found += _overhead(row, name, f"{row['profile']}, {row['policy']} at {row['mbps']:g} Mbit/s")
-        for case in document["cases"]:
-            for environment, link in case["links"].items():
-                if case["speed"] == 1:
-                    found += _overhead(link["rows"]["auto"], name, f"{case['profile']}, auto {environment}")
-        return found
-
-    return measure
-
-
-def _overhead(row: Document, name: str, case: str) -> list[Found]:
-    if not row["overhead"]:
-        return []
-    value, low, high = (1e3 * row["overhead"][each] for each in (name, "p50", "p99"))
-    return [Found(value, low, high, f"{case}, p50 to p99")]
-
-
-def with_bytes(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with real bytes over a recorded link: the mean, or by how much its 99th percentile exceeds
-    that of local inference in the same run."""
-
-    def measure(document: Document) -> list[Found]:
-        case = split_bytes.Case(profile, encoding)
-        rows = [split_bytes.row_for(document, case, environment, name) for name in ("auto", "local")]
-        if not all(row and row["seconds"] for row in rows):
-            return []
-        ours, local = (row["seconds"] for row in rows if row)
-        part = "the whole record" if document["full"] else "a window"
-        if over_local:
-            return one(1e3 * (ours["p99"] - local["p99"]), f"{environment}, {part}")
-        mean, median, p99 = (1e3 * ours[name] for name in ("mean", "p50", "p99"))
-        return [Found(mean, median, p99, f"{environment}, to p99, {part}")]
-
-    return measure
 
 
 GBIT = 10**9
@@ -340,20 +263,52 @@ AIMS = [
     Aim("split_bytes", "real bytes: overhead of an inference, p99", 5, "ms", software("p99"), at_most=True),
     Aim("split_bytes", "real bytes: VGG19, outdoors", 86, "ms", with_bytes(VGG, "compact", "outdoors"), at_most=True),
     Aim("split_bytes", "real bytes: VGG19, indoors", 37, "ms", with_bytes(VGG, "compact", "indoors"), at_most=True),
-    Aim("split_bytes", "real bytes: VGG19, p99 beyond local's, outdoors", 5, "ms",
-        with_bytes(VGG, "compact", "outdoors", True), at_most=True),
-    Aim("split_bytes", "real bytes: VGG19, p99 beyond local's, indoors", 5, "ms",
-        with_bytes(VGG, "compact", "indoors", True), at_most=True),
-    Aim("split_bytes", "real bytes: kapao, outdoors", 620, "ms", with_bytes(KAPAO, "as sent", "outdoors"),
-        at_most=True),
-    Aim("split_bytes", "real bytes: AGRNav, outdoors", 533, "ms", with_bytes(AGRNAV, "as sent", "outdoors"),
-        at_most=True),
-    Aim("split_bytes", "real bytes: AGRNav, indoors", 560, "ms", with_bytes(AGRNAV, "as sent", "indoors"),
-        at_most=True),
-    Aim("split_bytes", "real bytes: AGRNav, bits in, outdoors", 322, "ms", with_bytes(AGRNAV, "compact", "outdoors"),
-        at_most=True),
-    Aim("split_bytes", "real bytes: AGRNav, bits in, indoors", 203, "ms", with_bytes(AGRNAV, "compact", "indoors"),
-        at_most=True),
+    Aim(
+        "split_bytes",
+        "real bytes: VGG19, p99 beyond local's, outdoors",
+        5,
+        "ms",
+        with_bytes(VGG, "compact", "outdoors", True),
+        at_most=True,
+    ),
+    Aim(
+        "split_bytes",
+        "real bytes: VGG19, p99 beyond local's, indoors",
+        5,
+        "ms",
+        with_bytes(VGG, "compact", "indoors", True),
+        at_most=True,
+    ),
+    Aim(
+        "split_bytes", "real bytes: kapao, outdoors", 620, "ms", with_bytes(KAPAO, "as sent", "outdoors"), at_most=True
+    ),
+    Aim(
+        "split_bytes",
+        "real bytes: AGRNav, outdoors",
+        533,
+        "ms",
+        with_bytes(AGRNAV, "as sent", "outdoors"),
+        at_most=True,
+    ),
+    Aim(
+        "split_bytes", "real bytes: AGRNav, indoors", 560, "ms", with_bytes(AGRNAV, "as sent", "indoors"), at_most=True
+    ),
+    Aim(
+        "split_bytes",
+        "real bytes: AGRNav, bits in, outdoors",
+        322,
+        "ms",
+        with_bytes(AGRNAV, "compact", "outdoors"),
+        at_most=True,
+    ),
+    Aim(
+        "split_bytes",
+        "real bytes: AGRNav, bits in, indoors",
+        203,
+        "ms",
+        with_bytes(AGRNAV, "compact", "indoors"),
+        at_most=True,
+    ),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

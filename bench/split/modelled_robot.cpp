@@ -94,11 +94,10 @@ std::vector<infer::HostBytes> ModelledRobot::inputs(std::uint64_t number) const 
 
 bool ModelledRobot::is_answer(std::uint64_t number, const std::vector<infer::HostBytes>& outputs) const {
   const std::vector<Bytes>& expected = answers_[number % kInputs];
-  return std::equal(
-      outputs.begin(), outputs.end(), expected.begin(), expected.end(),
-      [](const infer::HostBytes& got, const Bytes& wanted) {
-        return std::equal(got.bytes.begin(), got.bytes.end(), wanted.begin(), wanted.end());
-      });
+  return std::equal(outputs.begin(), outputs.end(), expected.begin(), expected.end(),
+                    [](const infer::HostBytes& got, const Bytes& wanted) {
+                      return std::equal(got.bytes.begin(), got.bytes.end(), wanted.begin(), wanted.end());
+                    });
 }
 
 // By operators of which none is divided, so that no plan has a part in it.

@@ -20,7 +20,7 @@
 // What a server makes of a client's plan and of the rows that follow it, for libFuzzer and for a test with mutated bytes.
 namespace atl::fuzz {
 
-/// A convolution, a pooling and a head that needs all rows; and branches of two inputs that are joined, of which every
+/// A convolution, a pooling and a mean of all rows, which has a state; and branches of two inputs that are joined, of which every
 /// second row is taken and turned round.
 inline const std::vector<infer::Graph>& graphs_to_divide() {
   static const std::vector<infer::Graph> graphs{
@@ -128,7 +128,7 @@ inline bool arrivals(std::span<const std::byte> bytes) {
   constexpr std::size_t kHead = 8;
   const Graph& graph = graphs_to_divide()[0];
   static const Operators operators = operators_of(graph, 0, 2);
-  static const Division offload{0, 2, {{{0, 12}, {}}, {{}, {0, 12}}, {{}, {0, 12}}, {{}, {0, 6}}, {{}, {0, 1}}}, 3};
+  static const Division offload{0, 2, {{{0, 12}, {}}, {{}, {0, 12}}, {{}, {0, 12}}, {{}, {0, 6}}, {{}, {0, 6}}, {{}, {0, 1}}}, 3};
   static const Program program = program_of(graph, operators, offload, plan::Side::kServer);
   Arrivals there(graph, operators, program);
   there.begin(1);

@@ -40,8 +40,8 @@ class AttemptTest : public testing::Test {
     set_ = make_plan_set(graph_, test::modelled_profile(graph_, Machine::kRobot),
                          test::modelled_profile(graph_, Machine::kServer), {1e7, 1e7, 0.001, false}, options);
     model_ = std::make_unique<LoadedModel>(graph_, std::map<std::string, HostBytes>{}, runner_);
-    run_ = std::make_unique<SplitRun>(graph_, set_, set_->pinned.value(), 7, sender_, [] { return 1e7; },
-                                      wire::Codec::kRaw);
+    run_ = std::make_unique<SplitRun>(
+        graph_, set_, set_->pinned.value(), 7, sender_, [] { return 1e7; }, wire::Codec::kRaw);
     run_->arrivals().begin(1);
     run_->exchange().begin(1);
     inference_ = std::make_unique<Inference>(*model_, run_->operators());

@@ -38,7 +38,8 @@ plan::OperatorGraph read(Json json) {
   return graph;
 }
 
-// For each region of rows of each operator the same rows of its operands, as far as there are any.
+// For each row of each operator the same rows of its operands, as far as there are any, and for regions no more: a rule may name
+// rows that only lie between what is needed and rows of padding.
 void expect_same_maps(const plan::OperatorGraph& a, const plan::OperatorGraph& b, std::size_t index) {
   const plan::Operator& mine = a.operators[index];
   const plan::Operator& its = b.operators[index];
@@ -50,9 +51,12 @@ void expect_same_maps(const plan::OperatorGraph& a, const plan::OperatorGraph& b
     const Region all{0, a.operators[static_cast<std::size_t>(mine.operands[i].producer)].rows};
     for (std::int64_t begin = 0; begin < mine.rows; ++begin) {
       for (std::int64_t end = begin + 1; end <= mine.rows; ++end) {
-        ASSERT_EQ(intersection(mine.operands[i].needed({begin, end}), all),
-                  intersection(its.operands[i].needed({begin, end}), all))
-            << index << ", rows " << begin << " to " << end;
+        const Region read = intersection(mine.operands[i].needed({begin, end}), all);
+        const Region written = intersection(its.operands[i].needed({begin, end}), all);
+        ASSERT_TRUE(written.holds(read)) << index << ", rows " << begin << " to " << end;
+        if (end == begin + 1) {
+          ASSERT_EQ(read, written) << index << ", row " << begin;
+        }
       }
     }
   }
@@ -88,8 +92,8 @@ TEST(Profiled, IsReadAsItWasWritten) {
       expect_same_maps(again, made.lowered, i);
     }
     const plan::LinkCost link{1e6, 1e6, 1e-4, false};
-    EXPECT_EQ(plan::make_plan("tensor", again, link, {}).seconds,
-              plan::make_plan("tensor", made.lowered, link, {}).seconds);
+    const double seconds = plan::make_plan("tensor", made.lowered, link, {}).seconds;
+    EXPECT_LE(plan::make_plan("tensor", again, link, {}).seconds, seconds * (1 + 1e-12));
   }
 }
 

@@ -170,7 +170,8 @@ TEST(Program, RefusesWhatIsNoPlan) {
   EXPECT_NE(refusal(shares, 1).find("the robot needs rows [0, 5) of operator 1 (aten::conv1d)"), std::string::npos);
   EXPECT_NE(refusal({kInput}, 1).find("1 share for 4 operators"), std::string::npos);
   EXPECT_NE(refusal({kInput, {{0, 10}, kNone}, states, {{0, 1}, kNone}}, 0).find("0 chunks"), std::string::npos);
-  EXPECT_NE(refusal({{kNone, {0, 10}}, {{0, 10}, kNone}, states, {{0, 1}, kNone}}, 1).find("is an input"), std::string::npos);
+  EXPECT_NE(refusal({{kNone, {0, 10}}, {{0, 10}, kNone}, states, {{0, 1}, kNone}}, 1).find("is an input"),
+            std::string::npos);
   EXPECT_NE(refusal({kInput, {{0, 11}, kNone}, states, {{0, 1}, kNone}}, 1).find("has 10 rows"), std::string::npos);
 }
 

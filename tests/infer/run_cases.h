@@ -163,8 +163,7 @@ struct Case {
 
   Case(Dice& dice, std::int64_t most) : Case(dice, AnyGraph(dice, most)) {}
   Case(Dice& dice, const AnyGraph& made) : Case(dice, made.graph(), made.image()) {}
-  Case(Dice& dice, Graph of, int its_image)
-      : graph(std::move(of)), image(its_image), tensors(graph.tensors.size()) {
+  Case(Dice& dice, Graph of, int its_image) : graph(std::move(of)), image(its_image), tensors(graph.tensors.size()) {
     std::map<std::string, HostBytes> weights;
     for (const Weight& weight : graph.weights) {
       Value& value = tensors[static_cast<std::size_t>(weight.tensor)];

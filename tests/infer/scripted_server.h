@@ -42,7 +42,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     bool answers_short = false;  ///< with fewer bytes than the rows have
     bool is_late = false;        ///< inferences fail because nobody wants their answer any more
     std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
-    wire::Load load{};     ///< that it tells of
+    wire::Load load{};    ///< that it tells of
     int times = 1 << 30;  ///< how often; then it behaves
   };
 

@@ -219,7 +219,10 @@ TEST(States, AreNotMadeWhereTheyGainNothing) {
   EXPECT_FALSE(is_partial("aten::relu", {4, 3}, {}, {4, 3}, 0));
   EXPECT_FALSE(is_partial("aten::argmax", {4, 3}, {0, false}, {3}, 0)) << "nobody says how";
   EXPECT_FALSE(is_partial("aten::linalg_vector_norm", {4, 3}, {1, Ints{0}, true, {}}, {1, 3}, 0));
-  EXPECT_NE(test::failure(ErrorKind::kInvalidArgument, [&] { is_partial("aten::softmax.int", {4}, {0, {}}, {4}, 1); }),
+  EXPECT_NE(test::failure(ErrorKind::kInvalidArgument,
+                          [&] {
+                            is_partial("aten::softmax.int", {4}, {0, {}}, {4}, 1);
+                          }),
             "");
   // Of a norm whose mean somebody wants.
   Builder builder;
@@ -269,9 +272,8 @@ std::size_t sent_by_server(bool makes_states) {
   const LoadedModel other(all.graph, {}, std::make_shared<FakeRunner>());
   Loopback link;
   Counted counted(link.server());
-  std::thread server([&] {
-    Inference(other, operators).run(program_of(all.graph, operators, division, Side::kServer), counted);
-  });
+  std::thread server(
+      [&] { Inference(other, operators).run(program_of(all.graph, operators, division, Side::kServer), counted); });
   Inference inference(*all.model, operators);
   all.set_inputs(inference);
   inference.run(program_of(all.graph, operators, division, Side::kRobot), link.robot());

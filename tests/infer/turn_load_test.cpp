@@ -35,7 +35,9 @@ TEST(TurnLoad, WhoComputesAllTheTimeIsOneOfThoseThatCompute) {
   EXPECT_LE(told.computing, 1);
   EXPECT_EQ(told.waiting, 0);
   EXPECT_NEAR(static_cast<double>(told.turn_us), 1e5, 1);
-  EXPECT_EQ(load.of_others(1, [&](TurnLoad::Who who) { return who == &model; }, now), (wire::Load{1, 0, 0, 0}));
+  EXPECT_EQ(load.of_others(
+                1, [&](TurnLoad::Who who) { return who == &model; }, now),
+            (wire::Load{1, 0, 0, 0}));
   now += 1s;
   EXPECT_NEAR(load.of_others(1, kNobody, now).computing, std::exp(-1), 1e-3);
   EXPECT_NEAR(static_cast<double>(load.of_others(1, kNobody, now).turn_us), 1e5, 1) << "its length does not fade";

@@ -102,8 +102,9 @@ TEST(States, AreRefusedWhereTheyCannotBe) {
   EXPECT_NE(refused([](OperatorGraph& graph) { graph.outputs = {2}; }).find("output 2 is a state"), std::string::npos);
   EXPECT_NE(refused([](OperatorGraph& graph) { operator_in(graph, 0).is_state = true; }).find("state of nothing"),
             std::string::npos);
-  EXPECT_NE(refused([](OperatorGraph& graph) { graph.operators[4].operands[1] = same(2); }).find("leave `needed` empty"),
-            std::string::npos);
+  EXPECT_NE(
+      refused([](OperatorGraph& graph) { graph.operators[4].operands[1] = same(2); }).find("leave `needed` empty"),
+      std::string::npos);
 }
 
 TEST(States, AreRead) {

@@ -216,8 +216,7 @@ void ModelledRunner::take(double seconds, Clock::time_point begin) {
   if (speed_ == 0) return;
   constexpr std::chrono::microseconds kWakeUp{80};
   [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
-  const auto due =
-      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
+  const auto due = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
   const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
   if (sleep.count() > 0) {
     timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};

@@ -28,9 +28,8 @@ std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, 
 }
 
 bool is_by_row(const Operator& made) {
-  return !made.is_state &&
-         std::all_of(made.operands.begin(), made.operands.end(),
-                     [](const Operand& operand) { return operand.needed != nullptr; });
+  return !made.is_state && std::all_of(made.operands.begin(), made.operands.end(),
+                                       [](const Operand& operand) { return operand.needed != nullptr; });
 }
 
 }  // namespace

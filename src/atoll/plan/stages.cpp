@@ -134,8 +134,7 @@ std::vector<StateLack> compose(const OperatorGraph& graph, const Stage& stage, s
     if (made.is_state) {
       const Share needed = share;
       share = parts_of_state(graph, made, needed, shares);
-      states.push_back(
-          {stage.operators[i], !share.robot.holds(needed.robot), !share.server.holds(needed.server)});
+      states.push_back({stage.operators[i], !share.robot.holds(needed.robot), !share.server.holds(needed.server)});
     } else {
       share = closed(share, made.rows);
     }

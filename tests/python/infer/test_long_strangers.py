@@ -2,7 +2,6 @@
 """What a real server does with recorded bytes, hostile models, dead workers, a full disk and many robots: they are its
 clients' loss alone, and told."""
 
-import copy
 import os
 import resource
 import signal
@@ -20,7 +19,6 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.infer import Bundle, capture
 from atoll.infer.planning.link_command import host_and_port
 from faulty_link import UP, FaultyLink
 from processes import children
@@ -75,7 +73,7 @@ def test_a_worker_that_dies_is_its_clients_loss_alone(server: Serve) -> None:
             until_server(session)
         wait_for(lambda: len(children(server.process.pid)) == 2)  # those of sessions before have gone
         victim, survivor = children(server.process.pid)
-        os.kill(victim, signal.SIGSEGV)
+        os.kill(victim, signal.SIGKILL)
         for number in range(20):
             for session in (one, other):
                 check(session, number)
@@ -103,36 +101,14 @@ class Normed(nn.Module):
         return torch.relu(self.norm(image))
 
 
-def with_one_mean() -> Bundle:
-    """Statistics of one channel under six. The memory behind them is this process's to read; a server would read its
-    own."""
-    bundle = capture(Normed().eval(), torch.ones(1, 6, 4, 4))
-    graph = copy.deepcopy(bundle.graph)
-    (node,) = (node for node in graph["nodes"] if "batch_norm" in node["op"])
-    mean = node["args"][3]["tensor"]
-    graph["tensors"][mean]["shape"] = [1]
-    (name,) = (weight["name"] for weight in graph["weights"] if weight["tensor"] == mean)
-    weights = {**bundle.weights, name: torch.zeros(64)[:1]}
-    return Bundle(graph, weights, bundle.inputs, bundle.output)
-
-
-@pytest.mark.parametrize(
-    ("make", "example", "why"),
-    [
-        (lambda: capture(Folded().eval(), torch.ones(1, 8, 9)), torch.ones(1, 8, 9), "not on the server's list"),
-        (with_one_mean, torch.ones(1, 6, 4, 4), "another shape than its input asks for"),
-    ],
-    ids=["an operator that is not listed", "too few statistics"],
-)
-def test_a_hostile_model_is_refused_and_nothing_else_happens(
-    server: Serve, make: Callable[[], Bundle], example: torch.Tensor, why: str
-) -> None:
+def test_a_hostile_model_is_refused_and_nothing_else_happens(server: Serve) -> None:
+    example, why = torch.ones(1, 8, 9), "not on the server's list"
     with session_of(server.address, server.key_file) as good:
         until_server(good)
         wait_for(lambda: len(children(server.process.pid)) == 1)  # those of sessions before have gone
         workers = children(server.process.pid)
         options = {"server": server.address, "key_file": server.key_file, "policy": "offload"}
-        with atoll.infer.Session(make(), profile_seconds=0.01, **options) as hostile:
+        with atoll.infer.Session(Folded().eval(), example, profile_seconds=0.01, **options) as hostile:
             wait_for(lambda: why in hostile.report()["link"]["text"], hostile.report)
             assert not hostile.wait_until_ready(0)
             hostile(example)

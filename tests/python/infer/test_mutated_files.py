@@ -21,8 +21,7 @@ from atoll.infer.structure import Structure
 from split_cases import bundle
 
 SEED = (
-    '{"dict":[["a",{"tuple":["tensor",{"constant":{"float":"nan"}}]}],'
-    '["b",{"class":"m.C","fields":[["x","tensor"]]}]]}'
+    '{"dict":[["a",{"tuple":["tensor",{"constant":{"float":"nan"}}]}],["b",{"class":"m.C","fields":[["x","tensor"]]}]]}'
 )
 NEVER = "atoll_never_imported"  # a module that does not exist, and would be named by whoever tried
 

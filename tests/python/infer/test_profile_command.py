@@ -142,11 +142,10 @@ def costs(bundle: Path, profile: dict[str, Any]) -> list[tuple[float, float]]:
     """Seconds of each node: of a launch, and of all its rows."""
     graph = Bundle.load(bundle).graph
     text = json.loads(_C.infer_profiled_operators(graphs.to_text(graph).decode(), json.dumps(profile)))
-    found = [
-        (profile["nodes"][node][0], profile["nodes"][node][1] * operator["rows"])
-        for node, operator in zip(text["nodes"], text["operators"], strict=True)
-        if node >= 0
-    ]
+    rows: dict[int, int] = {}  # of a node that makes a state first, that state's
+    for node, operator in zip(text["nodes"], text["operators"], strict=True):
+        rows.setdefault(node, operator["rows"])
+    found = [(profile["nodes"][node][0], profile["nodes"][node][1] * rows[node]) for node in rows if node >= 0]
     assert len(found) == len(graph["nodes"])
     return found
 

@@ -176,7 +176,9 @@ def seconds_of(profile: dict[str, Any]) -> float:
 
 def _rows(profiles: dict[str, Any], lowered: dict[str, Any]) -> Iterator[dict[str, Any]]:
     sums = sum(float(whole) for _, _, whole in profiles["local"]["nodes"])
-    for node, operator in zip(lowered["nodes"], lowered["operators"], strict=True):
+    # Of a node that makes a state and a result of it, the result is shown.
+    shown = dict(zip(lowered["nodes"], lowered["operators"], strict=True))
+    for node, operator in shown.items():
         times = {whose: float(profile["nodes"][node][2]) if node >= 0 else 0.0 for whose, profile in profiles.items()}
         yield {
             "node": node, "name": operator["name"], "rows": operator["rows"], "bytes": operator["bytes"],

@@ -38,10 +38,7 @@ std::optional<Partial> layer_norm_states(const NodeView& view, std::size_t opera
 }
 
 Rule layer_norm_rule(bool is_centred) {
-  return {layer_norm,
-          {},
-          layer_norm_bytes,
-          [=](const NodeView& view, std::size_t operand, int dim) {
+  return {layer_norm, {}, layer_norm_bytes, [=](const NodeView& view, std::size_t operand, int dim) {
             return layer_norm_states(view, operand, dim, is_centred);
           }};
 }
@@ -109,8 +106,9 @@ Rule group_norm_rule(std::size_t groups, bool has_batch) {
   const std::size_t epsilon = has_batch ? 7 : 4;
   rule.partial = [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
     if (operand != 0 || view.integer(groups) < 1) return std::nullopt;
-    return norm_states(view, dim, {0, view.integer(groups), true, view.number(epsilon), view.operand_at(weight),
-                                   view.operand_at(weight + 1)});
+    return norm_states(
+        view, dim,
+        {0, view.integer(groups), true, view.number(epsilon), view.operand_at(weight), view.operand_at(weight + 1)});
   };
   return rule;
 }
@@ -129,14 +127,12 @@ std::optional<std::int64_t> softmax_bytes(const NodeView& view, std::size_t oper
 
 // Where halves are converted, the third argument is true, and not every device does that.
 Rule softmax_rule(bool is_log) {
-  return {softmax,
-          {},
-          softmax_bytes,
-          [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
-            const bool converts = view.argument(2) == Argument(true);
-            if (converts || !softmax_bytes(view, operand, dim)) return std::nullopt;
-            return softmax_states(view, dim, is_log);
-          }};
+  return {
+      softmax, {}, softmax_bytes, [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
+        const bool converts = view.argument(2) == Argument(true);
+        if (converts || !softmax_bytes(view, operand, dim)) return std::nullopt;
+        return softmax_states(view, dim, is_log);
+      }};
 }
 
 }  // namespace

@@ -21,8 +21,7 @@ Graph state_of(const Linear& of, std::int64_t rows) {
   Recipe recipe;
   const int input = recipe.to(recipe.input(part_of(of.input, of.dim(), rows)), of.sums());
   const int weight = recipe.to(recipe.input(part_of(of.weight, 1, rows)), of.sums());
-  const int made =
-      recipe.call("aten::linear", {TensorId{input}, TensorId{weight}, {}}, {of.sums(), of.output.shape});
+  const int made = recipe.call("aten::linear", {TensorId{input}, TensorId{weight}, {}}, {of.sums(), of.output.shape});
   const int state = recipe.reshape(made, behind({1}, of.output.shape));
   return std::move(recipe).finished(state);
 }

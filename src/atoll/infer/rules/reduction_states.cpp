@@ -93,10 +93,10 @@ std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced k
   const bool keeps_type = kind == Reduced::kMost || kind == Reduced::kLeast;
   if (keeps_type) of.sums = of.self.dtype;
   if (kind == Reduced::kSum && !is_floating(of.output.dtype)) of.sums = of.output.dtype;  // where it wraps around
-  const bool fits = keeps_type                  ? of.output.dtype == of.self.dtype
-                    : kind == Reduced::kSum     ? of.output.dtype != Dtype::kBool
-                    : kind == Reduced::kMean    ? is_floating(of.output.dtype)
-                                                : is_floating(of.self.dtype) && of.output.dtype == of.self.dtype;
+  const bool fits = keeps_type               ? of.output.dtype == of.self.dtype
+                    : kind == Reduced::kSum  ? of.output.dtype != Dtype::kBool
+                    : kind == Reduced::kMean ? is_floating(of.output.dtype)
+                                             : is_floating(of.self.dtype) && of.output.dtype == of.self.dtype;
   const Shape kept = with_ones(of.self.shape, dims);
   if (!fits || of.output.elements() != Tensor{of.output.dtype, kept}.elements()) return std::nullopt;
   Partial partial;

@@ -10,10 +10,10 @@ namespace atl::infer {
 namespace {
 
 struct Reduction {
-  std::size_t dims = 1;     // the argument; null or an empty list: all dimensions
-  std::size_t keepdim = 2;  // whether reduced dimensions stay, with one row
-  std::int64_t values = 1;  // that a part makes for one result
-  bool over_all = false;    // the overload without such arguments
+  std::size_t dims = 1;              // the argument; null or an empty list: all dimensions
+  std::size_t keepdim = 2;           // whether reduced dimensions stay, with one row
+  std::int64_t values = 1;           // that a part makes for one result
+  bool over_all = false;             // the overload without such arguments
   std::optional<Reduced> kind = {};  // how parts are joined, where they are
 };
 

@@ -293,9 +293,8 @@ void Inference::compute_result(int index, Region rows) {
     shares.push_back(static_cast<double>(piece.rows.size()) / static_cast<double>(state.partial.rows));
   }
   if (end != state.partial.rows || parts.size() != pieces_[at(state.tensor)].size()) {
-    throw Error(ErrorKind::kInternal,
-                "the states of all rows of " + name_of(index) + " are needed once, and those of " + text({0, end}) +
-                    " are here");
+    throw Error(ErrorKind::kInternal, "the states of all rows of " + name_of(index) +
+                                          " are needed once, and those of " + text({0, end}) + " are here");
   }
   const auto count = static_cast<std::int64_t>(parts.size());
   const LoadedModel::Calls& calls = model_.result_calls(state, count, rows.size());

@@ -106,7 +106,8 @@ class Measuring {
     for (std::size_t i = 0; i < times_.size(); ++i) {
       if (times_[i].whole.empty()) continue;
       const Operators::Operator& of = operators_.operators[i];
-      fill(profile, at(of.node), of.state < 0 ? of.rows : operators_.states[at(of.state)].partial.rows, times_[i], scale);
+      fill(profile, at(of.node), of.state < 0 ? of.rows : operators_.states[at(of.state)].partial.rows, times_[i],
+           scale);
     }
     return profile;
   }

@@ -20,9 +20,7 @@ IncomingModel::~IncomingModel() {
   if (upload_) context_.disk.post([upload = std::move(upload_)]() mutable { upload.reset(); });
 }
 
-bool IncomingModel::is_complete() const noexcept {
-  return has_graph_ && there_ == weight_bytes_ && queued_bytes_ == 0;
-}
+bool IncomingModel::is_complete() const noexcept { return has_graph_ && there_ == weight_bytes_ && queued_bytes_ == 0; }
 
 std::shared_ptr<ModelCache::Upload> IncomingModel::take_upload() noexcept { return std::move(upload_); }
 

@@ -97,8 +97,8 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   std::unique_ptr<WorkerProcess> worker_;
   std::shared_ptr<const wire::Ready> timed_;  // by an earlier worker process; this one does not time the model
   std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);  // for what comes back from other threads
-  std::uint64_t freed_ = 0;         // ServerContext::freed when the disk was asked
-  Clock::time_point asked_{};       // the disk
+  std::uint64_t freed_ = 0;                                        // ServerContext::freed when the disk was asked
+  Clock::time_point asked_{};                                      // the disk
   Clock::time_point started_{};
   Clock::time_point progressed_{};  // the upload
   Clock::time_point pinged_{};      // while the client has to wait for the disk

@@ -145,23 +145,22 @@ void ServedModel::on_complete(IncomingModel& model) {
   let_client_go_on();
   std::shared_ptr<ModelCache::Upload> upload = model.take_upload();
   incoming_.reset();
-  context_.hashing.post(
-      [this, upload = std::move(upload), alive = is_alive_, &context = context_]() mutable {
-        std::optional<Error> failed;
-        try {
-          upload->finish();
-        } catch (const Error& error) {
-          failed = error;
-        } catch (const std::exception& error) {
-          failed = Error(ErrorKind::kInternal, error.what());
-        }
-        upload.reset();
-        // Who waits for it may go on, whoever sent it.
-        context.loop.post([this, &context, alive, failed] {
-          if (*alive) return on_hashed(failed);
-          context.retry_waiting();
-        });
-      });
+  context_.hashing.post([this, upload = std::move(upload), alive = is_alive_, &context = context_]() mutable {
+    std::optional<Error> failed;
+    try {
+      upload->finish();
+    } catch (const Error& error) {
+      failed = error;
+    } catch (const std::exception& error) {
+      failed = Error(ErrorKind::kInternal, error.what());
+    }
+    upload.reset();
+    // Who waits for it may go on, whoever sent it.
+    context.loop.post([this, &context, alive, failed] {
+      if (*alive) return on_hashed(failed);
+      context.retry_waiting();
+    });
+  });
 }
 
 void ServedModel::on_hashed(const std::optional<Error>& error) {
@@ -176,8 +175,8 @@ void ServedModel::watch_arrival(Clock::time_point now) {
   const ServerOptions& options = context_.options;
   const bool waits_for_disk = state_ == State::kLooking || state_ == State::kOpening;
   if (waits_for_disk && now - asked_ > options.start_limit) {
-    return die(Error(ErrorKind::kTimeout, "the server's disk has not answered for " +
-                                              std::to_string(options.start_limit.count()) + " ms"));
+    return die(Error(ErrorKind::kTimeout,
+                     "the server's disk has not answered for " + std::to_string(options.start_limit.count()) + " ms"));
   }
   if (state_ != State::kUploading) return;
   if (now - progressed_ > options.upload_limit) {

@@ -40,8 +40,7 @@ void TurnLoad::rests(Who who, Clock::time_point now) {
   if (uses_.contains(who)) enter(who, State::kRests, now);
 }
 
-wire::Load TurnLoad::of_others(std::size_t turns, const std::function<bool(Who)>& is_own,
-                               Clock::time_point now) const {
+wire::Load TurnLoad::of_others(std::size_t turns, const std::function<bool(Who)>& is_own, Clock::time_point now) const {
   constexpr double kMostWaiting = wire::kMaxWaiting;
   wire::Load load;
   load.turns = static_cast<std::uint32_t>(std::min<std::size_t>(turns, wire::kMaxTurns));

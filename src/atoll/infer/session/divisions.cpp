@@ -112,9 +112,12 @@ std::string Divisions::failure() const {
   return failure_;
 }
 
-std::string Divisions::server_device() const {
+void Divisions::fill(SessionReport& report) const {
   const std::lock_guard lock(mutex_);
-  return server_device_;
+  report.server = server_device_;
+  report.planning = failure_;
+  if (!offer_) return;
+  for (const plan::OperatorPlan& each : offer_->set->table.plans) report.plans.push_back(each.policy);
 }
 
 void Divisions::look_at_link() {

@@ -15,6 +15,7 @@
 #include "atoll/infer/session/attempt.h"
 #include "atoll/infer/session/link_rates.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/report.h"
 
 namespace atl::infer {
 
@@ -59,10 +60,10 @@ class Divisions {
   bool wait(Deadline deadline) const;
   /// Why no plan can be made; empty where they can, or nobody has tried.
   std::string failure() const;
+  /// The server's device, the plans and the failure.
+  void fill(SessionReport& report) const;
   /// Makes new plans where the link is not what they were made for.
   void look_at_link();
-  /// The last server's device.
-  std::string server_device() const;
   /// Ends the thread; nothing is sent afterwards.
   void stop();
 

@@ -95,6 +95,20 @@ void Statistics::fill(SessionReport& report) const {
   report.worst = sorted.back();
 }
 
+void fill(SessionReport& report, const wire::Done& done) {
+  report.server_compute = static_cast<double>(done.compute_us) * 1e-6;
+  report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
+}
+
+void fill(SessionReport& report, const Client& client) {
+  report.link = client.status();
+  const plan::LinkCost link = client.rates().link();
+  report.up_rate = link.up_bytes_per_second;
+  report.down_rate = link.down_bytes_per_second;
+  report.latency = link.latency;
+  report.forecast = client.rates().forecast_error();
+}
+
 std::string SessionReport::json() const {
   nlohmann::json out = {
       {"policy", policy},

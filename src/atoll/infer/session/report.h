@@ -62,7 +62,7 @@ struct SessionReport {
   std::uint64_t down_bytes = 0;
   double joules = 0;  ///< of the robot, estimated, of all inferences
   double mean_joules = 0;
-  RobotTimes times;  ///< of all inferences
+  RobotTimes times;           ///< of all inferences
   double server_compute = 0;  ///< seconds of the last inference there
   double server_waited = 0;   ///< for its turn
   double expected_wait = 0;   ///< seconds that the next inference would wait there, as plans take it
@@ -84,6 +84,10 @@ struct SessionReport {
   /// One JSON object with these names.
   std::string json() const;
 };
+
+/// What the server said of its last answer; and what the client knows of the link.
+void fill(SessionReport& report, const wire::Done& done);
+void fill(SessionReport& report, const Client& client);
 
 /// One inference, for the statistics.
 struct InferenceRecord {

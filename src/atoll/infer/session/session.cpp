@@ -93,9 +93,7 @@ class Session::Impl final : private Client::Owner {
       report.gap = last_.bound > 0 ? last_.predicted / last_.bound - 1 : 0;
     }
     report.local_seconds = local_.seconds();
-    const wire::Done done = flight_.last_done();
-    report.server_compute = static_cast<double>(done.compute_us) * 1e-6;
-    report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
+    fill(report, flight_.last_done());
     report.policy = options_.policy;
     report.lossy = options_.lossy;
     report.engine = local_.engine_report();
@@ -107,17 +105,8 @@ class Session::Impl final : private Client::Owner {
       return report;
     }
     report.expected_wait = wait_.expected(seconds_of(Clock::now()));
-    report.server = divisions_->server_device();
-    report.planning = divisions_->failure();
-    if (const auto offer = divisions_->offer()) {
-      for (const plan::OperatorPlan& each : offer->set->table.plans) report.plans.push_back(each.policy);
-    }
-    report.link = client_->status();
-    const plan::LinkCost link = client_->rates().link();
-    report.up_rate = link.up_bytes_per_second;
-    report.down_rate = link.down_bytes_per_second;
-    report.latency = link.latency;
-    report.forecast = client_->rates().forecast_error();
+    divisions_->fill(report);
+    fill(report, *client_);
     return report;
   }
 

@@ -91,8 +91,8 @@ class Writer {
   }
   void operator()(const Ping& m) { finish(fbs::Body::Ping, fbs::CreatePing(to_, m.token)); }
   void operator()(const Pong& m) {
-    finish(fbs::Body::Pong, fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting,
-                                            m.load.turn_us));
+    finish(fbs::Body::Pong,
+           fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting, m.load.turn_us));
   }
   void operator()(const Failed& m) {
     const auto text = string(to_, short_of(m.text));
@@ -168,9 +168,7 @@ template <class Table>
 Load load_of(const Table& m) {
   return {m.turns(), m.computing(), m.waiting(), m.turn_us()};
 }
-Done read(const fbs::Done& m) {
-  return {m.inference(), m.compute_us(), m.waited_us(), m.received_us(), load_of(m)};
-}
+Done read(const fbs::Done& m) { return {m.inference(), m.compute_us(), m.waited_us(), m.received_us(), load_of(m)}; }
 Cancel read(const fbs::Cancel& m) { return {m.inference()}; }
 Ack read(const fbs::Ack& m) {
   return {m.inference(), m.tensor(), m.rows_begin(), m.bytes(), m.elapsed_us(), m.first_bytes()};

@@ -22,8 +22,8 @@ inline constexpr std::size_t kMaxLabelBytes = 256;   ///< names and versions
 inline constexpr std::size_t kMaxNoteBytes = 4'096;  ///< sentences for people
 inline constexpr std::uint32_t kMaxChunks = 65'536;
 inline constexpr std::uint64_t kMaxMicroseconds = 1'000'000'000'000'000;  ///< of every time; about 30 years
-inline constexpr std::uint32_t kMaxTurns = 65'536;     ///< at once on a device
-inline constexpr std::uint32_t kMaxWaiting = 1'000'000;  ///< for a turn
+inline constexpr std::uint32_t kMaxTurns = 65'536;                        ///< at once on a device
+inline constexpr std::uint32_t kMaxWaiting = 1'000'000;                   ///< for a turn
 
 /// Client, first of all.
 struct Hello {

@@ -109,7 +109,7 @@ void BackendAtoll::close(Parts parts, bool orderly) noexcept {
       group->shutdown();
     } else {
       if (ended.library) process->watch->forget(ended.library.get());  // nobody is to be interrupted
-      group->abort("the group was destroyed without shutdown");       // others may hold it, such as sends that wait
+      group->abort("the group was destroyed without shutdown");        // others may hold it, such as sends that wait
     }
     for (auto& [device, passage] : ended.passages) passage->close();
     if (ended.library) {

@@ -19,10 +19,7 @@ class WorkOfLibrary final : public c10d::Work {
   /// `entry` of `watch`, for parts whose waiters go on before they have ended; null for others.
   WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Watch> watch,
                 Watch::EntryPtr entry)
-      : parts_(std::move(parts)),
-        explain_(std::move(explain)),
-        watch_(std::move(watch)),
-        entry_(std::move(entry)) {}
+      : parts_(std::move(parts)), explain_(std::move(explain)), watch_(std::move(watch)), entry_(std::move(entry)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
