@@ -41,7 +41,7 @@ TEST(RegionsJson, Slices) {
 }
 
 TEST(RegionsJson, Dims) {
-  const Json rows = Json::parse(R"({"dims": [2, 2, -1], "local": 1, "partial": 1, "global": 0, "constant": 0})");
+  const Json rows = Json::parse(R"({"dims": [2, 2, 2], "local": 1, "partial": 1, "global": 0, "constant": 0})");
   EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 2)), rows);
   const Json channels = Json::parse(R"({"dims": [1, 1, 1], "local": 2, "partial": 0, "global": 0, "constant": 0})");
   EXPECT_EQ(Json::parse(dims_json(pooled(), 0, 1)), channels);
