@@ -19,9 +19,11 @@ namespace {
 using Signatures = std::vector<std::uint64_t>;
 
 struct ModelledTensor : DeviceTensor {
-  ModelledTensor(Tensor of, Signatures by_row) : type(std::move(of)), signatures(std::move(by_row)) {}
+  ModelledTensor(Tensor of, Signatures by_row, Clock::time_point at = {})
+      : type(std::move(of)), signatures(std::move(by_row)), ready(at) {}
   Tensor type;
   Signatures signatures;
+  Clock::time_point ready;  // when the device has made it
 };
 
 struct Layer : Call {
@@ -82,6 +84,20 @@ class Stopwatch {
   double& seconds_;
   const Clock::time_point begin_ = Clock::now();
 };
+
+// Sleeps, and looks at the clock for the last moments.
+void wait_until(Clock::time_point due) {
+  constexpr std::chrono::microseconds kWakeUp{80};
+  [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
+  const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
+  if (sleep.count() > 0) {
+    timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};
+    while (::nanosleep(&span, &span) != 0 && errno == EINTR) {
+    }
+  }
+  while (Clock::now() < due) {
+  }
+}
 
 Region scaled(std::int64_t row, std::int64_t from, std::int64_t to) {
   return {row * from / to, ((row + 1) * from + to - 1) / to};
@@ -148,8 +164,13 @@ std::vector<Value> ModelledRunner::run(const Call& call, std::span<const Value> 
     const auto row = static_cast<std::uint64_t>(rows.begin) + i;
     signatures[i] = fitting(mixed(signatures[i] ^ layer.salt ^ mixed(row)), row_bytes(type));
   }
-  take(layer.cost.seconds(rows.size()), begin);
-  return {std::make_shared<ModelledTensor>(type, std::move(signatures))};
+  const double seconds = layer.cost.seconds(rows.size());
+  busy_seconds_ += seconds;
+  if (speed_ > 0) {
+    const std::chrono::duration<double> taken(seconds / speed_);
+    free_ = std::max(free_, begin) + std::chrono::duration_cast<Clock::duration>(taken);
+  }
+  return {std::make_shared<ModelledTensor>(type, std::move(signatures), free_)};
 }
 
 Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
@@ -172,8 +193,9 @@ Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
 }
 
 HostBytes ModelledRunner::to_host(const Value& value) {
-  const Stopwatch stopwatch(bytes_seconds_);
   const ModelledTensor& tensor = of(value);
+  wait_until(tensor.ready);
+  const Stopwatch stopwatch(bytes_seconds_);
   const std::size_t width = row_bytes(tensor.type);
   auto bytes = std::make_shared<std::vector<std::byte>>(width * tensor.signatures.size());
   for (std::size_t row = 0; row < tensor.signatures.size(); ++row) {
@@ -189,18 +211,22 @@ Value ModelledRunner::narrow(const Value& value, int, Region rows) {
   Tensor type = whole.type;
   type.shape.front() = rows.size();
   return std::make_shared<ModelledTensor>(
-      type, Signatures(whole.signatures.begin() + rows.begin, whole.signatures.begin() + rows.end));
+      type, Signatures(whole.signatures.begin() + rows.begin, whole.signatures.begin() + rows.end), whole.ready);
 }
 
 Value ModelledRunner::join(std::span<const Value> parts, int) {
   Tensor type = of(parts.front()).type;
   Signatures signatures;
+  Clock::time_point ready{};
   for (const Value& part : parts) {
+    ready = std::max(ready, of(part).ready);
     signatures.insert(signatures.end(), of(part).signatures.begin(), of(part).signatures.end());
   }
   type.shape.front() = static_cast<std::int64_t>(signatures.size());
-  return std::make_shared<ModelledTensor>(type, std::move(signatures));
+  return std::make_shared<ModelledTensor>(type, std::move(signatures), ready);
 }
+
+void ModelledRunner::wait() { wait_until(free_); }
 
 Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double) {
   throw Error(ErrorKind::kInternal, "modelled layers have no borders");
@@ -208,23 +234,6 @@ Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double)
 
 std::string ModelledRunner::device() const {
   return machine_ == Machine::kRobot ? "modelled robot" : "modelled server";
-}
-
-// Until so many seconds after `begin`. Sleeps, and looks at the clock for the last moments.
-void ModelledRunner::take(double seconds, Clock::time_point begin) {
-  busy_seconds_ += seconds;
-  if (speed_ == 0) return;
-  constexpr std::chrono::microseconds kWakeUp{80};
-  [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
-  const auto due = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds / speed_));
-  const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
-  if (sleep.count() > 0) {
-    timespec span{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};
-    while (::nanosleep(&span, &span) != 0 && errno == EINTR) {
-    }
-  }
-  while (Clock::now() < due) {
-  }
 }
 
 std::vector<std::byte> modelled_input(const Tensor& type, std::uint64_t seed) {

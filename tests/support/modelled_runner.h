@@ -10,8 +10,8 @@
 
 namespace atl::infer::test {
 
-/// Runs modelled graphs: a layer takes the time it says, from the call on (which returns when the device would have
-/// finished), and its values are never computed. Each row has a signature, which follows from the layer, the row and
+/// Runs modelled graphs: a layer takes the time it says, and its values are never computed. As GPUs do, the device works off
+/// calls in order while the caller goes on; who wants bytes, or waits, waits for it. Each row has a signature, which follows from the layer, the row and
 /// the signatures of the rows of operands that it needs; a tensor's bytes are made from the signatures when they leave
 /// for the host, do not compress, and are checked when they come back. So two machines that exchange the right rows give
 /// the bytes that one alone gives, and others do not.
@@ -28,7 +28,7 @@ class ModelledRunner : public OperatorRunner {
   Value narrow(const Value& value, int dim, Region rows) override;
   Value join(std::span<const Value> parts, int dim) override;
   Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override;
-  void wait() override {}
+  void wait() override;
   std::string device() const override;
 
   double busy_seconds() const noexcept { return busy_seconds_; }
@@ -36,10 +36,9 @@ class ModelledRunner : public OperatorRunner {
   double bytes_seconds() const noexcept { return bytes_seconds_; }
 
  private:
-  void take(double seconds, Clock::time_point begin);
-
   const Machine machine_;
   const double speed_;
+  Clock::time_point free_{};  // when the device has done all it was given
   double busy_seconds_ = 0;
   double bytes_seconds_ = 0;
 };
