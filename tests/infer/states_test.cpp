@@ -232,6 +232,13 @@ TEST(States, AreNotMadeWhereTheyGainNothing) {
   EXPECT_TRUE(partial(builder.graph(), builder.last(), 0, 1).has_value());
   builder.output(outputs[1]);
   EXPECT_FALSE(partial(builder.graph(), builder.last(), 0, 1).has_value());
+  // Of a norm that has statistics as well, which may be on one side alone.
+  Builder running;
+  const int places = running.input({2, 6, 8});
+  const int mean = running.input({6});
+  running.call("aten::instance_norm",
+               {TensorId{places}, {}, {}, TensorId{mean}, TensorId{mean}, true, 0.1, 1e-5, false}, {2, 6, 8});
+  EXPECT_FALSE(partial(running.graph(), running.last(), 0, 2).has_value());
 }
 
 // Counts bytes on their way to one side.

@@ -190,3 +190,19 @@ def test_half_precision_is_summed_in_float32() -> None:
     exact = x.double().mean(2, keepdim=True)
     assert found.dtype == torch.bfloat16
     assert (found.double() - exact).abs().max() <= torch.finfo(torch.bfloat16).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.uint8, torch.bool], ids=str
+)
+def test_extremes_are_exact_in_every_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    aten = torch.ops.aten
+    x = torch.randint(0, 100, (2, 6, 7)).to(dtype)
+    calls = [Call(op, (x, [2], True)) for op in (aten.amax.default, aten.amin.default)]
+    calls += [Call(op, (x,)) for op in (aten.max.default, aten.min.default)]
+    for call in calls:
+        divided = Divided((call, 2))
+        (found,) = divided.model.run_divided(divided.inputs, divided.division([3, divided.rows, 0, 3], [0, 1, 0, 0]))
+        assert found.dtype == dtype, divided.name
+        assert torch.equal(found, divided.expected), divided.name

@@ -76,7 +76,8 @@ std::optional<std::int64_t> instance_norm_bytes(const NodeView& view, std::size_
 }
 
 std::optional<Partial> instance_norm_states(const NodeView& view, std::size_t operand, int dim) {
-  if (!instance_norm_bytes(view, operand, dim)) return std::nullopt;
+  const bool has_running = !view.is_null(3) || !view.is_null(4);  // operands that states and results do not take
+  if (has_running || !instance_norm_bytes(view, operand, dim)) return std::nullopt;
   return norm_states(view, dim, {0, view.rows(0, 1), true, view.number(7), view.operand_at(1), view.operand_at(2)});
 }
 

@@ -60,7 +60,7 @@ Graph state_of(const Reduction& of, std::int64_t rows) {
 Graph result_of(const Reduction& of, std::int64_t parts) {
   Recipe recipe;
   const int states = recipe.input({of.sums, of.state_shape(parts)});
-  const int shares = recipe.input({is_floating(of.sums) ? of.sums : Dtype::kFloat64, {parts}});
+  const int shares = recipe.input({is_floating(of.sums) ? precise(of.sums) : Dtype::kFloat64, {parts}});
   int made = states;
   switch (of.kind) {
     case Reduced::kSum: made = recipe.sum(states, {0}, false, of.sums); break;
