@@ -262,6 +262,24 @@ TEST_F(IncomingTest, AClientThatIsFasterThanTheDiskHasToWait) {
   EXPECT_EQ(paused_, 0);
 }
 
+TEST_F(IncomingTest, ManyLittlePartsAreTooMuchForTheDiskToo) {
+  ServedModel::Client& self = *this;
+  auto model = std::make_unique<ServedModel>(context_, self, open_);
+  on_loop([&] { model->begin(); });
+  wait_until([&] { return was_said<wire::Need>(); });
+  {
+    const Stuck stuck(disk_);
+    on_loop([&] {
+      for (std::size_t there = 0; paused_ == 0 && there < 10'000; ++there) {
+        model->take_weights(there, weights(there, 1));
+      }
+      EXPECT_EQ(paused_, 1);
+    });
+  }
+  wait_until([&] { return paused_ == 0; });
+  on_loop([&] { model.reset(); });
+}
+
 TEST_F(IncomingTest, ADiskThatTakesNothingEndsTheUpload) {
   ServedModel::Client& self = *this;
   auto model = std::make_unique<ServedModel>(context_, self, open_);

@@ -2,7 +2,12 @@
 #include "atoll/infer/serve/server.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "tests/infer/serve_cases.h"
@@ -233,6 +238,27 @@ TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
   robot->send(wire::Close{1});
   upload(*robot, model, 2);  // and again
   EXPECT_EQ(server_->counts().workers_lost, 1u);
+}
+
+TEST_F(ServeTest, WorkersAreToldNoSecrets) {
+  const std::string told = folder_ + "/environment";
+  options_.worker_program = folder_ + "/worker";
+  std::ofstream(options_.worker_program) << "#!/bin/sh\nenv > '" << told << "'\n";
+  ASSERT_EQ(::chmod(options_.worker_program.c_str(), 0700), 0);
+  ::setenv("PASSWORD_OF_TESTS", "secret", 1);
+  ::setenv("OMP_OF_TESTS", "threads", 1);
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  auto robot = client();
+  robot->send(model.open(1));
+  send_missing(*robot, model, 1, robot->expect<wire::Need>());
+  EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kUnavailable);
+  ::unsetenv("PASSWORD_OF_TESTS");
+  ::unsetenv("OMP_OF_TESTS");
+  std::ifstream file(told);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, HasSubstr("OMP_OF_TESTS=threads"));
+  EXPECT_EQ(text.find("secret"), std::string::npos) << text;
 }
 
 TEST_F(ServeTest, AWorkerThatBabblesIsEnded) {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <stdexcept>
+#include <thread>
 
 #include "infer_cases.h"
 #include "session_cases.h"
@@ -24,6 +26,7 @@ class Engine : public LocalEngine {
   std::vector<Value> run(std::span<const Value> inputs) override {
     if (throws) throw std::runtime_error("it is broken");
     if (stalls) open_.wait();
+    if (meanwhile) meanwhile();
     Inference inference(model_, operators_);
     const int input = model_.graph().inputs.front();
     inference.set_input(input, inputs.front());
@@ -35,6 +38,7 @@ class Engine : public LocalEngine {
   std::atomic<bool> throws = false;
   std::atomic<bool> stalls = false;
   std::promise<void> gate;
+  std::function<void()> meanwhile;
 
  private:
   const std::shared_future<void> open_ = gate.get_future().share();
@@ -80,6 +84,17 @@ TEST_F(SessionEngine, ThatStallsIsNotWaitedFor) {
   EXPECT_EQ(session->report().engine.late, 1U);
   session.reset();
   engine_->gate.set_value();
+}
+
+TEST_F(SessionEngine, GivesNoAnswerOnceTheSessionIsClosed) {
+  const auto session = with_engine(options(""));
+  std::thread closing;
+  engine_->meanwhile = [&] {
+    closing = std::thread([&] { session->close(); });
+    EXPECT_THROW(run(*session, 2), Error);  // its turn never comes: so the session is closed
+  };
+  EXPECT_NE(test::failure(ErrorKind::kAborted, [&] { run(*session, 1); }), "");
+  closing.join();
 }
 
 TEST_F(SessionEngine, HelpsWhereAServerIsLost) {

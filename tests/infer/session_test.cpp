@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -31,6 +32,12 @@ TEST_F(SessionTest, WithoutAServerEverythingIsLocal) {
   }
   EXPECT_FALSE(session->wait_until_ready(Deadline::after(0s)));
   EXPECT_EQ(session->report().origins[0], 3U);
+}
+
+TEST_F(SessionTest, ADeadlineIsANumber) {
+  const auto session = this->session(options(""));
+  const std::chrono::duration<double> none(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { run(*session, 1, none); }).find("not a number"), std::string::npos);
 }
 
 TEST_F(SessionTest, AnswersFromAServerAreTheSame) {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions with an engine of the robot's own: it answers where it is right and quicker, and only there."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -243,3 +245,29 @@ def test_packages_of_aotinductor(tmp_path: Path) -> None:
         Session(Chain().double().eval(), (x.double(),), engine=package, **FAST)
     with pytest.raises(ValueError, match="output 0 deviates by"):
         Session(Chain(1.01).eval(), (x,), engine=package, **FAST)
+
+
+ENDS_WHILE_IT_STALLS = """
+import time
+import torch
+from atoll.infer import Session
+from test_engine import FAST, SIZE, Slow, quick
+
+stalls = False
+
+def engine(x):
+    while stalls:
+        time.sleep(0.001)
+    return quick(x)
+
+x = torch.ones(SIZE, SIZE)
+session = Session(Slow().eval(), (x,), engine=engine, **FAST)
+stalls = True
+assert torch.equal(session(x)["y"], x * 2)
+"""
+
+
+def test_a_program_ends_while_it_stalls() -> None:
+    command = [sys.executable, "-c", ENDS_WHILE_IT_STALLS]
+    ended = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr

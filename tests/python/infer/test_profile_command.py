@@ -289,3 +289,8 @@ def test_a_server_that_is_not_there(bundle: Path, tmp_path: Path) -> None:
     _C.make_key_file(str(key))
     told = refusal("profile", str(bundle), "--repeat", "1", "--server", "127.0.0.1:1", "--key-file", str(key))
     assert "--server 127.0.0.1:1: the server at 127.0.0.1:1 cannot be reached" in told
+
+
+def test_texts_that_are_cut_can_be_read() -> None:
+    with pytest.raises(RuntimeError, match="is not JSON: xä"):
+        _C.infer_profiled_operators("x" + 60 * "ä", "{}")

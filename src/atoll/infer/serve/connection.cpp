@@ -15,6 +15,7 @@ constexpr std::size_t kMostStrangerBytes = 4096;             // of a control fra
 constexpr std::size_t kMostModels = 16;                      // of one client
 constexpr std::size_t kMostReplies = std::size_t{64} << 20;  // that wait for a client; then it is not heard
 constexpr std::chrono::milliseconds kGoodbye{1000};
+constexpr std::chrono::seconds kMostUnread{30};  // while more than kMostReplies wait
 
 }  // namespace
 
@@ -227,6 +228,13 @@ void Connection::drain() {
 void Connection::on_tick(Clock::time_point now) {
   if (!is_greeted_ && now - begun_ > context_.options.hello_limit) {
     return refuse(Error(ErrorKind::kTimeout, "the client did not say hello in time"));
+  }
+  const std::size_t queued = stream_->queued_bytes();
+  if (queued <= kMostReplies || queued < queued_) read_ = now;
+  queued_ = queued;
+  if (now - read_ > kMostUnread) {
+    return refuse(Error(ErrorKind::kTimeout, "the client has read nothing for " +
+                                                 std::to_string(kMostUnread.count()) + " s"));
   }
   for (const auto& [number, model] : models_) model->on_tick(now);
 }

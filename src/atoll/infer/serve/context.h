@@ -32,6 +32,7 @@ struct ServerContext {
   ServerCounts counts;
   bool is_draining = false;
   std::size_t queued_for_disk = 0;     ///< bytes of all uploads
+  std::size_t queued_for_clients = 0;  ///< bytes of all connections, at the last tick
   std::set<ServedModel*> with_worker;  ///< or about to have one
   Profiles profiles{kMostProfiles};
   std::uint64_t freed = 0;           ///< how often retry_waiting() was called

@@ -20,7 +20,7 @@ IncomingModel::~IncomingModel() {
   if (upload_) context_.disk.post([upload = std::move(upload_)]() mutable { upload.reset(); });
 }
 
-bool IncomingModel::is_complete() const noexcept { return has_graph_ && there_ == weight_bytes_ && queued_bytes_ == 0; }
+bool IncomingModel::is_complete() const noexcept { return has_graph_ && there_ == weight_bytes_ && queued_parts_ == 0; }
 
 std::shared_ptr<ModelCache::Upload> IncomingModel::take_upload() noexcept { return std::move(upload_); }
 
@@ -48,6 +48,7 @@ void IncomingModel::take_weights(std::uint64_t offset, std::span<const std::byte
 
 void IncomingModel::write(std::size_t bytes, std::function<void(ModelCache::Upload&)> part) {
   queued_bytes_ += bytes;
+  ++queued_parts_;
   context_.queued_for_disk += bytes;
   context_.disk.post([this, bytes, part = std::move(part), upload = upload_, failed = has_failed_, alive = is_alive_,
                       &context = context_]() mutable {
@@ -71,6 +72,7 @@ void IncomingModel::write(std::size_t bytes, std::function<void(ModelCache::Uplo
 
 void IncomingModel::on_part(std::size_t bytes, const std::optional<Error>& error) {
   queued_bytes_ -= bytes;
+  --queued_parts_;
   if (error) {
     *is_alive_ = false;
     return owner_.on_unwritable(*this, *error);

@@ -52,6 +52,7 @@ class IncomingModel {
   std::uint64_t weights_from() const noexcept { return there_; }  ///< up to here they came
   bool is_complete() const noexcept;                              ///< and written
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  std::size_t queued_parts() const noexcept { return queued_parts_; }  ///< of whatever size
   /// For the comparison with its hash, once it is complete. Nothing can be taken afterwards.
   std::shared_ptr<ModelCache::Upload> take_upload() noexcept;
 
@@ -69,6 +70,7 @@ class IncomingModel {
   bool has_graph_ = false;
   std::uint64_t there_ = 0;
   std::size_t queued_bytes_ = 0;
+  std::size_t queued_parts_ = 0;
 };
 
 }  // namespace atl::infer

@@ -10,6 +10,8 @@ namespace {
 constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;  // then its client has to wait
 constexpr int kMostDivides = 64;                                     // without an answer
 constexpr std::size_t kMostQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
+constexpr std::size_t kMostQueuedForAll = kMostQueuedForClient;
+constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // goes on even then
 
 double seconds(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
@@ -99,7 +101,9 @@ void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std:
   } else {
     throw Error(ErrorKind::kProtocol, "the worker process sent no message");
   }
-  if (client_.queued_bytes() > kMostQueuedForClient) {
+  const std::size_t queued = client_.queued_bytes();
+  const bool is_too_much = context_.queued_for_clients > kMostQueuedForAll && queued > kLittleForClient;
+  if (is_too_much || queued > kMostQueuedForClient) {
     throw Error(ErrorKind::kProtocol, "the worker process answers without end, or its client does not read");
   }
 }

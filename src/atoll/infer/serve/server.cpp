@@ -95,7 +95,11 @@ struct Server::Impl : public transport::StreamListener::Owner {
     for (const Turns::Who who : context.turns.longer_than(options.compute_limit, now)) {
       static_cast<ServedModel*>(const_cast<void*>(who))->on_overrun();
     }
-    for (const auto& connection : connections) connection->on_tick(now);
+    context.queued_for_clients = 0;
+    for (const auto& connection : connections) {
+      connection->on_tick(now);
+      context.queued_for_clients += static_cast<const ServedModel::Client&>(*connection).queued_bytes();
+    }
   }
 
   const std::uint32_t process = fork_depth();

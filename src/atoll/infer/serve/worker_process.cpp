@@ -2,6 +2,7 @@
 #include "atoll/infer/serve/worker_process.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -10,10 +11,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <string_view>
+#include <system_error>
+#include <thread>
 #include <utility>
+
+#include "atoll/core/deadline.h"
 
 extern char** environ;
 
@@ -24,6 +32,29 @@ constexpr int kSocketThere = 3;  // descriptors in the process
 constexpr int kWeightsThere = 4;
 constexpr std::size_t kReadBytes = std::size_t{1} << 18;
 constexpr int kReadsAtOnce = 8;  // then others have a turn
+constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
+
+// What programs and the libraries of devices look at. A worker runs a stranger's model: whatever else there is, such as
+// passwords, is not for it.
+constexpr std::array<std::string_view, 42> kInherited{
+    "PATH=",        "HOME=",           "USER=",         "LOGNAME=",      "LANG=",         "LANGUAGE=",
+    "TZ=",          "TMPDIR=",         "LC_",           "LD_",           "OMP_",          "GOMP_",
+    "KMP_",         "MKL_",            "DNNL_",         "ONEDNN_",       "OPENBLAS_",     "MALLOC_",
+    "GLIBC_",       "ATEN_",           "TORCH_",        "PYTORCH_",      "CUDA_",         "CUBLAS_",
+    "CUDNN_",       "NVIDIA_",         "HIP_",          "HSA_",          "ROCR_",         "ROCM_",
+    "MIOPEN_",      "GPU_",            "ASCEND_",       "ZE_",           "SYCL_",         "ONEAPI_",
+    "ATOLL_SIM_",   "ATOLL_LOG_LEVEL=", "ASAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS=", "UBSAN_OPTIONS="};
+
+std::vector<char*> inherited_environment() {
+  std::vector<char*> kept;
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view text(*each);
+    const auto begins = [text](std::string_view name) { return text.starts_with(name); };
+    if (std::any_of(kInherited.begin(), kInherited.end(), begins)) kept.push_back(*each);
+  }
+  kept.push_back(nullptr);
+  return kept;
+}
 
 class SpawnActions {
  public:
@@ -51,10 +82,37 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  std::vector<char*> environment = inherited_environment();
   pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(), environ);
+  const int failed = ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(),
+                                   environment.data());
   if (failed != 0) throw Error(ErrorKind::kUnavailable, with_errno(command.program + " cannot be started", failed));
   return pid;
+}
+
+// Whether it has ended, or does so in a moment. A device's driver may hold it up for much longer.
+bool ends(pid_t pid, siginfo_t& info, int options) {
+  constexpr std::chrono::milliseconds kLook{1};
+  const Clock::time_point until = Clock::now() + kMostWaitForEnd;
+  for (;;) {
+    info = {};
+    const bool is_told = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | options) == 0;
+    if (is_told ? info.si_pid != 0 : errno != EINTR) return true;
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+// So that it does not stay in the table of processes, however long it takes.
+void await_end(pid_t pid) {
+  try {
+    std::thread([pid] {
+      pthread_setname_np(pthread_self(), "atoll-reaper");
+      while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    }).detach();
+  } catch (const std::system_error&) {  // it stays there until this process ends
+  }
 }
 
 std::string ending(int status) {
@@ -86,8 +144,8 @@ WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& comm
 WorkerProcess::~WorkerProcess() {
   stop();
   ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  siginfo_t info{};
+  if (!ends(pid_, info, 0)) await_end(pid_);
 }
 
 void WorkerProcess::stop() {
@@ -170,12 +228,13 @@ void WorkerProcess::read() {
 }
 
 void WorkerProcess::on_exit() {
-  int status = 0;
   ::kill(pid_, SIGKILL);  // it may have closed its end only
   siginfo_t info{};
-  while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  if (!ends(pid_, info, WNOWAIT)) {
+    const char* text = "the worker process for this model does not come to its end";
+    return owner_.on_ended(*this, Error(ErrorKind::kUnavailable, text));
   }
-  status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+  const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
   owner_.on_ended(*this, Error(ErrorKind::kUnavailable, "the worker process for this model " + ending(status)));
 }
 

@@ -38,9 +38,10 @@ class WorkerProcess {
     virtual void on_ended(WorkerProcess& worker, const Error& error) = 0;
   };
 
-  /// Starts the process. Error(kUnavailable) where that fails.
+  /// Starts the process, with that part of the environment which programs and devices need. Error(kUnavailable) where that
+  /// fails.
   WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights);
-  /// Kills it.
+  /// Kills it. Does not wait for one that a device holds up.
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;

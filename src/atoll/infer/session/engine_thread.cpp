@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/session/engine_thread.h"
 
+#include <cxxabi.h>
 #include <pthread.h>
 
 #include <condition_variable>
@@ -57,6 +58,8 @@ void EngineThread::work(const std::shared_ptr<State>& state) {
     std::exception_ptr failure;
     try {
       job(*state->engine);
+    } catch (const abi::__forced_unwind&) {
+      throw;  // the end of the thread, which must not be kept up
     } catch (...) {
       failure = std::current_exception();
     }

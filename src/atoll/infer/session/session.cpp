@@ -141,7 +141,7 @@ class Session::Impl final : private Client::Owner {
   };
 
   Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Frame& frame, bool wants_bytes) {
-    if (!deadline) deadline = options_.deadline;
+    deadline = checked_deadline(deadline ? deadline : options_.deadline);
     const AttemptRules rules = rules_for(deadline, frame);
     const Choice choice = choose(rules, frame);
     Outcome outcome;
@@ -231,7 +231,7 @@ class Session::Impl final : private Client::Owner {
 
   void run_local(std::span<const Value> inputs, Outcome& outcome) {
     auto values = local_.run(inputs, [this] { return !gate_.is_closed(); });
-    if (!values) TurnGate::refuse();
+    if (!values || gate_.is_closed()) TurnGate::refuse();  // an engine does not look
     outcome.values = std::move(*values);
     outcome.origin = Origin::kLocal;
   }

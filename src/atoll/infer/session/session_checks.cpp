@@ -2,6 +2,7 @@
 #include "atoll/infer/session/session_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ void check_count(const Graph& graph, std::size_t inputs) {
   if (inputs == graph.inputs.size()) return;
   throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph.inputs.size()) + " inputs, and " +
                                                std::to_string(inputs) + " were given");
+}
+
+std::optional<std::chrono::duration<double>> checked_deadline(std::optional<std::chrono::duration<double>> deadline) {
+  if (!deadline || !std::isnan(deadline->count())) return deadline;
+  throw Error(ErrorKind::kInvalidArgument, "the deadline is not a number: give seconds");
 }
 
 void check_lossy(const Graph& graph, wire::Codec lossy) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/callable_engine.h"
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,21 @@ std::string text_of(const py::error_already_set& error) {
   return text.substr(0, text.find("\n\nAt:"));
 }
 
+// Python ends a thread that asks for the GIL of an interpreter that ends by unwinding it, through frames that need Python or
+// must not be left. Such a thread stays where it is instead, until the process is gone.
+[[noreturn]] void stay() {
+  for (;;) ::pause();
+}
+
+// Nothing here needs to be destroyed.
+PyObject* call(PyObject* function, PyObject* argument) {
+  try {
+    return PyObject_CallOneArg(function, argument);
+  } catch (const abi::__forced_unwind&) {
+    stay();
+  }
+}
+
 class CallableEngine final : public infer::LocalEngine {
  public:
   CallableEngine(py::function function, c10::Device device) : function_(std::move(function)), device_(device) {}
@@ -26,8 +44,12 @@ class CallableEngine final : public infer::LocalEngine {
       function_.release();  // there is nobody left to give it back to
       return;
     }
-    const py::gil_scoped_acquire held;
-    function_ = py::function();
+    try {
+      const py::gil_scoped_acquire held;
+      function_ = py::function();
+    } catch (const abi::__forced_unwind&) {
+      stay();
+    }
   }
 
   std::vector<infer::Value> run(std::span<const infer::Value> inputs) override {
@@ -45,9 +67,19 @@ class CallableEngine final : public infer::LocalEngine {
 
  private:
   std::vector<at::Tensor> called(const std::vector<at::Tensor>& inputs) {
-    const py::gil_scoped_acquire held;
     try {
-      return function_(inputs).cast<std::vector<at::Tensor>>();
+      const py::gil_scoped_acquire held;
+      return called_with_gil(inputs);
+    } catch (const abi::__forced_unwind&) {
+      stay();
+    }
+  }
+  std::vector<at::Tensor> called_with_gil(const std::vector<at::Tensor>& inputs) {
+    try {
+      const py::object given = py::cast(inputs);
+      const auto made = py::reinterpret_steal<py::object>(call(function_.ptr(), given.ptr()));
+      if (!made) throw py::error_already_set();
+      return made.cast<std::vector<at::Tensor>>();
     } catch (const py::error_already_set& error) {
       throw Error(ErrorKind::kInvalidArgument, text_of(error));
     } catch (const py::cast_error&) {

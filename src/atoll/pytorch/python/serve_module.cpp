@@ -9,6 +9,7 @@
 
 #include "atoll/infer/serve/server.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
 #include "atoll/transport/key_file.h"
 
 namespace atl::pytorch {
@@ -85,7 +86,11 @@ void bind_serve(py::module_& module) {
              return translated([&] {
                const ServerOptions options = options_of(given);
                const py::gil_scoped_release released;
-               return std::make_shared<Server>(options);
+               // Its end waits for its threads, which may be at a disk.
+               return std::shared_ptr<Server>(new Server(options), [](Server* server) {
+                 const ReleaseGil others_may_need_it;
+                 delete server;
+               });
              });
            }),
            py::arg("options"))
