@@ -255,7 +255,9 @@ def _records(document: dict[str, Any], judged: bool) -> str:
     if judged:
         return (
             f"## Over recorded links\n\nAn input comes every {PERIOD:g} s, or every multiple of that in which a robot "
-            "alone is done; one that comes late waits for the next. `local`, `offload` and the papers' policies are as "
+            "alone is done; one that comes late waits for the next. All policies infer at the same time, each over a "
+            "link of its own with the rates of the same moment, and the server computes for all at once. `local`, "
+            "`offload` and the papers' policies are as "
             "published, without a guard, with one plan for the whole record; `auto` is Atoll's, with a deadline "
             f"{BEYOND_LOCAL * 1e3:g} ms, or {BEYOND_SHARE:.0%} where that is more, behind the robot alone, and counts "
             "the guard's energy."
