@@ -22,7 +22,7 @@ _LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
 _BACKLOG = 0.002  # seconds that a path may be ahead before its sender has to wait
 _CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while its sender waited
 _SOCKET_BYTES = 1 << 17  # of the system's queues
-_MOST_WAITING = 1 << 20  # bytes that wait here for a receiver, besides those that are under way
+_MOST_WAITING = 1 << 20  # bytes that wait here for a receiver, besides those under way where the path has a rate
 _LONGEST_WAIT = 0.5
 _SELECTABLE = 1024  # descriptors from this one on are none for select()
 
@@ -156,7 +156,8 @@ class Relay:
             self._pairs.remove(pair)
 
     def _ready_to_read(self, pipe: Pipe, now: float) -> float:
-        if pipe.ended or (pipe.waiting >= _MOST_WAITING and pipe.is_due(now)):
+        is_full = pipe.waiting >= _MOST_WAITING and (self._carriers is None or pipe.is_due(now))
+        if pipe.ended or is_full:
             return math.inf
         if self._carriers is not None:
             return self._wires[pipe.way].free_at - _BACKLOG
