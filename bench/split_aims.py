@@ -9,7 +9,7 @@ from found import Document, Found, one
 
 
 def divided(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds$
+    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds
     that of local inference."""
 
     def measure(document: Document) -> list[Found]:

@@ -234,7 +234,10 @@ def _rates(document: dict[str, Any]) -> str:
         ])  # fmt: skip
     titles = ["profile", "input", "Mbit/s", "policy", "plans", "inferences", "median ms", "overhead p50", "p99",
               "with framing p50", "p99", "on bytes"]  # fmt: skip
-    return "## Overhead at constant rates\n\n" + table(titles, rows) + "\n"
+    return (
+        "## Overhead at constant rates\n\nOne robot at a link that stays as it is. Nothing guards, `auto` neither: "
+        "every inference goes by its plan to the end.\n\n" + table(titles, rows) + "\n"
+    )
 
 
 def _records(document: dict[str, Any], judged: bool) -> str:
@@ -252,9 +255,13 @@ def _records(document: dict[str, Any], judged: bool) -> str:
     if judged:
         return (
             f"## Over recorded links\n\nAn input comes every {PERIOD:g} s, or every multiple of that in which a robot "
-            "alone is done; one that comes late waits for the next. `local`, `offload` and the papers' policies are as "
-            "published, without a guard, with one plan for the whole record; `auto` is Atoll's, with a deadline "
-            f"{BEYOND_LOCAL * 1e3:g} ms, or {BEYOND_SHARE:.0%}, behind the robot alone, and counts the guard's energy."
+            "alone is done; one that comes late waits for the next. All policies infer at the same time, each over a "
+            "link of its own with the rates of the same moment, and the server computes for all at once. `local`, "
+            "`offload` and the papers' policies, which solve their problem on the exact model, have no guard, and "
+            "a plan for the link as it is when the session connects; it is made anew, 30 s later at the earliest, "
+            "where latency or the ratio of both ways has become another. `auto` is Atoll's, with a deadline "
+            f"{BEYOND_LOCAL * 1e3:g} ms, or {BEYOND_SHARE:.0%} where that is more, behind the robot alone, and counts "
+            "the guard's energy."
             "\n\n" + table(titles, rows) + "\n"
         )  # fmt: skip
     speed = next(case["speed"] for case in document["cases"] if case["speed"] != 1)

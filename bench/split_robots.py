@@ -2,10 +2,10 @@
 """Several robots with real sessions on one server and one radio: everything local, everyone's best plan as if it were
 alone, sessions that go by what they measure, and plans that know of one another.
 
-Sessions are told nothing of one another and the server's load changes no plan of theirs, so plans that know come from
-the fleet's planner and are handed to each session as its policy. A plan that divides rows cannot be handed over like
-that: such a robot streams, and is counted. A session's own cut may be another one than the planner's, since it is the
-best for the rate that the session knows when it connects."""
+Sessions are told how much others use the server, and `auto` counts with the wait; of one another's plans they know
+nothing, so plans for all come from the fleet's planner and are handed to each session as its policy. A plan that
+divides rows cannot be handed over like that: such a robot streams, and is counted. A session's own cut may be another
+one than the planner's, since it is the best for the rate that the session knows when it connects."""
 
 import json
 from pathlib import Path
@@ -92,8 +92,8 @@ def report(document: dict[str, Any]) -> str:
         f"half-duplex radio of {document['mbps']:g} Mbit/s, whose messages take {document['latency'] * 1e3:g} ms more, "
         "and a server that computes for one at a time; every byte of every answer is compared. **selfish**: each "
         "session has the plan that is best for a robot that is alone. **auto**: sessions choose by what they measure "
-        "of the link, which feels the others. **aware**: one plan for all, handed to each session as its policy, since "
-        "sessions are told nothing of one another; where it divides rows, which a policy cannot say, that robot "
+        "of the link, which feels the others, and by the wait that the server tells of. **aware**: one plan for all, "
+        "handed to each session as its policy; where it divides rows, which a policy cannot say, that robot "
         "streams (marked *). The sums are over robots: of their mean milliseconds and of their mean joules for an "
         "inference; in brackets what the planner predicts, which knows no software.\n\n"
     )

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -61,7 +62,7 @@ struct Pipe {
   Wire own{};
   std::deque<Piece> pieces{};
   std::size_t buffered = 0;
-  bool has_more = false;  // the source had, when it was looked at
+  bool has_more = false;  // the source had, behind what was read last
   bool ended = false;     // it has
   bool finished = false;  // and its end was passed on
 };
@@ -229,7 +230,8 @@ struct Relay::State {
     // What waits has waited since the path was free; what comes now cannot have gone before.
     const Time earliest = pipe.has_more ? now - kCatchUp : now;
     wire.free_at = end_of(pipe.way, std::max(wire.free_at, earliest), bytes.size());
-    pipe.has_more = bytes.size() == most;
+    int waiting = 0;
+    pipe.has_more = bytes.size() == most && ::ioctl(pipe.from, FIONREAD, &waiting) == 0 && waiting > 0;
     pipe.buffered += bytes.size();
     pipe.pieces.push_back({std::max(wire.free_at, now) + current.delay, std::move(bytes), 0});
     return true;

@@ -109,6 +109,20 @@ TEST(Relay, NothingIsEarlyHoweverLongThePathWasIdle) {
   }
 }
 
+TEST(Relay, AMessageThatFillsAPieceGivesTheNextOneNoCredit) {
+  Sink sink;
+  const Relay relay(sink.address(), {1e6, 0us, false});
+  const Fd connection = connected(relay);
+  const std::vector<std::byte> message = numbered(std::size_t{20} * 1448);
+  for (std::size_t i = 1; i <= 4; ++i) {
+    const Clock::time_point begin = Clock::now();
+    send_all(connection, message);
+    EXPECT_EQ(sink.wait_for(i * message.size()).size(), i * message.size());
+    EXPECT_GE(seconds_since(begin), 0.0289);
+    std::this_thread::sleep_for(50ms);  // the path is idle
+  }
+}
+
 TEST(Relay, BytesStayAsTheyAre) {
   Sink sink;
   const Relay relay(sink.address(), {2e7, 0us, false});

@@ -13,11 +13,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def size(text: str) -> int:
-    """Bytes of "512M" or "20G"."""
+def size(text: str, option: str) -> int:
+    """Bytes of "512M" or "20G", which `option` has."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is no size: write a number with K, M, G or T, such as 20G")
+        raise typer.BadParameter(f"{option} {text!r} is no size: write a number with K, M, G or T, such as 20G")
     return int(float(match[1]) * (1 << _POWERS[match[2].upper()]))
 
 
@@ -55,9 +55,11 @@ def serve(
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Of one model's process, beyond its weights.")] = "8G",
     models: Annotated[int, typer.Option(min=1, help="Model processes at once; further ones wait.")] = 64,
     clients: Annotated[int, typer.Option(min=1, help="Clients at once; further ones are turned away.")] = 256,
-    time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds of computing for one inference.")] = 10.0,
-    metrics: Annotated[int | None, typer.Option(metavar="PORT", help="Counters for Prometheus; 0: any port.")] = None,
-    drain: Annotated[float, typer.Option(min=0, help="Seconds that running inferences get at the end.")] = 10.0,
+    time_limit: Annotated[float, typer.Option(min=0.01, max=1e6, help="Seconds of computing for one inference.")] = 10.0,
+    metrics: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Counters for Prometheus; 0: any port.")
+    ] = None,
+    drain: Annotated[float, typer.Option(min=0, max=1e6, help="Seconds that running inferences get at the end.")] = 10.0,
 ) -> None:
     """Run parts of models for robots, until Ctrl+C.
 
@@ -72,8 +74,8 @@ def serve(
         threads=threads,
         turns=turns,
         cache_folder=str(cache or cache_folder() / "models"),
-        cache_bytes=size(cache_size),
-        worker_memory_bytes=size(memory),
+        cache_bytes=size(cache_size, "--cache-size"),
+        worker_memory_bytes=size(memory, "--memory"),
         most_workers=models,
         most_connections=clients,
         compute_limit=time_limit,

@@ -24,6 +24,7 @@ from atoll.infer.inputs import check_tensors
 from atoll.infer.tracing import capture
 
 _MOST_NAME = 200
+_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Session:
     `engine_tolerance` of the largest magnitude (1e-4 of float32). Where it raises, or does not come back, the model's
     operators answer.
 
+    `others` are `patience`, `profile_seconds` and `engine_tolerance` as above; `engine_start_limit`, seconds for the
+    engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, by which energy is estimated;
+    `seed` and `chunks` of policies; `silence`, seconds after which a server that says nothing is lost (2); and
+    `probe_bytes`, of what measures the link. ValueError for any other name, which lists these.
+
     Thread-safe; one inference runs at a time. `submit` queues."""
 
     def __init__(
@@ -110,6 +116,7 @@ class Session:
         cache: str | os.PathLike[str] | None = None,
         **others: Any,
     ) -> None:
+        key = None if server is None else checked_key(key_file)
         self.bundle = _bundle(model, example_inputs, example_kwargs)
         self._process = os.getpid()
         self._closing = threading.Lock()
@@ -119,7 +126,7 @@ class Session:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
         if server is not None:
-            options |= {"server": server, "key_file": str(checked_key(key_file))}
+            options |= {"server": server, "key_file": str(key)}
         if cache is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="atoll-session-")
             cache = self._temporary.name
@@ -134,7 +141,9 @@ class Session:
         return self.run(args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
-        """The same with a deadline of its own, in seconds from now."""
+        """The same with a deadline of its own, in seconds from now. ValueError for NaN and above 1e9."""
+        if deadline is not None and not deadline <= _MOST_SECONDS:
+            raise ValueError(f"deadline is {deadline}: give seconds, at most 1e9, or None for the session's")
         return self._answer(time.monotonic(), args, kwargs or {}, deadline)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The path in user space: bytes arrive as they were sent, at the rates of the trace, and no later."""
 
+import os
+import resource
 import socket
 import statistics
 import threading
@@ -162,3 +164,55 @@ def test_the_command_wants_something_to_do() -> None:
     result = CliRunner().invoke(app, ["profile", "link", "--to", "127.0.0.1:1"], env=environment)
     assert result.exit_code == 2
     assert "give --replay FILE, --record FILE or both" in " ".join(result.output.split())
+
+
+def test_a_message_that_fills_a_piece_gives_the_next_one_no_credit() -> None:
+    """The first one ends where a piece does; nothing waits behind it."""
+    with service(swallow) as target, Relay(target, Trace(0.1, [1e6])) as relay, connect(relay) as connection:
+        connection.sendall(b"a" * 1448)
+        limit = time.monotonic() + LIMIT
+        while relay.carried()[0] < 1448:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        time.sleep(0.15)
+        begin = time.monotonic()
+        connection.sendall(b"a" * 100_000)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"x"
+        assert time.monotonic() - begin >= 0.098
+
+
+def test_descriptors_that_select_cannot_watch() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"a process may have {hard} descriptors here, 2048 are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with service(echo) as target, Relay(target, Trace(0.1, [2e7])) as relay, connect(relay) as connection:
+            for _ in range(3):
+                connection.sendall(b"a" * 1000)
+                left = 1000
+                while left:
+                    received = connection.recv(left)
+                    assert received
+                    left -= len(received)
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_receiver_that_takes_nothing_holds_up_its_sender() -> None:
+    """What waits for it has a limit, also where a path has a rate."""
+    over = threading.Event()
+
+    def take_nothing(_: socket.socket) -> None:
+        over.wait(LIMIT)
+
+    with service(take_nothing) as target, Relay(target, Trace(0.1, [1e9])) as relay:
+        with connect(relay) as connection:
+            connection.settimeout(3)
+            with pytest.raises(TimeoutError):
+                connection.sendall(bytes(96 << 20))
+        over.set()

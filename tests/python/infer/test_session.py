@@ -101,8 +101,11 @@ def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -
         ({"deadline": float("nan")}, "deadline is nan"),
         ({"deadline": 0.0}, "deadline is 0"),
         ({"patience": float("inf")}, "patience is inf"),
-        ({"patiense": 1.0}, 'no setting "patiense"'),
+        ({"patiense": 1.0}, 'no setting "patiense": it has policy, .*patience'),
         ({"policy": "fastest"}, 'policy "fastest" is not known'),
+        ({"patience": "1"}, "patience is '1': give a number"),
+        ({"seed": -1}, "seed is -1: give a whole number of at least 0"),
+        ({"chunks": 0}, "chunks is 0: give 1 to 65536"),
     ],
 )
 def test_settings_that_are_none(settings: dict[str, Any], message: str) -> None:
@@ -194,6 +197,15 @@ def test_reports(session: Session, image: torch.Tensor) -> None:
     assert "no server" in str(report)
 
 
+def test_a_deadline_of_one_call_is_a_number(session: Session, image: torch.Tensor) -> None:
+    for deadline in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"deadline is {deadline}: give seconds"):
+            session.run((image,), deadline=deadline)
+    session.run((image,), deadline=-1.0)
+    assert session.last is not None
+    assert session.last.missed
+
+
 def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:
     session = Session(net, (image,), **FAST)
     session.close()
@@ -204,7 +216,8 @@ def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:
 
 def test_keys(net: Net, image: torch.Tensor, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key_file="):
-        Session(net, (image,), server="127.0.0.1:1")
+        Session(net.train(), (image,), server="127.0.0.1:1")  # before anything is captured
+    net.eval()
     with pytest.raises(ValueError, match="not there"):
         Session(net, (image,), server="127.0.0.1:1", key_file=tmp_path / "key")
     key = tmp_path / "key"

@@ -22,8 +22,9 @@ _LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
 _BACKLOG = 0.002  # seconds that a path may be ahead before its sender has to wait
 _CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while its sender waited
 _SOCKET_BYTES = 1 << 17  # of the system's queues
-_UNLIMITED_BYTES = 1 << 20  # that wait here for a receiver, where the path has no rate
+_MOST_WAITING = 1 << 20  # bytes that wait here for a receiver, besides those under way where the path has a rate
 _LONGEST_WAIT = 0.5
+_SELECTABLE = 1024  # descriptors from this one on are none for select()
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Pipe:
     way: int
     pieces: deque[tuple[float, memoryview]] = field(default_factory=deque)
     waiting: int = 0  # bytes
-    has_more: bool = False  # the source had, when it was read
+    has_more: bool = False  # the source had, behind what was read last
     ended: bool = False  # the source has
     finished: bool = False  # and its end was passed on
 
@@ -124,7 +125,7 @@ class Relay:
         until = now + _LONGEST_WAIT
         for pair in self._pairs:
             for pipe in pair:
-                ready = self._ready_to_read(pipe)
+                ready = self._ready_to_read(pipe, now)
                 if ready <= now:
                     readers.append(pipe.source)
                 until = min(until, ready if ready > now else until)
@@ -132,8 +133,8 @@ class Relay:
                     writers.append(pipe.sink)
                 elif pipe.pieces:
                     until = min(until, pipe.pieces[0][0])
-        readable, _, _ = select.select(readers, writers, [], max(0.0, until - now))
-        self._move(set(readable))
+        readable = _readable(readers, writers, max(0.0, until - now))
+        self._move(readable)
         if self._listener in readable:
             self._accept()
 
@@ -154,12 +155,13 @@ class Relay:
             _close(pair)
             self._pairs.remove(pair)
 
-    def _ready_to_read(self, pipe: Pipe) -> float:
-        if pipe.ended:
+    def _ready_to_read(self, pipe: Pipe, now: float) -> float:
+        is_full = pipe.waiting >= _MOST_WAITING and (self._carriers is None or pipe.is_due(now))
+        if pipe.ended or is_full:
             return math.inf
         if self._carriers is not None:
             return self._wires[pipe.way].free_at - _BACKLOG
-        return 0.0 if pipe.waiting < _UNLIMITED_BYTES else math.inf
+        return 0.0
 
     def _read(self, pipe: Pipe) -> None:
         now = time.monotonic()
@@ -183,7 +185,7 @@ class Relay:
             due = max(wire.free_at, now)
         pipe.pieces.append((due + self._latency, memoryview(data)))
         pipe.waiting += len(data)
-        pipe.has_more = len(data) == most
+        pipe.has_more = len(data) == most and _has_more(pipe.source)
 
     def _write(self, pipe: Pipe) -> None:
         while pipe.is_due(time.monotonic()):
@@ -233,3 +235,25 @@ def _carriers(trace: Trace | None) -> tuple[Carrier, Carrier] | None:
 def _close(pair: tuple[Pipe, Pipe]) -> None:
     for pipe in pair:
         pipe.source.close()
+
+
+def _readable(readers: list[socket.socket], writers: list[socket.socket], seconds: float) -> set[socket.socket]:
+    """Those of `readers` that have something, once any of all is ready or the time is over."""
+    if all(each.fileno() < _SELECTABLE for each in (*readers, *writers)):
+        return set(select.select(readers, writers, [], seconds)[0])  # waits by the microsecond, poll by the millisecond
+    wanted = {each.fileno(): select.POLLIN for each in readers}
+    for each in writers:
+        wanted[each.fileno()] = wanted.get(each.fileno(), 0) | select.POLLOUT
+    poller = select.poll()
+    for descriptor, events in wanted.items():
+        poller.register(descriptor, events)
+    ready = {descriptor for descriptor, events in poller.poll(math.ceil(1e3 * seconds)) if events & ~select.POLLOUT}
+    return {each for each in readers if each.fileno() in ready}
+
+
+def _has_more(source: socket.socket) -> bool:
+    """Whether something waits there by now: what comes later has not waited."""
+    try:
+        return bool(source.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False

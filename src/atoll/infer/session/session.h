@@ -24,10 +24,11 @@ namespace atl::infer {
 
 struct SessionOptions {
   std::optional<ClientOptions> server{};  ///< none: everything is computed here
-  /// "auto", or a policy of plan::operator_policies(), whose plan is then used for every inference.
+  /// "auto", or a policy of plan::operator_policies(), whose plan is then used for every inference; it is made anew for
+  /// another connection, and where latency or the ratio of both rates has become another.
   std::string policy = "auto";
   std::uint64_t seed = 0;  ///< of policies that draw
-  int chunks = 8;          ///< in which inputs are streamed, where they are
+  int chunks = 8;          ///< in which inputs are streamed, where they are; 1 to 65536
   Hedge hedge = Hedge::kDeadline;
   std::optional<std::chrono::duration<double>> deadline{};  ///< of an inference that brings none
   /// Kept with Hedge::kNever: a server that has not answered for so long is not waited for.

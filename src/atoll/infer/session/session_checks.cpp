@@ -8,11 +8,16 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/wire/images.h"
+#include "atoll/infer/wire/messages.h"
 #include "atoll/plan/operator_policies.h"
 
 namespace atl::infer {
 
 SessionOptions checked_options(SessionOptions options) {
+  if (options.chunks < 1 || options.chunks > static_cast<int>(wire::kMaxChunks)) {
+    throw Error(ErrorKind::kInvalidArgument, "chunks is " + std::to_string(options.chunks) + ": give 1 to " +
+                                                 std::to_string(wire::kMaxChunks));
+  }
   const std::vector<std::string> known = plan::operator_policies();
   if (std::find(known.begin(), known.end(), options.policy) != known.end()) return options;
   std::string names;

@@ -10,7 +10,8 @@
 
 namespace atl::infer {
 
-/// The options. Error(kInvalidArgument), which names those that are known, for a policy that is not.
+/// The options. Error(kInvalidArgument) for a policy that is not known, which names those that are, and for chunks that the
+/// wire does not take.
 SessionOptions checked_options(SessionOptions options);
 
 /// Error(kInvalidArgument) where the graph has another number of inputs.

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -98,7 +99,9 @@ class Options {
     for (const auto& [key, value] : given_) {
       const auto name = key.cast<std::string>();
       if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
-        throw Error(ErrorKind::kInvalidArgument, "a session has no setting \"" + name + "\"");
+        std::string names;
+        for (const char* each : kKnown) names += (names.empty() ? "" : ", ") + std::string(each);
+        throw Error(ErrorKind::kInvalidArgument, "a session has no setting \"" + name + "\": it has " + names);
       }
     }
   }
@@ -118,7 +121,18 @@ class Options {
   bool has(const char* name) const { return given_.contains(name) && !given_[name].is_none(); }
   template <typename Value>
   Value get(const char* name, Value fallback) const {
-    return has(name) ? given_[name].cast<Value>() : fallback;
+    if (!has(name)) return fallback;
+    const py::object value = given_[name];
+    try {
+      return value.cast<Value>();
+    } catch (const py::cast_error&) {
+      constexpr const char* kWanted = std::is_same_v<Value, std::string> ? "a text"
+                                      : std::is_floating_point_v<Value>  ? "a number"
+                                      : std::is_unsigned_v<Value>        ? "a whole number of at least 0"
+                                                                         : "a whole number";
+      throw Error(ErrorKind::kInvalidArgument,
+                  std::string(name) + " is " + py::repr(value).cast<std::string>() + ": give " + kWanted);
+    }
   }
 
   infer::ClientOptions client() const {
@@ -126,7 +140,7 @@ class Options {
     made.server = get<std::string>("server", "");
     made.name = get<std::string>("name", "");
     made.credentials = transport::Credentials::of_key_file(get<std::string>("key_file", ""));
-    made.silence = milliseconds(get<double>("silence", 2));
+    made.silence = milliseconds(seconds("silence", 2).count());
     made.probe_bytes = get<std::size_t>("probe_bytes", made.probe_bytes);
     return made;
   }
