@@ -128,7 +128,8 @@ inline bool arrivals(std::span<const std::byte> bytes) {
   constexpr std::size_t kHead = 8;
   const Graph& graph = graphs_to_divide()[0];
   static const Operators operators = operators_of(graph, 0, 2);
-  static const Division offload{0, 2, {{{0, 12}, {}}, {{}, {0, 12}}, {{}, {0, 12}}, {{}, {0, 6}}, {{}, {0, 6}}, {{}, {0, 1}}}, 3};
+  static const Division offload{
+      0, 2, {{{0, 12}, {}}, {{}, {0, 12}}, {{}, {0, 12}}, {{}, {0, 6}}, {{}, {0, 6}}, {{}, {0, 1}}}, 3};
   static const Program program = program_of(graph, operators, offload, plan::Side::kServer);
   Arrivals there(graph, operators, program);
   there.begin(1);

@@ -55,11 +55,15 @@ def serve(
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Of one model's process, beyond its weights.")] = "8G",
     models: Annotated[int, typer.Option(min=1, help="Model processes at once; further ones wait.")] = 64,
     clients: Annotated[int, typer.Option(min=1, help="Clients at once; further ones are turned away.")] = 256,
-    time_limit: Annotated[float, typer.Option(min=0.01, max=1e6, help="Seconds of computing for one inference.")] = 10.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.01, max=1e6, help="Seconds of computing for one inference.")
+    ] = 10.0,
     metrics: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Counters for Prometheus; 0: any port.")
     ] = None,
-    drain: Annotated[float, typer.Option(min=0, max=1e6, help="Seconds that running inferences get at the end.")] = 10.0,
+    drain: Annotated[
+        float, typer.Option(min=0, max=1e6, help="Seconds that running inferences get at the end.")
+    ] = 10.0,
 ) -> None:
     """Run parts of models for robots, until Ctrl+C.
 

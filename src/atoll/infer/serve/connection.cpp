@@ -233,8 +233,8 @@ void Connection::on_tick(Clock::time_point now) {
   if (queued <= kMostReplies || queued < queued_) read_ = now;
   queued_ = queued;
   if (now - read_ > kMostUnread) {
-    return refuse(Error(ErrorKind::kTimeout, "the client has read nothing for " +
-                                                 std::to_string(kMostUnread.count()) + " s"));
+    return refuse(
+        Error(ErrorKind::kTimeout, "the client has read nothing for " + std::to_string(kMostUnread.count()) + " s"));
   }
   for (const auto& [number, model] : models_) model->on_tick(now);
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
 constexpr std::size_t kMostQueuedByAll = std::size_t{64} << 20;
-constexpr std::size_t kMostPartsForDisk = 256;  // of one client: each takes room besides its bytes
+constexpr std::size_t kMostPartsForDisk = 256;           // of one client: each takes room besides its bytes
 constexpr std::chrono::milliseconds kBetweenPings{500};  // to a client that waits for the disk
 
 }  // namespace
@@ -127,8 +127,7 @@ void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> 
 void ServedModel::arrived() {
   progressed_ = Clock::now();
   const bool is_too_much = incoming_->queued_bytes() > kMostQueuedForDisk ||
-                           incoming_->queued_parts() > kMostPartsForDisk ||
-                           context_.queued_for_disk > kMostQueuedByAll;
+                           incoming_->queued_parts() > kMostPartsForDisk || context_.queued_for_disk > kMostQueuedByAll;
   if (!is_too_much || std::exchange(is_paused_, true)) return;
   pinged_ = progressed_;
   client_.pause();

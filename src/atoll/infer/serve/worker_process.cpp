@@ -31,19 +31,32 @@ namespace {
 constexpr int kSocketThere = 3;  // descriptors in the process
 constexpr int kWeightsThere = 4;
 constexpr std::size_t kReadBytes = std::size_t{1} << 18;
-constexpr int kReadsAtOnce = 8;  // then others have a turn
+constexpr int kReadsAtOnce = 8;                            // then others have a turn
 constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
 
 // What programs and the libraries of devices look at. A worker runs a stranger's model: whatever else there is, such as
 // passwords, is not for it.
-constexpr std::array<std::string_view, 42> kInherited{
-    "PATH=",        "HOME=",           "USER=",         "LOGNAME=",      "LANG=",         "LANGUAGE=",
-    "TZ=",          "TMPDIR=",         "LC_",           "LD_",           "OMP_",          "GOMP_",
-    "KMP_",         "MKL_",            "DNNL_",         "ONEDNN_",       "OPENBLAS_",     "MALLOC_",
-    "GLIBC_",       "ATEN_",           "TORCH_",        "PYTORCH_",      "CUDA_",         "CUBLAS_",
-    "CUDNN_",       "NVIDIA_",         "HIP_",          "HSA_",          "ROCR_",         "ROCM_",
-    "MIOPEN_",      "GPU_",            "ASCEND_",       "ZE_",           "SYCL_",         "ONEAPI_",
-    "ATOLL_SIM_",   "ATOLL_LOG_LEVEL=", "ASAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS=", "UBSAN_OPTIONS="};
+constexpr std::array<std::string_view, 42> kInherited{"PATH=",         "HOME=",
+                                                      "USER=",         "LOGNAME=",
+                                                      "LANG=",         "LANGUAGE=",
+                                                      "TZ=",           "TMPDIR=",
+                                                      "LC_",           "LD_",
+                                                      "OMP_",          "GOMP_",
+                                                      "KMP_",          "MKL_",
+                                                      "DNNL_",         "ONEDNN_",
+                                                      "OPENBLAS_",     "MALLOC_",
+                                                      "GLIBC_",        "ATEN_",
+                                                      "TORCH_",        "PYTORCH_",
+                                                      "CUDA_",         "CUBLAS_",
+                                                      "CUDNN_",        "NVIDIA_",
+                                                      "HIP_",          "HSA_",
+                                                      "ROCR_",         "ROCM_",
+                                                      "MIOPEN_",       "GPU_",
+                                                      "ASCEND_",       "ZE_",
+                                                      "SYCL_",         "ONEAPI_",
+                                                      "ATOLL_SIM_",    "ATOLL_LOG_LEVEL=",
+                                                      "ASAN_OPTIONS=", "LSAN_OPTIONS=",
+                                                      "TSAN_OPTIONS=", "UBSAN_OPTIONS="};
 
 std::vector<char*> inherited_environment() {
   std::vector<char*> kept;
@@ -84,8 +97,8 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   arguments.push_back(nullptr);
   std::vector<char*> environment = inherited_environment();
   pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(),
-                                   environment.data());
+  const int failed =
+      ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(), environment.data());
   if (failed != 0) throw Error(ErrorKind::kUnavailable, with_errno(command.program + " cannot be started", failed));
   return pid;
 }

@@ -15,8 +15,8 @@ namespace atl::infer {
 
 SessionOptions checked_options(SessionOptions options) {
   if (options.chunks < 1 || options.chunks > static_cast<int>(wire::kMaxChunks)) {
-    throw Error(ErrorKind::kInvalidArgument, "chunks is " + std::to_string(options.chunks) + ": give 1 to " +
-                                                 std::to_string(wire::kMaxChunks));
+    throw Error(ErrorKind::kInvalidArgument,
+                "chunks is " + std::to_string(options.chunks) + ": give 1 to " + std::to_string(wire::kMaxChunks));
   }
   const std::vector<std::string> known = plan::operator_policies();
   if (std::find(known.begin(), known.end(), options.policy) != known.end()) return options;
