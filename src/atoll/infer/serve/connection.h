@@ -58,9 +58,9 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   std::uint64_t probe_ = 0;
   std::size_t probe_first_bytes_ = 0;
   Clock::time_point probe_begun_{};
-  std::size_t queued_ = 0;        // at the last tick
+  std::size_t queued_ = 0;           // at the last tick
   Clock::time_point read_ = begun_;  // when the client was last seen to read
-  int paused_ = 0;  // by how many models
+  int paused_ = 0;                   // by how many models
   std::uint64_t last_inference_ = 0;
   bool is_greeted_ = false;
   bool is_clogged_ = false;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
 constexpr std::size_t kMostQueuedByAll = std::size_t{64} << 20;
-constexpr std::size_t kMostPartsForDisk = 256;  // of one client: each takes room besides its bytes
+constexpr std::size_t kMostPartsForDisk = 256;           // of one client: each takes room besides its bytes
 constexpr std::chrono::milliseconds kBetweenPings{500};  // to a client that waits for the disk
 
 }  // namespace

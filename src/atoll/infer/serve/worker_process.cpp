@@ -31,7 +31,7 @@ namespace {
 constexpr int kSocketThere = 3;  // descriptors in the process
 constexpr int kWeightsThere = 4;
 constexpr std::size_t kReadBytes = std::size_t{1} << 18;
-constexpr int kReadsAtOnce = 8;  // then others have a turn
+constexpr int kReadsAtOnce = 8;                            // then others have a turn
 constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
 
 // What programs and the libraries of devices look at. A worker runs a stranger's model: whatever else there is, such as
