@@ -37,8 +37,8 @@ TEST_F(SessionTest, WithoutAServerEverythingIsLocal) {
 TEST_F(SessionTest, ADeadlineIsANumber) {
   const auto session = this->session(options(""));
   const std::chrono::duration<double> none(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { run(*session, 1, none); }).find("not a number"),
-            std::string::npos);
+  const std::string text = failure(ErrorKind::kInvalidArgument, [&] { run(*session, 1, none); });
+  EXPECT_NE(text.find("not a number"), std::string::npos);
 }
 
 TEST_F(SessionTest, AnswersFromAServerAreTheSame) {

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "python", "scripts", "examples", "bench", "cmake")
 SUFFIXES = {".cpp", ".h", ".py", ".cmake"}
-IN_CODE = re.compile(r'"(ATOLL_[A-Z_]+)"|\$ENV\{(ATOLL_[A-Z_]+)\}')
+IN_CODE = re.compile(r'"(ATOLL_[A-Z_]*[A-Z])"|\$ENV\{(ATOLL_[A-Z_]+)\}')
 IN_TABLE = re.compile(r"^\| `(ATOLL_[A-Z_]+)`", re.MULTILINE)
 
 

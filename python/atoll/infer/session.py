@@ -93,7 +93,7 @@ class Session:
     operators answer.
 
     `others` are `patience`, `profile_seconds` and `engine_tolerance` as above; `engine_start_limit`, seconds for the
-    engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, by which energy is estimated;
+    engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, for estimates of energy;
     `seed` and `chunks` of policies; `silence`, seconds after which a server that says nothing is lost (2); and
     `probe_bytes`, of what measures the link. ValueError for any other name, which lists these.
 

@@ -237,6 +237,8 @@ void WorkerProcess::read() {
     }
   } catch (const Error& error) {
     owner_.on_ended(*this, error);
+  } catch (const std::exception& error) {
+    owner_.on_ended(*this, Error(ErrorKind::kInternal, error.what()));
   }
 }
 

@@ -2,7 +2,6 @@
 #include "atoll/pytorch/python/callable_engine.h"
 
 #include <cxxabi.h>
-#include <unistd.h>
 
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/named.h"
+#include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {
 namespace {
@@ -18,12 +18,6 @@ namespace {
 std::string text_of(const py::error_already_set& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\n\nAt:"));
-}
-
-// Python ends a thread that asks for the GIL of an interpreter that ends by unwinding it, through frames that need Python or
-// must not be left. Such a thread stays where it is instead, until the process is gone.
-[[noreturn]] void stay() {
-  for (;;) ::pause();
 }
 
 // Nothing here needs to be destroyed.

@@ -8,7 +8,6 @@
 #include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
-
 namespace {
 
 constexpr const char* kNoCharacter = "\xef\xbf\xbd";

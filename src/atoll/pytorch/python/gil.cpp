@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <Python.h>
+#include <cxxabi.h>
+#include <unistd.h>
 
 #include "atoll/pytorch/python/gil.h"
 
@@ -10,7 +12,16 @@ ReleaseGil::ReleaseGil() {
 }
 
 ReleaseGil::~ReleaseGil() {
-  if (saved_) PyEval_RestoreThread(saved_);
+  if (saved_ == nullptr) return;
+  try {
+    PyEval_RestoreThread(saved_);
+  } catch (const abi::__forced_unwind&) {
+    stay();
+  }
+}
+
+void stay() {
+  for (;;) ::pause();
 }
 
 }  // namespace atl::pytorch

@@ -18,4 +18,8 @@ class ReleaseGil {
   _ts* saved_ = nullptr;
 };
 
+/// Python ends a thread that asks for the GIL of an interpreter that ends, by unwinding it: through frames that need Python
+/// or must not be left. Such a thread stays here instead, until the process is gone.
+[[noreturn]] void stay();
+
 }  // namespace atl::pytorch

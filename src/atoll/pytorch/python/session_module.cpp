@@ -257,7 +257,7 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const std::str
 }  // namespace
 
 void bind_session(py::module_& module) {
-  using Released = py::call_guard<py::gil_scoped_release>;
+  using Released = py::call_guard<ReleaseGil>;
   py::class_<InferSession>(module, "InferSession")
       .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
            py::arg("device") = "cpu", py::arg("engine") = py::none(), py::arg("example") = std::vector<at::Tensor>())
@@ -267,7 +267,7 @@ void bind_session(py::module_& module) {
              double waited) {
             InferSession::Result result;
             {
-              const py::gil_scoped_release released;
+              const ReleaseGil released;
               result = translated([&] { return session.run(inputs, deadline, waited); });
             }
             return std::pair(std::move(result.outputs), dict_of(result.outcome));
