@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "fake_runner.h"
 #include "infer_cases.h"
 #include "tests/support/modelled_runner.h"
 
@@ -49,6 +50,19 @@ TEST(Measure, FindsWhatNodesTake) {
   double sum = 0;
   for (const double each : profile.whole) sum += each;
   EXPECT_LE(sum, profile.seconds() * 1.001);
+}
+
+// A slice needs some rows of what comes before it, and that is measured at all of them.
+TEST(Measure, FindsWhatNodesTakeOfWhichSomeRowsAreNeeded) {
+  Builder builder;
+  const int image = builder.input({1, 3, 64});
+  const int relu = builder.call("aten::relu", {TensorId{image}}, {1, 3, 64});
+  const int soft = builder.call("aten::softmax.int", {TensorId{relu}, 2, {}}, {1, 3, 64});
+  builder.output(builder.call("aten::slice.Tensor", {TensorId{soft}, 2, 0, 40, 1}, {1, 3, 40}));
+  const LoadedModel model(builder.graph(), {}, std::make_shared<test::FakeRunner>());
+  const Profile profile = measure_profile(model, operators_of(model.graph(), image, 2), 0);
+  ASSERT_EQ(profile.whole.size(), 3U);
+  for (const double each : profile.whole) EXPECT_GT(each, 0);
 }
 
 TEST(Measure, StopsWhenAsked) {

@@ -10,6 +10,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/dims.h"
+#include "atoll/infer/run/costs.h"
 
 namespace atl::infer {
 namespace {
@@ -38,9 +39,9 @@ class Measuring {
       const Tensor& type = model.graph().tensors[at(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
     }
-    std::vector<std::vector<Region>> held(operators.dims.size());
-    for (const int input : model.graph().inputs) held[at(input)] = {rows_of(model.graph(), operators, input)};
-    program_ = rest_of(model.graph(), operators, held);
+    Division alone;  // all rows of all nodes, whichever the outputs need: halves are measured with whole operands
+    alone.shares = plan::everything_on(plan::Side::kRobot, operator_graph(model.graph(), operators, {}, {}));
+    program_ = program_of(model.graph(), operators, alone, plan::Side::kRobot);
     operator_of_node_.assign(model.graph().nodes.size(), -1);
     for (std::size_t i = 0; i < operators.operators.size(); ++i) {
       const int node = operators.operators[i].node;
