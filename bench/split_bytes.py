@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published models divided between a robot and a server: real sessions, TLS, TCP and bytes, modelled devices.
 
-Each operator takes the time that was published for it, while the program goes on, as on a GPU; its tensors are bytes that depend on all rows they are computed
-from, and every byte of every answer is compared. Over a recorded link all policies infer at the same time, each over a
-link of its own that has the rates of the same moment, so that what else the machine does meets all of them.
+Each operator takes the time that was published for it, while the program goes on, as on a GPU; its tensors are bytes
+that depend on all rows they are computed from, and every byte of every answer is compared. Over a recorded link all
+policies infer at the same time, each over a link of its own that has the rates of the same moment, so that what else
+the machine does meets all of them.
 
 The overhead of an inference is what it took, from the call to the answer, less what the same plan takes by the
 planner's own simulation with the operators' true times, over the true link at that moment, where bytes of inferences

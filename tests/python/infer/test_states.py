@@ -31,9 +31,11 @@ class Divided:
         self.model = _C.InferModel(self.graph, {})
         self.plan = json.loads(_C.plan_division(self.graph, 0, self.dim, "local"))
         shares = self.plan["shares"]
-        assert len(shares) == len(self.inputs) + 2, f"{self.name}: states and a result"
+        self.has_states = len(shares) == len(self.inputs) + 2
+        # Doubles are summed in doubles; floats may be too, and states that are no smaller than few rows are not made.
+        assert self.has_states or self.inputs[0].dtype == torch.float32, f"{self.name}: states and a result"
         self.rows, self.results = shares[-2][1], shares[-1][1]
-        assert self.rows == self.inputs[0].shape[self.dim], self.name
+        assert not self.has_states or self.rows == self.inputs[0].shape[self.dim], self.name
 
     def division(self, states: Share, results: Share) -> str:
         shares = [*self.plan["shares"][:-2], states, results]
@@ -98,6 +100,7 @@ def test_one_side_with_everything_calls_the_operator(family: Callable[[random.Ra
 def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[random.Random], Iterator[Summing]]) -> None:
     """The worst of many calls, relative to what they make: one call alone may be right by luck."""
     worst: dict[str, tuple[float, float]] = {}
+    skipped: set[str] = set()
     for seed in range(25):
         torch.manual_seed(seed)
         dice = random.Random(seed)
@@ -112,6 +115,9 @@ def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[rand
                 doubles = [t.double() for t in tensors_of(single.values())]
                 exact = call_with(call.op, replaced(values, doubles))[0].double()
                 divided = Divided((single, dim))
+                if not divided.has_states:
+                    skipped.add(str(call.op))
+                    continue
                 division = divided.division(any_share(dice, divided.rows), any_share(dice, divided.results))
                 (found,) = divided.model.run_divided(divided.inputs, division)
                 largest = exact.abs().max().item()
@@ -119,6 +125,7 @@ def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[rand
                 deviation = (found.double() - exact).abs().max().item() / largest
                 before = worst.get(str(call.op), (0.0, 0.0))
                 worst[str(call.op)] = max(before[0], unsplit), max(before[1], deviation)
+    assert skipped <= set(worst)
     for name, (unsplit, deviation) in worst.items():
         assert deviation <= 2 * max(unsplit, torch.finfo(torch.float32).eps), name
 

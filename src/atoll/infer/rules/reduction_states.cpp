@@ -92,6 +92,8 @@ std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced k
   Reduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
   const bool keeps_type = kind == Reduced::kMost || kind == Reduced::kLeast;
   if (keeps_type) of.sums = of.self.dtype;
+  // PyTorch's own call sums squares in double: where the mean is large beside them, less would lose digits.
+  if (kind == Reduced::kVariance || kind == Reduced::kDeviation) of.sums = Dtype::kFloat64;
   if (kind == Reduced::kSum && !is_floating(of.output.dtype)) of.sums = of.output.dtype;  // where it wraps around
   const bool fits = keeps_type               ? of.output.dtype == of.self.dtype
                     : kind == Reduced::kSum  ? of.output.dtype != Dtype::kBool
