@@ -235,6 +235,7 @@ def run_scenarios(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.verify
 def test_scenarios_write_pages(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "latency", "idle")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -75,6 +75,7 @@ def test_overhead_at_a_constant_rate(load: Any, programs: Any) -> None:
         assert row["overhead"]["p50"] < SLACK
 
 
+@pytest.mark.verify
 def test_several_robots(load: Any, programs: Any) -> None:
     row = load("split_robots").fleet(programs, "VGG19", 2, seconds=1.5)
     assert set(row["ways"]) == {"local", "selfish", "auto", "aware"}

@@ -2,7 +2,6 @@
 """`atoll serve`: what it prints, and what wrong calls are told."""
 
 import inspect
-import os
 import re
 import signal
 import socket
@@ -16,7 +15,13 @@ import pytest
 from atoll import _C
 from atoll.infer import serving
 from atoll.infer.planning import link_command
-from serving import ATOLL, Serve
+from forking import run_module
+from serving import Serve
+
+
+def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`atoll serve` that ends by itself."""
+    return run_module("atoll.cli", "serve", "--listen", address, "--key-file", key, *arguments, COLUMNS="250")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -58,9 +63,8 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_calls(tmp_path: Path, arguments: list[str], message: str) -> None:
-    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "key"), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    done = run_module(
+        "atoll.cli", "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "key"), *arguments, COLUMNS="250"
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
@@ -69,9 +73,8 @@ def test_wrong_calls(tmp_path: Path, arguments: list[str], message: str) -> None
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        command = [*ATOLL, "serve", "--listen", f"127.0.0.1:{port}", "--key-file", str(tmp_path / "key")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+        done = run_module(
+            "atoll.cli", "serve", "--listen", f"127.0.0.1:{port}", "--key-file", str(tmp_path / "key"), COLUMNS="250"
         )
     assert done.returncode == 2
     assert str(port) in done.stderr
@@ -81,18 +84,14 @@ def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("0123456789abcdef0123456789abcdef")
     key.chmod(0o644)
-    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(key)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
-    )
+    done = refused("127.0.0.1:0", key)
     assert done.returncode == 2
     assert "chmod 600" in done.stderr
 
 
 def test_a_key_file_that_cannot_be_made(tmp_path: Path) -> None:
-    command = [*ATOLL, "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "nowhere" / "key")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "250"}, check=False
+    done = run_module(
+        "atoll.cli", "serve", "--listen", "127.0.0.1:0", "--key-file", str(tmp_path / "nowhere" / "key"), COLUMNS="250"
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert "cannot be made" in done.stderr
