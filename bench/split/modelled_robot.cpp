@@ -88,7 +88,9 @@ infer::Profile ModelledRobot::profile() const { return modelled_profile(graph_, 
 
 std::vector<infer::HostBytes> ModelledRobot::inputs(std::uint64_t number) const {
   std::vector<infer::HostBytes> set;
-  for (const Bytes& bytes : inputs_[number % kInputs]) set.push_back({bytes, nullptr});
+  for (const Bytes& bytes : inputs_[number % kInputs]) {
+    set.push_back({bytes, std::shared_ptr<const void>(bytes.data(), [](const void*) {})});  // they stay with the robot
+  }
   return set;
 }
 
