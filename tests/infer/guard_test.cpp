@@ -167,6 +167,8 @@ TEST(Guard, DeadlinesByHedge) {
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), plan::guarded_deadline({}, 1.1)) << "as in replays";
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), 2.2);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 1.6) << "the robot alone cannot keep it";
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 1.05, 1, 0.1, 30), 1.05) << "nor surely this one, but it is tried";
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.95, 1, 0.1, 30), 0.95);
   for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever})
     EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [] { hedge_of("sometimes"); }).find("always"), std::string::npos);

@@ -20,9 +20,9 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
-constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
-constexpr std::chrono::milliseconds kMostWaitForServer{20};  // that has not ended the last inference
+constexpr double kTellingShare = 0.2;        // of a model: what is quicker says little about how fast this robot is
+constexpr double kHorizon = 0.05;            // how far ahead rates are asked for
+constexpr double kMostWaitForServer = 0.02;  // that has not ended the last inference
 
 double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
 
@@ -54,7 +54,6 @@ class Session::Impl final : private Client::Owner {
 
   bool is_inherited() const noexcept { return fork_depth() != process_; }
   const Graph& graph() const noexcept { return model_.graph(); }
-
   void close() {
     const std::lock_guard closing(closing_);
     gate_.close();
@@ -205,7 +204,8 @@ class Session::Impl final : private Client::Owner {
     if (!client_) return choice;
     client_->used();
     const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last(local, frame)) return choice;
+    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last(local, rules, frame))
+      return choice;
     divisions_->look_at_link();
     choice.bound = offer->set->bound_at(client_->rates().up_rate());
     // With "always" the robot's own answer takes as long as the model; it is then all that can be late.
@@ -221,10 +221,11 @@ class Session::Impl final : private Client::Owner {
   }
 
   // A server runs one inference of a model at a time. One that has been given up may not be over there.
-  bool has_ended_last(double local, Frame& frame) {
+  bool has_ended_last(double local, const AttemptRules& rules, Frame& frame) {
     const Clock::time_point begin = Clock::now();
-    const auto limit = std::chrono::duration_cast<Clock::duration>(Seconds(local / 4));
-    const bool has_ended = flight_.wait_for_end(std::min<Clock::duration>(kMostWaitForServer, limit));
+    const double left = rules.deadline - rules.margin - local - Seconds(begin - rules.begin).count();
+    const Seconds limit(std::clamp(left, 0.0, std::min(local / 4, kMostWaitForServer)));
+    const bool has_ended = flight_.wait_for_end(std::chrono::duration_cast<Clock::duration>(limit));
     frame.waited += seconds_since(begin);
     return has_ended;
   }
