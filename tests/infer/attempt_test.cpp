@@ -88,7 +88,8 @@ TEST_F(AttemptTest, AQuickEngineMovesTheLastMoment) {
   Attempt without(*model_, *run_, *inference_, late);
   EXPECT_FALSE(without.follow());
   EXPECT_TRUE(without.was_stopped_by_guard());
-  EXPECT_EQ(sender_.frames, 0);
+  EXPECT_GT(sender_.frames, 0) << "the server may still be quicker";
+  sender_.frames = 0;
   sender_.on_frame = [&] { run_->arrivals().fail(Error(ErrorKind::kPeerLost, "the server is gone")); };
   late.engine_seconds = 0;
   Attempt with(*model_, *run_, *inference_, late);

@@ -75,6 +75,8 @@ bool Attempt::may_go_on(std::size_t step, int asked) const {
   // What is there already is taken, however late it is.
   if (next.kind == Step::Kind::kReceive && asked == 0) return true;
   if (next.kind != Step::Kind::kReceive && rules_.hedge == Hedge::kAlways) return true;
+  // The server's answer counts until the robot's own is there, also where that has to begin at once.
+  if (next.kind == Step::Kind::kSend) return elapsed() < rules_.deadline;
   const Guard& guard = run_.split().guard;
   return elapsed() < guard.latest_start(rules_.deadline, step, rules_.margin, rules_.engine_seconds);
 }

@@ -204,8 +204,7 @@ class Session::Impl final : private Client::Owner {
     if (!client_) return choice;
     client_->used();
     const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || failures_.is_too_early() || !has_ended_last(local, rules, frame))
-      return choice;
+    if (!offer || !client_->is_ready() || failures_.is_too_early() || !is_free(local, rules, frame)) return choice;
     divisions_->look_at_link();
     choice.bound = offer->set->bound_at(client_->rates().up_rate());
     // With "always" the robot's own answer takes as long as the model; it is then all that can be late.
@@ -221,7 +220,7 @@ class Session::Impl final : private Client::Owner {
   }
 
   // A server runs one inference of a model at a time. One that has been given up may not be over there.
-  bool has_ended_last(double local, const AttemptRules& rules, Frame& frame) {
+  bool is_free(double local, const AttemptRules& rules, Frame& frame) {
     const Clock::time_point begin = Clock::now();
     const double left = rules.deadline - rules.margin - local - Seconds(begin - rules.begin).count();
     const Seconds limit(std::clamp(left, 0.0, std::min(local / 4, kMostWaitForServer)));
