@@ -11,7 +11,8 @@
 namespace atl::infer {
 namespace {
 
-constexpr int kBetweenWaits = 4;  // operators
+constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
+constexpr double kMostBetweenWaits = 16;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -135,12 +136,14 @@ void Attempt::finish_alone() {
   const Clock::time_point begin = Clock::now();
   const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
   const bool may_be_answered = can_be_answered();
+  const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
+  const int between = static_cast<int>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
   int asked = 0;
   const Inference::GoOn go_on = [&] {
     if (is_closed()) return false;
     if (!may_be_answered) return true;
     // A device that is behind what was called would compute on after the server's answer.
-    if (++asked % kBetweenWaits == 0) model_.runner().wait();
+    if (++asked % between == 0) model_.runner().wait();
     return !run_.arrivals().are_there(outputs_);
   };
   if (!inference_.run(rest(), no_exchange(), go_on)) {
