@@ -131,6 +131,7 @@ TEST(Guard, WhereTheRobotAloneIsTooSlowThePlanHasUntilTheDeadline) {
 TEST(Guard, ADeadlineIsKeptWhereItCanBe) {
   EXPECT_EQ(guarded_deadline(3.0, 2), 3);
   EXPECT_EQ(guarded_deadline(2.0, 2), 2);
+  EXPECT_EQ(guarded_deadline(1.7, 2), 1.7) << "it is tried";
   EXPECT_EQ(guarded_deadline(1.5, 2), 3.5);
   EXPECT_EQ(guarded_deadline(-1.0, 2), 2) << "it has passed already";
   EXPECT_EQ(guarded_deadline({}, 2), 4);

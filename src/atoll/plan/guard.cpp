@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;  // of the deadline
+constexpr double kTriedFor = 1.2;   // of a deadline: what the robot alone may take, which is not known well
 
 // The rows of `wanted` that are not held, from the first to the last.
 Region missing(Region wanted, std::vector<Region> held) {
@@ -29,7 +30,7 @@ Region missing(Region wanted, std::vector<Region> held) {
 
 double guarded_deadline(std::optional<double> deadline, double alone) noexcept {
   if (!deadline) return 2 * alone;
-  return alone <= *deadline * (1 + kRounding) ? *deadline : std::max(0.0, *deadline) + alone;
+  return alone <= kTriedFor * *deadline ? *deadline : std::max(0.0, *deadline) + alone;
 }
 
 Guard::Guard(const OperatorGraph& graph, std::span<const Share> shares) : graph_(graph), shares_(shares) {}

@@ -14,8 +14,9 @@
 namespace atl::plan {
 
 /// The seconds by which a guard has the robot's own answer, in replays and in sessions, where the whole model takes `alone`
-/// there: the deadline, where the robot alone can meet it. Where it cannot, local execution begins when the deadline has
-/// passed. Where a user gave none, twice `alone`: local execution begins when a robot without a server would answer.
+/// there: the deadline, where the robot alone can meet it, or misses it by a fifth at most: local execution then begins
+/// at once. Where it misses it by more, local execution begins when the deadline has passed. Where a user gave none,
+/// twice `alone`: local execution begins when a robot without a server would answer.
 double guarded_deadline(std::optional<double> deadline, double alone) noexcept;
 
 /// What became of an inference that a guard watched. Times are seconds from its beginning.

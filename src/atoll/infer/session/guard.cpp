@@ -20,7 +20,6 @@ constexpr double kUnknownShare = 0.1;
 constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
 constexpr double kMemory = 30;          // seconds
 constexpr double kNotKnown = -1;
-constexpr double kTriedFor = 1.1;   // of a deadline: what the robot alone may take, whose margin is not known well
 constexpr int kBetweenPasses = 16;  // steps that compute
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -186,7 +185,6 @@ const char* to_string(Hedge hedge) noexcept {
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience) {
   if (hedge == Hedge::kAlways) return 0;
   if (hedge == Hedge::kNever) return patience;
-  if (deadline && local <= kTriedFor * *deadline) return *deadline;
   return plan::guarded_deadline(deadline, local + margin);
 }
 

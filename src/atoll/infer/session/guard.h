@@ -75,8 +75,7 @@ Hedge hedge_of(const std::string& name);
 const char* to_string(Hedge hedge) noexcept;
 
 /// The seconds at which the robot's own answer must be there, as plan::guarded_deadline() says of what the whole model takes
-/// alone, `local` and its margin; with kAlways 0, with kNever `patience`. A deadline that `local` misses by a tenth at most is
-/// kept to: local execution then begins at once.
+/// alone, `local` and its margin; with kAlways 0, with kNever `patience`.
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience);
 
 }  // namespace atl::infer
