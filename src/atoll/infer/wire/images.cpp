@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/wire/elements.h"
 #include "atoll/infer/wire/jpeg.h"
 
 namespace atl::infer::wire {
@@ -27,17 +28,6 @@ constexpr double kMostPixel = 255;
 bool is_channels(std::int64_t size) { return size == 1 || size == 3; }
 
 JpegSize size_of(const ImageLayout& layout) { return {layout.width, layout.images * layout.height, layout.channels}; }
-
-template <class T>
-T element(Bytes bytes, std::size_t index) {
-  T value;
-  std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
-  return value;
-}
-template <class T>
-void set_element(std::span<std::byte> bytes, std::size_t index, T value) {
-  std::memcpy(bytes.data() + index * sizeof(T), &value, sizeof(T));
-}
 
 // Calls `visit(place of the byte in the picture, place of the element in the tensor)` for each.
 template <class Visit>

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/wire/elements.h"
 
 namespace atl::infer::wire {
 namespace {
@@ -27,17 +28,6 @@ void require_floats(Dtype dtype) {
 
 void require_bytes(std::size_t found, std::size_t expected) {
   if (found != expected) bad("it has " + std::to_string(found) + " bytes instead of " + std::to_string(expected));
-}
-
-template <class T>
-T element(std::span<const std::byte> bytes, std::size_t index) {
-  T value;
-  std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
-  return value;
-}
-template <class T>
-void set_element(std::span<std::byte> bytes, std::size_t index, T value) {
-  std::memcpy(bytes.data() + index * sizeof(T), &value, sizeof(T));
 }
 
 template <class F>
