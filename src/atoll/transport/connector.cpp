@@ -135,7 +135,8 @@ void Connector::end_round() {
   if (outcome_ == Outcome::kNobody) {
     if (!first_nobody_) first_nobody_ = now;
     if (kind_ == LinkKind::kShm || now - *first_nobody_ >= kNobodyPatience) {
-      return fail(Error(ErrorKind::kPeerLost, describe() + ": it died or never listened there: " + worst_->what()));
+      const std::string gone = ": it has ended, for a reason that its own output gives, or never listened there: ";
+      return fail(Error(ErrorKind::kPeerLost, describe() + gone + worst_->what()));
     }
   }
   outcome_ = Outcome::kNothing;
