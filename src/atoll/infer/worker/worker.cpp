@@ -17,6 +17,7 @@
 #include "atoll/infer/weight_file.h"
 #include "atoll/infer/worker/inbox.h"
 #include "atoll/infer/worker/socket_sender.h"
+#include "atoll/infer/worker/step_admission.h"
 
 namespace atl::infer {
 namespace {
@@ -145,7 +146,7 @@ class Worker {
     if (!options_.admits_everything) safety::admit(graph, limits);
     limits_ = limits;
     loaded_.emplace(std::move(graph), WeightFile(weights_.get()).tensors(), runner_);
-    const SplitDim split = usual_split(loaded_->graph());
+    const SplitDim split = timed_along();
     const Operators& operators = operators_for(split.input_tensor, split.dim);
     wire::Ready ready;
     ready.model = model_;
@@ -179,7 +180,7 @@ class Worker {
     division.shares = divide.shares;
     const Operators& operators = operators_for(divide.input_tensor, divide.dim);
     auto prepared = std::make_unique<Prepared>(*loaded_, operators, std::move(division));
-    if (!options_.admits_everything) admit_calls(prepared->program, operators);
+    if (!options_.admits_everything) admit_program(loaded_->graph(), operators, prepared->program, limits_);
     prepared->arrivals = std::make_shared<Arrivals>(loaded_->graph(), operators, prepared->program);
     prepared->exchange = std::make_unique<LinkExchange>(
         loaded_->graph(), operators, sender_, *prepared->arrivals, [] { return kUnknownRate; }, divide.answer_codec);
@@ -245,47 +246,19 @@ class Worker {
     return operators_.emplace(key, operators_of(loaded_->graph(), input_tensor, dim)).first->second;
   }
 
-  // What the operators are called with when only some rows are computed has to be as harmless as the whole.
-  void admit_calls(const Program& program, const Operators& operators) const {
-    const Graph& graph = loaded_->graph();
-    for (const Step& step : program.steps) {
-      if (step.kind == Step::Kind::kCompute) admit_step(graph, operators, step);
-      if (step.kind != Step::Kind::kState && step.kind != Step::Kind::kResult) continue;
-      const Operators::State& state = *state_of(graph, operators, step.index);
-      if (step.kind == Step::Kind::kState) {
-        safety::admit(state.partial.state_calls(step.rows.size()), limits_);
-      } else {
-        const auto is_part = [&](const Step& each) {
-          const bool is_made = each.kind == Step::Kind::kState && each.index == step.index;
-          return is_made || (each.kind == Step::Kind::kReceive && each.index == state.tensor);
-        };
-        const auto parts = std::count_if(program.steps.begin(), program.steps.end(), is_part);
-        safety::admit(state.partial.result_calls(parts, step.rows.size()), limits_);
-      }
+  // Along which the model is timed. Where parts of its operators are not as harmless as the whole, none: it is timed, and so
+  // planned, by whole operators.
+  SplitDim timed_along() {
+    const SplitDim split = usual_split(loaded_->graph());
+    if (options_.admits_everything) return split;
+    const Operators& operators = operators_for(split.input_tensor, split.dim);
+    try {
+      admit_program(loaded_->graph(), operators, measured_parts(operators), limits_);
+      return split;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRefused) throw;
+      return {};
     }
-  }
-
-  static const Operators::State* state_of(const Graph& graph, const Operators& operators, int node) {
-    const int output = graph.nodes.at(static_cast<std::size_t>(node)).outputs.front();
-    const int made_by = operators.operator_of.at(static_cast<std::size_t>(output));
-    const int state = operators.operators.at(static_cast<std::size_t>(made_by)).state;
-    return state < 0 ? nullptr : &operators.states.at(static_cast<std::size_t>(state));
-  }
-
-  void admit_step(const Graph& graph, const Operators& operators, const Step& step) const {
-    const Node& node = graph.nodes.at(static_cast<std::size_t>(step.index));
-    const int dim = operators.dims.at(static_cast<std::size_t>(node.outputs.front()));
-    if (dim < 0 || state_of(graph, operators, step.index) != nullptr) return;  // whole, as admitted
-    const SlicedCall call = slice(graph, node, dim, step.rows);
-    std::vector<Tensor> operands;
-    for (const OperandSlice& operand : call.operands) {
-      operands.push_back(
-          type_of_rows(graph.tensors.at(static_cast<std::size_t>(operand.tensor)), operand.dim, operand.rows));
-    }
-    for (const Pad& pad : call.pads) {
-      operands.at(pad.operand).shape.at(static_cast<std::size_t>(pad.dim)) += pad.low + pad.high;
-    }
-    safety::admit_call(graph, node, operands, call.changes, limits_);
   }
 
   Fd socket_;

@@ -21,7 +21,8 @@ struct WorkerOptions {
 
 /// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed. `weights` is
 /// the model's file of weights, readable. The graph is admitted (safety/admit.h) before anything of it runs, and so is each
-/// operator's call as a division changes it. Answers errors of the client with wire::Failed; returns the exit status of
+/// operator's call as a division changes it, or measuring does: where those are refused, whole operators are timed, and
+/// Ready has no dimension. Answers errors of the client with wire::Failed; returns the exit status of
 /// the process.
 int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options);
 
