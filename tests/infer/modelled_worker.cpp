@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // modelled_worker DEVICE THREADS BYTES SECONDS: serves a modelled graph as infer/serve wants it. DEVICE says how: a number is the speed (0:
 // layers take no time); "crash" dies in the first inference, "babble" sends what does not parse, "spin" computes for
-// ever, "slow-start" never gets ready.
+// ever, "slow-start" never gets ready, "freeze" is stopped by the system once it is ready.
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -64,7 +65,10 @@ int main(int, char** words) {
     runner = std::make_shared<ModelledRunner>(Machine::kServer, std::stod(device));
   } else {
     auto bad = std::make_shared<Misbehaving>(device);
-    options.on_ready = [bad] { bad->serve(); };
+    options.on_ready = [bad, freezes = device == "freeze"] {
+      if (freezes) ::raise(SIGSTOP);
+      bad->serve();
+    };
     runner = bad;
   }
   if (device == "slow-start") {

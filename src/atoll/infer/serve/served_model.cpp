@@ -12,6 +12,8 @@ constexpr int kMostDivides = 64;                                     // without 
 constexpr std::size_t kMostQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
 constexpr std::size_t kMostQueuedForAll = kMostQueuedForClient;
 constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // goes on even then
+constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client that is not read
+constexpr std::chrono::milliseconds kMostUntaken{5'000};         // its system gives up what nobody reads after 10 s
 
 double seconds(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
@@ -38,10 +40,21 @@ void ServedModel::expect(State state, const char* what) const {
 
 void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   worker_->send(header, payload);
-  if (worker_->queued_bytes() > kMostQueuedForWorker && !std::exchange(is_paused_, true)) client_.pause();
+  hold_client();
 }
 
-void ServedModel::forward(const wire::Message& message) { worker_->send(message); }
+void ServedModel::forward(const wire::Message& message) {
+  worker_->send(message);
+  hold_client();
+}
+
+// The client is not read any more while so much waits for its worker.
+void ServedModel::hold_client() {
+  if (worker_->queued_bytes() <= kMostQueuedForWorker || std::exchange(is_paused_, true)) return;
+  pinged_ = took_ = Clock::now();
+  taken_bytes_ = worker_->taken_bytes();
+  client_.pause();
+}
 
 void ServedModel::on_taken(WorkerProcess&) { let_client_go_on(); }
 
@@ -53,6 +66,7 @@ void ServedModel::take(const wire::Divide& divide) {
   if (state_ == State::kDead) return;
   expect(State::kReady, "a division");
   if (++divides_ > kMostDivides) throw Error(ErrorKind::kProtocol, "too many divisions came without an answer");
+  if (divides_ == 1) preparing_ = Clock::now();
   forward(divide);
 }
 
@@ -77,6 +91,7 @@ void ServedModel::take(const wire::Run& run) {
 void ServedModel::take(const wire::Cancel& cancel) {
   if (inference_ == 0 || cancel.inference != inference_) return;  // over already
   ++context_.counts.cancelled;
+  if (!cancelled_) cancelled_ = Clock::now();
   forward(cancel);
   if (context_.turns.before(this) == 0) return;
   context_.turns.over(this, Clock::now());  // it waits for its turn: let it see that there is nothing to do
@@ -111,6 +126,7 @@ void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std:
 void ServedModel::take_from_worker(const wire::Message& message) {
   if (const auto* turn = std::get_if<wire::Turn>(&message)) {
     if (turn->what == wire::Turn::What::kWanted) {
+      if (cancelled_) return on_turn();  // to see that there is nothing to do
       context_.turns.want(this, Clock::now());
       if (const std::size_t before = context_.turns.before(this); before > 0) {
         wire::Queued queued;
@@ -140,7 +156,7 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     told.load = context_.turns.load_of_others([this](Turns::Who who) { return who == this; }, Clock::now());
     return client_.send(told);
   } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
-    if (failed->inference == 0 && divides_ > 0) --divides_;
+    if (failed->inference == 0) on_division();
     if (failed->inference != 0) {
       ++context_.counts.failed;
       end_inference();
@@ -148,15 +164,23 @@ void ServedModel::take_from_worker(const wire::Message& message) {
       return die(Error(failed->kind, failed->text));
     }
   } else if (std::holds_alternative<wire::Divided>(message)) {
-    if (divides_ > 0) --divides_;
+    on_division();
   } else if (!std::holds_alternative<wire::Ack>(message)) {
     throw Error(ErrorKind::kProtocol, "the worker process sent a message that is not its to send");
   }
   client_.send(message);
 }
 
+// Prepared or refused; the next one's time begins.
+void ServedModel::on_division() {
+  if (divides_ > 0) --divides_;
+  preparing_ = Clock::now();
+}
+
 void ServedModel::end_inference() {
   inference_ = 0;
+  cancelled_.reset();
+  preparing_ = Clock::now();
   context_.turns.over(this, Clock::now());
 }
 
@@ -167,17 +191,42 @@ void ServedModel::on_turn() {
 }
 
 void ServedModel::on_overrun() {
-  ++context_.counts.workers_lost;
-  die(Error(ErrorKind::kTimeout, "an inference took longer than this server's limit of " +
-                                     std::to_string(context_.options.compute_limit.count()) + " ms of computing"));
+  lose_worker("an inference computes for longer than this server's limit of ", context_.options.compute_limit);
 }
 
 void ServedModel::on_tick(Clock::time_point now) {
   watch_arrival(now);
-  if (state_ != State::kStarting || now - started_ < context_.options.start_limit) return;
+  watch_worker(now);
+  // The client hears nothing else of a server that does not read, and must not take it for lost.
+  if (!is_paused_ || now - pinged_ < kBetweenPings) return;
+  pinged_ = now;
+  client_.send(wire::Ping{});
+}
+
+// Computing in its turn is watched where turns are. Beside that a worker reads at once what it is sent, and has little to do.
+void ServedModel::watch_worker(Clock::time_point now) {
+  const std::chrono::milliseconds limit = context_.options.compute_limit;
+  if (state_ == State::kStarting) {
+    if (now - started_ < context_.options.start_limit) return;
+    return lose_worker("the model could not be loaded and timed within ", context_.options.start_limit);
+  }
+  if (state_ != State::kReady) return;
+  if (is_paused_ && std::exchange(taken_bytes_, worker_->taken_bytes()) != worker_->taken_bytes()) took_ = now;
+  if (is_paused_ && now - took_ > std::min(limit, kMostUntaken)) {
+    return lose_worker("the worker process for this model takes nothing of what came for it since ",
+                       std::min(limit, kMostUntaken));
+  }
+  if (cancelled_ && now - *cancelled_ > limit) {
+    return lose_worker("the worker process for this model has not ended a cancelled inference within ", limit);
+  }
+  if (divides_ > 0 && inference_ == 0 && now - preparing_ > context_.options.start_limit) {
+    lose_worker("the worker process for this model has not prepared a division within ", context_.options.start_limit);
+  }
+}
+
+void ServedModel::lose_worker(const char* what, std::chrono::milliseconds limit) {
   ++context_.counts.workers_lost;
-  die(Error(ErrorKind::kTimeout, "the model could not be loaded and timed within " +
-                                     std::to_string(context_.options.start_limit.count()) + " ms"));
+  die(Error(ErrorKind::kTimeout, what + std::to_string(limit.count()) + " ms"));
 }
 
 void ServedModel::on_ended(WorkerProcess&, const Error& error) {

@@ -80,14 +80,18 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void let_client_go_on();
   void on_hashed(const std::optional<Error>& error);
   void watch_arrival(Clock::time_point now);
+  void watch_worker(Clock::time_point now);
+  void lose_worker(const char* what, std::chrono::milliseconds limit);
   void start_worker(const ModelCache::Model& model);
   void take_from_worker(const wire::Message& message);
   void wait_for(std::string why);
+  void on_division();
   void end_inference();
   void die(const Error& error);
   void expect(State state, const char* what) const;
   void forward(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void forward(const wire::Message& message);
+  void hold_client();
 
   ServerContext& context_;
   Client& client_;
@@ -101,8 +105,12 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   Clock::time_point asked_{};                                      // the disk
   Clock::time_point started_{};
   Clock::time_point progressed_{};  // the upload
-  Clock::time_point pinged_{};      // while the client has to wait for the disk
+  Clock::time_point pinged_{};      // while the client is not read
+  Clock::time_point took_{};        // when the worker was last seen to take something, while the client is not read
+  std::uint64_t taken_bytes_ = 0;   // by then
   int divides_ = 0;                 // without an answer
+  Clock::time_point preparing_{};   // the first of them, since
+  std::optional<Clock::time_point> cancelled_;  // the inference at hand
   std::uint64_t inference_ = 0;
   std::uint64_t last_inference_ = 0;
   bool is_paused_ = false;

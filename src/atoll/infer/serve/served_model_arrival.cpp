@@ -12,8 +12,7 @@ namespace {
 
 constexpr std::size_t kMostQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
 constexpr std::size_t kMostQueuedByAll = std::size_t{64} << 20;
-constexpr std::size_t kMostPartsForDisk = 256;           // of one client: each takes room besides its bytes
-constexpr std::chrono::milliseconds kBetweenPings{500};  // to a client that waits for the disk
+constexpr std::size_t kMostPartsForDisk = 256;  // of one client: each takes room besides its bytes
 
 }  // namespace
 
@@ -171,7 +170,6 @@ void ServedModel::on_hashed(const std::optional<Error>& error) {
   begin();
 }
 
-// The client hears nothing else of a server that does not read, and must not take it for lost.
 void ServedModel::watch_arrival(Clock::time_point now) {
   const ServerOptions& options = context_.options;
   const bool waits_for_disk = state_ == State::kLooking || state_ == State::kOpening;
@@ -179,15 +177,10 @@ void ServedModel::watch_arrival(Clock::time_point now) {
     return die(Error(ErrorKind::kTimeout,
                      "the server's disk has not answered for " + std::to_string(options.start_limit.count()) + " ms"));
   }
-  if (state_ != State::kUploading) return;
-  if (now - progressed_ > options.upload_limit) {
-    const char* what = incoming_->queued_bytes() > 0 ? "could be written to the server's disk" : "has come";
-    return die(Error(ErrorKind::kTimeout, std::string("nothing of the model ") + what + " for " +
-                                              std::to_string(options.upload_limit.count()) + " ms"));
-  }
-  if (!is_paused_ || now - pinged_ < kBetweenPings) return;
-  pinged_ = now;
-  client_.send(wire::Ping{});
+  if (state_ != State::kUploading || now - progressed_ <= options.upload_limit) return;
+  const char* what = incoming_->queued_bytes() > 0 ? "could be written to the server's disk" : "has come";
+  die(Error(ErrorKind::kTimeout, std::string("nothing of the model ") + what + " for " +
+                                     std::to_string(options.upload_limit.count()) + " ms"));
 }
 
 void ServedModel::start_worker(const ModelCache::Model& model) {

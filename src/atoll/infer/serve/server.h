@@ -25,8 +25,9 @@ struct ServerOptions {
   std::size_t most_workers = 64;                               ///< processes, one for each client's model; others wait
   std::uint64_t worker_memory_bytes = std::uint64_t{8} << 30;  ///< of address space beyond what a worker starts with
   std::uint64_t most_model_bytes = std::uint64_t{16} << 30;
-  std::chrono::milliseconds compute_limit{10'000};  ///< of one inference, without pauses
-  std::chrono::milliseconds start_limit{120'000};   ///< of loading, warming up and timing a model
+  /// Of computing of one inference, without pauses; and until a worker has ended a cancelled one.
+  std::chrono::milliseconds compute_limit{10'000};
+  std::chrono::milliseconds start_limit{120'000};  ///< of loading, warming up and timing a model, and of a division
   std::chrono::milliseconds hello_limit{5'000};
   std::chrono::milliseconds upload_limit{60'000};  ///< without a byte of a model that is being sent
 };

@@ -209,6 +209,7 @@ void WorkerProcess::flush() {
     if (count < 0) return;  // its end is seen when it is read
     front_sent_ += static_cast<std::size_t>(count);
     queued_bytes_ -= static_cast<std::size_t>(count);
+    taken_bytes_ += static_cast<std::size_t>(count);
     if (front_sent_ == front.size()) {
       queue_.pop_front();
       front_sent_ = 0;

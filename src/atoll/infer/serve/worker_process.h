@@ -53,6 +53,8 @@ class WorkerProcess {
   void stop();
   /// Bytes that it has not taken.
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }
+  /// That it has taken of what it did not take at once, so far.
+  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
   pid_t pid() const noexcept { return pid_; }
 
  private:
@@ -70,6 +72,7 @@ class WorkerProcess {
   std::deque<std::vector<std::byte>> queue_;
   std::size_t front_sent_ = 0;
   std::size_t queued_bytes_ = 0;
+  std::uint64_t taken_bytes_ = 0;
   bool is_watching_writable_ = false;
   bool is_stopped_ = false;
 };
