@@ -16,10 +16,7 @@ using wire::FrameKind;
 constexpr std::size_t kUploadQueueBytes = std::size_t{1} << 17;
 constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
-constexpr std::size_t kMostProbeBytes = std::size_t{1} << 20;
-constexpr std::size_t kLeastProbeBytes = std::size_t{1} << 14;
-constexpr std::size_t kProbeFrames = 4;
-constexpr double kProbeSeconds = 0.02;
+constexpr std::size_t kMostReplies = 10'000;  // that the server has not read; then it is no server
 constexpr std::chrono::milliseconds kMostReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
 constexpr std::chrono::milliseconds kLinger{100};
@@ -87,6 +84,15 @@ void ServerLink::send(const FrameHeader& header,
   queue(payload.bytes, std::move(payload.owner));
 }
 
+// What the server asks for, it has to read.
+void ServerLink::reply(const wire::Message& message) {
+  if (queued_ == 0) replies_ = 0;
+  if (++replies_ > kMostReplies) {
+    throw Error(ErrorKind::kProtocol, "it asks and does not read: " + std::to_string(kMostReplies) + " answers wait");
+  }
+  send(message);
+}
+
 void ServerLink::close() {
   if (!stream_) return;
   if (is_open_) send(wire::Bye{});
@@ -137,7 +143,7 @@ void ServerLink::on_frame(const FrameHeader& header, std::span<const std::byte> 
     case FrameKind::kTensor:
       if (const std::optional<wire::Ack> ack = owner_.on_tensor(header, payload)) {
         rates_.received(*ack);
-        send(*ack);
+        reply(*ack);
       }
       return;
     case FrameKind::kWeights: break;
@@ -149,7 +155,7 @@ void ServerLink::on_control(const wire::Message& message) {
   if (const auto* ack = std::get_if<wire::Ack>(&message)) {
     rates_.acknowledged(*ack);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
-    send(wire::Pong{ping->token});
+    reply(wire::Pong{ping->token});
   } else if (const auto* pong = std::get_if<wire::Pong>(&message)) {
     if (!awaits_pong_ || pong->token != token_) return;
     awaits_pong_ = false;
@@ -283,57 +289,6 @@ void ServerLink::on_failed(const wire::Failed& failed) {
   reopen_delay_ = std::min(2 * reopen_delay_, kMostReopenDelay);
   enter(LinkState::kRefused, "the server at " + options_.server + " does not run the model: " + failed.text);
   if (ready) owner_.on_message(failed);
-}
-
-void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> payload) {
-  if (!their_probe_ || their_probe_->id != header.id) {
-    if (header.message_bytes > kMostProbeBytes) {
-      throw Error(ErrorKind::kProtocol, "a probe of " + std::to_string(header.message_bytes) + " bytes; at most " +
-                                            std::to_string(kMostProbeBytes));
-    }
-    their_probe_ = Probe{header.id, 0, payload.size(), heard_};
-  }
-  if (header.offset != their_probe_->there || payload.size() > header.message_bytes - their_probe_->there) {
-    throw Error(ErrorKind::kProtocol, "a probe's frame at byte " + std::to_string(header.offset) + " follows " +
-                                          std::to_string(their_probe_->there) + " bytes");
-  }
-  their_probe_->there += payload.size();
-  if (their_probe_->there < header.message_bytes) return;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - their_probe_->begun);
-  wire::Ack ack;
-  ack.bytes = their_probe_->there;
-  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
-  ack.first_bytes = their_probe_->first_bytes;
-  their_probe_.reset();
-  rates_.received(ack);
-  send(ack);
-}
-
-void ServerLink::probe() {
-  const double affordable = rates_.up_rate() * kProbeSeconds;
-  std::size_t size = std::clamp(options_.probe_bytes, kProbeFrames, kMostProbeBytes);
-  if (rates_.probe_bytes() > 0 && affordable < static_cast<double>(size)) {
-    size = std::max(std::min(size, kLeastProbeBytes), static_cast<std::size_t>(affordable));
-  }
-  static const std::vector<std::byte> zeros(kMostProbeBytes / kProbeFrames + 1);
-  rates_.sent({}, static_cast<double>(size));
-  ++token_;
-  awaits_pong_ = false;
-  for (std::size_t begin = 0; begin < size;) {
-    const std::size_t count = std::min(size / kProbeFrames, size - begin);
-    FrameHeader header;
-    header.kind = FrameKind::kProbe;
-    header.id = token_;
-    header.message_bytes = static_cast<std::uint32_t>(size);
-    header.offset = begin;
-    header.payload_bytes = static_cast<std::uint32_t>(count);
-    const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
-    const std::span<const std::byte> payload(zeros.data(), count);
-    wire::encode(header, payload, *head);
-    send(header, head, {payload, nullptr});
-    begin += count;
-  }
-  rates_.probed(size);
 }
 
 void ServerLink::tick(bool is_used) {

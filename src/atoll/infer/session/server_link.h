@@ -100,6 +100,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void on_need(const wire::Need& need);
   void on_failed(const wire::Failed& failed);
   void on_probe(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void reply(const wire::Message& message);
   void open_model();
   void upload();
   void probe();
@@ -125,6 +126,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   Clock::time_point heard_;
   Clock::time_point drained_;  // the last time at which the queue became shorter
   std::size_t queued_ = 0;
+  std::size_t replies_ = 0;  // since the queue was last empty
   Clock::time_point pinged_;
   bool awaits_pong_ = false;
   bool measures_trip_ = false;  // nothing was before the ping in the queue
