@@ -302,6 +302,40 @@ TEST(Admit, AnythingIsRefusedOrKnown) {
   EXPECT_GT(admitted, 0);
 }
 
+// Many inputs, many operands and many nodes with several outputs: each alone is little work, together they are not.
+TEST(Admit, GraphsThatTakeLongToDivideAreRefused) {
+  const auto joining = [](int inputs, int nodes, int outputs) {
+    Builder builder;
+    TensorIds all;
+    for (int i = 0; i < inputs; ++i) all.ids.emplace_back(builder.input({1, 1}, kSingle));
+    int last = 0;
+    for (int i = 0; i < nodes; ++i) last = builder.call("aten::cat", {all, 0}, {inputs, 1}, kSingle);
+    for (int i = 0; i < nodes; ++i) {
+      builder.calls("aten::split.Tensor", {TensorId{all.ids[0].value()}, 1, 0}, {{1, 1}}, kSingle);
+      builder.be_list();
+    }
+    for (int i = 0; i < outputs; ++i) builder.output(last);
+    return builder.graph();
+  };
+  EXPECT_EQ(refusal(joining(160, 300, 160)), "");  // a large model with a cache
+  EXPECT_THAT(refusal(joining(900, 100, 1)), HasSubstr("million steps"));
+  EXPECT_THAT(refusal(joining(1, 1, 5000)), HasSubstr("has 5000 outputs: at most 4096"));
+  const auto in_parts = [](int nodes) {
+    Builder builder;
+    const int input = builder.input({2, 1}, kSingle);
+    for (int i = 0; i < nodes; ++i) {
+      builder.calls("aten::split.Tensor", {TensorId{input}, 1, 0}, {{1, 1}, {1, 1}}, kSingle);
+      builder.be_list();
+    }
+    builder.output(input);
+    return builder.graph();
+  };
+  EXPECT_EQ(refusal(in_parts(1000)), "");
+  Limits few;
+  few.searches = 1e6;
+  EXPECT_THAT(refusal(in_parts(1000), few), HasSubstr("1000 of them make several"));
+}
+
 TEST(Admit, TheFuzzTargetRunsItsSeeds) {
   const Graph graph = convolving({1, 3, 8, 8}, {4, 3, 3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, {1, 4, 8, 8});
   fuzz::admission(to_json(graph));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "atoll/infer/regions.h"
 #include "infer_cases.h"
 
 namespace atl::infer {
@@ -141,6 +142,24 @@ TEST(Dims, WhatIsNoDimensionOfAnInputIsRefused) {
   EXPECT_NE(refused(input, 2).find("has 2 dimensions, not dimension 2"), std::string::npos);
   EXPECT_NE(refused(input, -1), "");
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { count(builder.graph(), {0}); }), "");
+}
+
+// Of whoever joins a thousand tensors each dimension is looked at once, not once for each operand.
+TEST(Dims, ManyOperandsAreLookedAtOnce) {
+  static int looks = 0;
+  Rule rule;
+  rule.split = [](const NodeView&, int) -> std::optional<NodeSplit> {
+    ++looks;
+    return std::nullopt;
+  };
+  register_rule("dims_test::join", rule);
+  Builder builder;
+  const int input = builder.input({4, 4});
+  TensorIds many;
+  for (int i = 0; i < 500; ++i) many.ids.emplace_back(input);
+  const int joined = builder.call("dims_test::join", {many}, {4, 4});
+  EXPECT_EQ(dim_of(choose_dims(builder.graph(), input, 0), joined), -1);
+  EXPECT_EQ(looks, 2);
 }
 
 }  // namespace

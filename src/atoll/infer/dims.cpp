@@ -14,26 +14,38 @@ namespace {
 
 int dim_of(const std::vector<int>& dims, int tensor) { return dims[static_cast<std::size_t>(tensor)]; }
 
-// Whether rows along `output_dim` come from the rows of all operands that are split: each is followed along its own
-// dimension or needed whole, and `leader` is followed.
-bool agrees(const NodeSplit& split, const std::vector<int>& dims, std::size_t leader) {
-  if (split.locality == Locality::kPartial || split.operands[leader].dim < 0) return false;
+// Whether rows of the output come from the rows of all operands that are split: each is followed along its own dimension
+// or needed whole.
+bool agrees(const NodeSplit& split, const std::vector<int>& dims) {
+  if (split.locality == Locality::kPartial) return false;
   return std::all_of(split.operands.begin(), split.operands.end(), [&](const OperandSplit& operand) {
     const int dim = dim_of(dims, operand.tensor);
     return dim < 0 || operand.dim < 0 || operand.dim == dim;
   });
 }
 
-// The dimension of the output that the rows of some split operand lead to; -1: none.
+// The dimension of the output that the rows of some split operand lead to; -1: none. Each dimension is looked at once: a node
+// may have very many operands.
 int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& dims) {
-  const NodeView view(graph, node);
   if (node.outputs.empty()) return -1;
+  const NodeView view(graph, node);
+  const auto rank = static_cast<std::size_t>(view.output_rank());
+  std::vector<std::optional<NodeSplit>> found(rank);
+  std::vector<bool> looked(rank, false);
+  const auto along = [&](int output_dim) -> const std::optional<NodeSplit>& {
+    const auto place = static_cast<std::size_t>(output_dim);
+    if (!looked[place]) {
+      looked[place] = true;
+      if (view.output_rows(output_dim) > 1) found[place] = split(graph, node, output_dim);  // one row has no parts
+      if (found[place] && !agrees(*found[place], dims)) found[place].reset();
+    }
+    return found[place];
+  };
   for (std::size_t leader = 0; leader < view.operands(); ++leader) {
     if (dim_of(dims, view.tensor_of(leader)) < 0) continue;
     for (int output_dim = 0; output_dim < view.output_rank(); ++output_dim) {
-      if (view.output_rows(output_dim) < 2) continue;  // one row has no parts
-      const auto found = split(graph, node, output_dim);
-      if (found && agrees(*found, dims, leader)) return output_dim;
+      const std::optional<NodeSplit>& way = along(output_dim);
+      if (way && way->operands[leader].dim >= 0) return output_dim;
     }
   }
   return -1;

@@ -76,10 +76,13 @@ bool NodeView::uses_output(std::size_t index) const {
   const int id = node_.outputs[index];
   const auto is_it = [&](const Argument& output) { return output == Argument(TensorId{id}); };
   if (std::any_of(graph_.outputs.begin(), graph_.outputs.end(), is_it)) return true;
-  return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
-    const std::vector<int> operands = operands_of(node);
-    return std::find(operands.begin(), operands.end(), id) != operands.end();
-  });
+  const auto takes_it = [id](const Argument& argument) {
+    if (const auto* tensor = std::get_if<TensorId>(&argument)) return tensor->id == id;
+    const auto* list = std::get_if<TensorIds>(&argument);
+    return list != nullptr && std::find(list->ids.begin(), list->ids.end(), id) != list->ids.end();
+  };
+  return std::any_of(graph_.nodes.begin(), graph_.nodes.end(),
+                     [&](const Node& node) { return std::any_of(node.args.begin(), node.args.end(), takes_it); });
 }
 
 const Argument& NodeView::argument(std::size_t argument) const {

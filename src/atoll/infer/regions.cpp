@@ -144,9 +144,9 @@ std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, 
 }
 
 std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim) {
-  const NodeView view(graph, node);
   const Rule* rule = table().find(node);
   if (rule == nullptr || !rule->partial) return std::nullopt;
+  const NodeView view(graph, node);
   if (dim < 0 || dim >= view.rank(operand)) refuse_dim(view, operand, dim);
   if (view.rows(operand, dim) < 2) return std::nullopt;
   for (std::size_t i = 1; i < node.outputs.size(); ++i) {

@@ -85,10 +85,37 @@ void require_small(const Graph& graph, int id, const std::string& what, std::int
   }
 }
 
+// Along each dimension of each input every tensor is looked at, each operand of each node with the rules' few hundred steps, and
+// for nodes with several outputs all uses of tensors.
+void require_searchable(const Graph& graph, const Limits& limits) {
+  constexpr double kRule = 250;
+  double dims = 0;
+  for (const int input : graph.inputs) dims += static_cast<double>(tensor_at(graph, input).shape.size());
+  double several = 0;
+  double operands = 0;
+  for (const Node& node : graph.nodes) {
+    operands += static_cast<double>(operands_of(node).size());
+    if (node.outputs.size() > 1) ++several;
+  }
+  const double steps = dims * (static_cast<double>(graph.tensors.size()) + operands * (kRule + several));
+  if (!(steps <= limits.searches)) {
+    refuse("the graph's inputs have " + std::to_string(static_cast<std::int64_t>(dims)) +
+           " dimensions, its nodes take " + std::to_string(static_cast<std::int64_t>(operands)) + " tensors and " +
+           std::to_string(static_cast<std::int64_t>(several)) + " of them make several: to find how it divides takes " +
+           std::to_string(static_cast<std::int64_t>(steps / 1e6)) + " million steps, at most " +
+           std::to_string(static_cast<std::int64_t>(limits.searches / 1e6)) + " million are allowed");
+  }
+}
+
 void require_within(const Graph& graph, const Limits& limits) {
   if (static_cast<std::int64_t>(graph.nodes.size()) > limits.nodes) {
     refuse("the graph has " + std::to_string(graph.nodes.size()) + " nodes: at most " + std::to_string(limits.nodes));
   }
+  if (static_cast<std::int64_t>(graph.outputs.size()) > limits.outputs) {
+    refuse("the graph has " + std::to_string(graph.outputs.size()) + " outputs: at most " +
+           std::to_string(limits.outputs));
+  }
+  require_searchable(graph, limits);
   for (const int input : graph.inputs) {
     require_small(graph, input, "input tensor " + std::to_string(input), limits.node_bytes);
   }

@@ -21,6 +21,9 @@ struct Limits {
   std::int64_t weight_bytes = std::int64_t{8} << 30;  ///< of all weights
   double operations = 1e13;                           ///< of one run, estimated: additions and multiplications
   std::int64_t nodes = 20'000;
+  std::int64_t outputs = 4'096;  ///< that the caller gets
+  /// Estimated steps of finding which rows come from which, along each dimension of each input: a few nanoseconds each.
+  double searches = 1e10;
 };
 
 /// Throws Error(kRefused), which names the node and the reason, unless every node calls an operator on the list with
