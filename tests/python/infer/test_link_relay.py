@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -142,6 +142,37 @@ def test_a_target_that_is_gone_ends_the_connection() -> None:
         target = closed.getsockname()
     with Relay(target) as relay, connect(relay) as connection:
         assert connection.recv(1) == b""
+
+
+def test_a_target_that_does_not_answer_stalls_nobody_else() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
+        Relay(listener.getsockname()) as relay,
+        connect(relay) as first,
+        ExitStack() as kept,
+    ):
+        served = kept.enter_context(listener.accept()[0])
+        served.settimeout(LIMIT)
+        status = 0
+        while status == 0:  # until the system keeps no more connections for the target, and answers none
+            waiting = kept.enter_context(socket.socket())
+            waiting.settimeout(0.2)
+            status = waiting.connect_ex(listener.getsockname())
+        with connect(relay) as second:
+            for _ in range(20):
+                first.sendall(b"ping")
+                assert served.recv(4) == b"ping"
+                served.sendall(b"pong")
+                assert first.recv(4) == b"pong"
+            second.setblocking(False)
+            with pytest.raises(BlockingIOError):  # it waits still, and is not refused
+                second.recv(1)
+
+
+def test_a_target_that_is_not_known_is_named() -> None:
+    name = 70 * "a"  # no part of a name is as long, so nobody is asked
+    with pytest.raises(ValueError, match=f"the relay's target {name}:80 is not known"):
+        Relay((name, 80))
 
 
 def test_an_address_in_use_is_named() -> None:

@@ -6,6 +6,7 @@ up late. Little waits here that is not yet due, so that senders feel the rate of
 
 import errno
 import math
+import os
 import select
 import socket
 import threading
@@ -13,6 +14,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from atoll.infer.planning.trace import Carrier, Trace
 
@@ -24,6 +26,7 @@ _CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while 
 _SOCKET_BYTES = 1 << 17  # of the system's queues
 _MOST_WAITING = 1 << 20  # bytes that wait here for a receiver, besides those under way where the path has a rate
 _LONGEST_WAIT = 0.5
+_CONNECT_SECONDS = 5.0  # that the target may take to answer
 _SELECTABLE = 1024  # descriptors from this one on are none for select()
 
 
@@ -51,16 +54,51 @@ class Pipe:
         return bool(self.pieces) and self.pieces[0][0] <= now
 
 
+@dataclass
+class Opening:
+    """A client whose connection to the target is being made, while others are carried."""
+
+    client: socket.socket
+    addresses: deque[tuple[int, Any]]  # families and addresses of the target; the first one is tried
+    until: float
+    server: socket.socket | None = None
+
+    def is_made(self) -> bool:
+        """OSError where no address answers in time."""
+        while True:
+            family, address = self.addresses[0]
+            if self.server is None:
+                self.server = socket.socket(family, socket.SOCK_STREAM)
+                self.server.setblocking(False)
+            status = self.server.connect_ex(address)
+            if status in (0, errno.EISCONN):
+                return True
+            is_late = time.monotonic() >= self.until
+            if status in (errno.EINPROGRESS, errno.EALREADY) and not is_late:
+                return False
+            self.server.close()
+            self.server = None
+            self.addresses.popleft()
+            if is_late or not self.addresses:
+                raise OSError(status, os.strerror(status))
+
+    def close(self) -> None:
+        self.client.close()
+        if self.server is not None:
+            self.server.close()
+
+
 class Relay:
     """Listens at once; carries when run() is called, or as a context, in a thread of its own. The trace begins with the
     first connection and repeats; without one, and where `trace` is None, bytes pass as fast as they can. `latency` is
-    added each way, in seconds."""
+    added each way, in seconds. The target's name is looked up once: ValueError where it is not known."""
 
     def __init__(
         self, target: tuple[str, int], trace: Trace | None = None, *, listen: tuple[str, int] = ("127.0.0.1", 0),
         latency: float = 0.0, half_duplex: bool = False,
     ) -> None:  # fmt: skip
-        self._target, self._latency = target, latency
+        self._addresses, self._latency = _addresses(target), latency
+        self._opening: list[Opening] = []
         self._carriers = _carriers(trace)
         wires = [Wire(), Wire()]
         self._wires = [wires[0], wires[0 if half_duplex else 1]]
@@ -114,7 +152,9 @@ class Relay:
         finally:
             for pair in self._pairs:
                 _close(pair)
-            self._pairs = []
+            for opening in self._opening:
+                opening.close()
+            self._pairs, self._opening = [], []
             for each in (self._listener, self._wake, self._waker):
                 each.close()
 
@@ -133,10 +173,14 @@ class Relay:
                     writers.append(pipe.sink)
                 elif pipe.pieces:
                     until = min(until, pipe.pieces[0][0])
+        for opening in self._opening:
+            writers += [opening.server] if opening.server is not None else []
+            until = min(until, opening.until)
         readable = _readable(readers, writers, max(0.0, until - now))
         self._move(readable)
         if self._listener in readable:
             self._accept()
+        self._open()
 
     def _move(self, readable: set[socket.socket]) -> None:
         ended = []
@@ -212,11 +256,23 @@ class Relay:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(0.01)  # until somebody has closed a descriptor; the listener stays readable
             return
-        try:
-            server = socket.create_connection(self._target, timeout=5)
-        except OSError:
-            client.close()
-            return
+        self._opening.append(Opening(client, deque(self._addresses), time.monotonic() + _CONNECT_SECONDS))
+
+    def _open(self) -> None:
+        """Carries for those whose connections to the target are made by now."""
+        opening, self._opening = self._opening, []
+        for each in opening:
+            try:
+                if each.is_made():
+                    self._carry(each)
+                else:
+                    self._opening.append(each)
+            except OSError:
+                each.close()
+
+    def _carry(self, opening: Opening) -> None:
+        client, server = opening.client, opening.server
+        assert server is not None
         for each in (client, server):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -224,6 +280,14 @@ class Relay:
         if self._begin is None:
             self._begin = time.monotonic()
         self._pairs.append((Pipe(client, server, UP), Pipe(server, client, DOWN)))
+
+
+def _addresses(target: tuple[str, int]) -> list[tuple[int, Any]]:
+    try:
+        found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"the relay's target {target[0]}:{target[1]} is not known: {error}") from None
+    return [(int(family), address) for family, _, _, _, address in found]
 
 
 def _carriers(trace: Trace | None) -> tuple[Carrier, Carrier] | None:
