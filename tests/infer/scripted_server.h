@@ -42,6 +42,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     bool answers_short = false;  ///< with fewer bytes than the rows have
     bool is_late = false;        ///< inferences fail because nobody wants their answer any more
     std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
+    std::uint32_t rules = kRulesVersion;
     wire::Load load{};    ///< that it tells of
     int times = 1 << 30;  ///< how often; then it behaves
   };
@@ -220,6 +221,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       wire::Welcome welcome;
       welcome.software = "scripted";
       welcome.most_model_bytes = script().most_model_bytes;
+      welcome.rules = script().rules;
       send(welcome);
     } else if (const auto* open = std::get_if<wire::Open>(&message)) {
       if (open->hash != open_.hash) weights_there_ = 0;

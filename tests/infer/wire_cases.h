@@ -42,8 +42,8 @@ inline std::vector<wire::Message> every_message() {
   BundleHash hash;
   for (std::size_t i = 0; i < hash.size(); ++i) hash[i] = static_cast<std::byte>(200 + i);
   const std::uint64_t model = 0x0102030405060708;
-  return {Hello{"atoll 0.1.0", "robot 7"},
-          Welcome{"atoll 0.1.0", "cuda:0", std::uint64_t{1} << 34, 8, 3, "höflich"},
+  return {Hello{"atoll 0.1.0", "robot 7", 5},
+          Welcome{"atoll 0.1.0", "cuda:0", std::uint64_t{1} << 34, 8, 3, "höflich", 6},
           Open{model, hash, 1000, std::uint64_t{5} << 32},
           Need{model, true, 77},
           GraphText{model, "{\"atoll_graph\": 1}"},

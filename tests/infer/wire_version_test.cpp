@@ -112,6 +112,41 @@ TEST_F(WireVersionServe, AServerTellsALaterRobotWhichVersionItSpeaks) {
   robot->expect<wire::Pong>();
 }
 
+// Releases whose frames are the same, and which would derive other operators of a model.
+TEST_F(WireVersion, AServerWithOtherRulesIsAskedForNothingUntilItHasTheSame) {
+  test::ScriptedServer server(credentials_);
+  server.set({.rules = kRulesVersion + 1});
+  auto chosen = options(server.address());
+  chosen.server->ask_again = 20ms;
+  const auto session = this->session(chosen);
+  const auto limit = Deadline::after(20s);
+  std::string told;
+  while (told.find("(scripted) divides models by version") == std::string::npos && !limit.expired()) {
+    told = session->report().link.text;
+  }
+  EXPECT_THAT(told, HasSubstr("version " + std::to_string(kRulesVersion + 1) + " of the rules, this robot (atoll "));
+  EXPECT_THAT(told, HasSubstr("install the same release on both"));
+  EXPECT_EQ(run(*session, 1).origin, Origin::kLocal);
+  EXPECT_EQ(server.count("Open"), 0);
+  server.set({});
+  EXPECT_TRUE(wait(*session)) << session->report().json();
+}
+
+TEST_F(WireVersionServe, ARobotWithOtherRulesIsToldSo) {
+  start();
+  const test::ServedGraph model(test::chain_of_layers(4, 2));
+  for (const std::uint32_t rules : {0U, kRulesVersion + 1}) {
+    auto other = stranger();
+    other->send(wire::Hello{"atoll 99", "robot", rules});
+    EXPECT_EQ(other->expect<wire::Welcome>().rules, kRulesVersion);
+    other->send(model.open(1));
+    const auto failed = other->expect<wire::Failed>();
+    EXPECT_EQ(failed.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(failed.model, 1u);
+    EXPECT_THAT(failed.text, HasSubstr("(atoll 99) divides models by version " + std::to_string(rules)));
+  }
+}
+
 TEST_F(WireVersionServe, AModelOfALaterReleaseIsRefusedAndTheConnectionGoesOn) {
   start();
   test::ServedGraph model(test::chain_of_layers(4, 2));

@@ -88,8 +88,8 @@ void Connection::take(const wire::Message& message) {
   if (!is_greeted_ && !std::holds_alternative<wire::Hello>(message)) {
     throw Error(ErrorKind::kProtocol, "the client did not say hello first");
   }
-  if (std::holds_alternative<wire::Hello>(message)) {
-    greet();
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    greet(*hello);
   } else if (const auto* opened = std::get_if<wire::Open>(&message)) {
     open(*opened);
   } else if (const auto* text = std::get_if<wire::GraphText>(&message)) {
@@ -123,8 +123,9 @@ void Connection::take(const wire::Message& message) {
   }
 }
 
-void Connection::greet() {
+void Connection::greet(const wire::Hello& hello) {
   if (std::exchange(is_greeted_, true)) throw Error(ErrorKind::kProtocol, "the client said hello twice");
+  hello_ = hello;
   parser_.set_most_control_bytes(wire::kMaxControlBytes);
   const ServerOptions& options = context_.options;
   wire::Welcome welcome;
@@ -151,6 +152,12 @@ void Connection::open(const wire::Open& message) {
     return fail(Error(ErrorKind::kRefused, "a client has at most " + std::to_string(kMostModels) + " models"));
   }
   if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is going down"));
+  if (hello_.rules != kRulesVersion) {
+    return fail(Error(ErrorKind::kMismatch,
+                      "the client (" + hello_.software + ") divides models by version " + std::to_string(hello_.rules) +
+                          " of the rules, this server (" + software() + ") by version " +
+                          std::to_string(kRulesVersion) + ": install the same release on both"));
+  }
   if (message.weight_bytes > context_.options.most_model_bytes) {
     return fail(Error(ErrorKind::kRefused, "the model has " + std::to_string(message.weight_bytes) +
                                                " bytes of weights; this server takes " +

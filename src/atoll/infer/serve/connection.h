@@ -40,7 +40,7 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
 
   void take(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void take(const wire::Message& message);
-  void greet();
+  void greet(const wire::Hello& hello);
   void open(const wire::Open& message);
   void take_probe(const wire::FrameHeader& header);
   ServedModel& model(std::uint64_t number);
@@ -62,6 +62,7 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   Clock::time_point read_ = begun_;  // when the client was last seen to read
   int paused_ = 0;                   // by how many models
   std::uint64_t last_inference_ = 0;
+  wire::Hello hello_;
   bool is_greeted_ = false;
   bool is_clogged_ = false;
   bool is_over_ = false;

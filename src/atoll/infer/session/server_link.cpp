@@ -203,15 +203,24 @@ void ServerLink::on_control(const wire::Message& message) {
 void ServerLink::on_welcome(const wire::Welcome& welcome) {
   if (model_ != 0) throw Error(ErrorKind::kProtocol, "it sent Welcome twice");
   rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
+  if (welcome.rules != kRulesVersion) {
+    return refuse("the server at " + options_.server + " (" + welcome.software + ") divides models by version " +
+                  std::to_string(welcome.rules) + " of the rules, this robot (" + software() + ") by version " +
+                  std::to_string(kRulesVersion) + ": install the same release on both");
+  }
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {
-    enter(LinkState::kRefused, "the model has " + megabytes(files_.weights.bytes.size()) +
-                                   " MB of weights, and the server at " + options_.server + " takes at most " +
-                                   megabytes(welcome.most_model_bytes) + " MB: start it with a larger limit");
-    model_ = 1;  // greeted; nothing is opened
-    reconnect_at_ = Clock::now() + options_.ask_again;
-    return;
+    return refuse("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, and the server at " +
+                  options_.server + " takes at most " + megabytes(welcome.most_model_bytes) +
+                  " MB: start it with a larger limit");
   }
   open_model();
+}
+
+// It cannot help; another one may be there later.
+void ServerLink::refuse(const std::string& why) {
+  model_ = 1;  // greeted; nothing is opened
+  reconnect_at_ = Clock::now() + options_.ask_again;
+  enter(LinkState::kRefused, why);
 }
 
 // Under a new number, so that nothing late that is about the one before is taken for this one.

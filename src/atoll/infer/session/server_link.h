@@ -101,6 +101,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void on_failed(const wire::Failed& failed);
   void on_probe(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void reply(const wire::Message& message);
+  void refuse(const std::string& why);
   void open_model();
   void upload();
   void probe();

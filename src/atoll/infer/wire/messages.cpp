@@ -37,14 +37,14 @@ class Writer {
   void operator()(const Hello& m) {
     const auto software = string(to_, m.software);
     const auto name = string(to_, m.name);
-    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name));
+    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name, m.rules));
   }
   void operator()(const Welcome& m) {
     const auto software = string(to_, m.software);
     const auto device = string(to_, m.device);
     const auto note = string(to_, short_of(m.note));
     finish(fbs::Body::Welcome,
-           fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note));
+           fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note, m.rules));
   }
   void operator()(const Open& m) {
     const auto hash = to_.CreateVector(reinterpret_cast<const std::uint8_t*>(m.hash.data()), m.hash.size());
@@ -131,9 +131,10 @@ fbs::Share share_at(const fbs::Divide& m, std::size_t index) {
 }
 
 // Tables as messages. They have been verified: required fields are there.
-Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str()}; }
+Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str(), m.rules()}; }
 Welcome read(const fbs::Welcome& m) {
-  return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(), m.models(), m.note()->str()};
+  return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(),
+          m.models(),          m.note()->str(),   m.rules()};
 }
 Open read(const fbs::Open& m) {
   Open open{m.model(), {}, m.graph_bytes(), m.weight_bytes()};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/rules/version.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/plan/operators.h"
 
@@ -27,8 +28,9 @@ inline constexpr std::uint32_t kMaxWaiting = 1'000'000;                   ///< f
 
 /// Client, first of all.
 struct Hello {
-  std::string software{};  ///< "atoll 0.1.0"
-  std::string name{};      ///< of the client, for logs
+  std::string software{};               ///< "atoll 0.1.0"
+  std::string name{};                   ///< of the client, for logs
+  std::uint32_t rules = kRulesVersion;  ///< by which it divides models; 0: of a release that does not tell
   bool operator==(const Hello&) const = default;
 };
 
@@ -40,6 +42,7 @@ struct Welcome {
   std::uint32_t most_sessions = 0;
   std::uint32_t models = 0;  ///< that it holds
   std::string note{};
+  std::uint32_t rules = kRulesVersion;  ///< likewise
   bool operator==(const Welcome&) const = default;
 };
 
