@@ -200,5 +200,22 @@ TEST_F(StrangersTest, AModelThatIsTooLarge) {
   EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kRefused);
 }
 
+// Whatever the server is told to take, nobody sends what its workers would not admit.
+TEST_F(StrangersTest, AModelThatNoWorkerAdmitsIsRefusedBeforeItIsSent) {
+  options_.most_model_bytes = std::uint64_t{1} << 40;
+  options_.cache_bytes = std::uint64_t{1} << 40;
+  start();
+  auto robot = stranger();
+  robot->send(wire::Hello{"test", "robot"});
+  EXPECT_EQ(robot->expect<wire::Welcome>().most_model_bytes, std::uint64_t{8} << 30);
+  wire::Open open = ServedGraph(chain_of_layers(4, 2)).open(1);
+  open.weight_bytes = (std::uint64_t{8} << 30) + 1;
+  robot->send(open);
+  const auto failed = robot->expect<wire::Failed>();
+  EXPECT_EQ(failed.kind, ErrorKind::kRefused);
+  EXPECT_NE(failed.text.find("has 8589934593 bytes of weights"), std::string::npos) << failed.text;
+  EXPECT_NE(failed.text.find("at most 8589934592"), std::string::npos) << failed.text;
+}
+
 }  // namespace
 }  // namespace atl::infer::test

@@ -62,7 +62,7 @@ TEST_F(SessionLoad, AModelThatIsTooLargeIsTriedAgain) {
   const auto session = this->session(given);
   EXPECT_TRUE(runs_until(*session, [&](const Outcome&) {
     const LinkStatus link = session->report().link;
-    return link.state == LinkState::kRefused && link.text.find("larger limit") != std::string::npos;
+    return link.state == LinkState::kRefused && link.text.find("of one model") != std::string::npos;
   })) << session->report().json();
   EXPECT_EQ(server.count("Open"), 0);
   server.set({});

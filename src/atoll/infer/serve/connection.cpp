@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "atoll/core/log.h"
+#include "atoll/infer/safety/admit.h"
 #include "atoll/infer/serve/software.h"
 
 namespace atl::infer {
@@ -16,6 +17,11 @@ constexpr std::size_t kMostModels = 16;                      // of one client
 constexpr std::size_t kMostReplies = std::size_t{64} << 20;  // that wait for a client; then it is not heard
 constexpr std::chrono::milliseconds kGoodbye{1000};
 constexpr std::chrono::seconds kMostUnread{30};  // while more than kMostReplies wait
+
+// What admission would refuse anyway need not be sent.
+std::uint64_t most_model_bytes(const ServerOptions& options) {
+  return std::min(options.most_model_bytes, static_cast<std::uint64_t>(safety::Limits().weight_bytes));
+}
 
 }  // namespace
 
@@ -131,7 +137,7 @@ void Connection::greet(const wire::Hello& hello) {
   wire::Welcome welcome;
   welcome.software = software();
   welcome.device = options.device;
-  welcome.most_model_bytes = options.most_model_bytes;
+  welcome.most_model_bytes = most_model_bytes(options);
   welcome.most_sessions = static_cast<std::uint32_t>(options.most_workers);
   welcome.models = static_cast<std::uint32_t>(context_.with_worker.size());
   send(wire::Message(std::move(welcome)));
@@ -158,10 +164,10 @@ void Connection::open(const wire::Open& message) {
                           " of the rules, this server (" + software() + ") by version " +
                           std::to_string(kRulesVersion) + ": install the same release on both"));
   }
-  if (message.weight_bytes > context_.options.most_model_bytes) {
+  if (const std::uint64_t most = most_model_bytes(context_.options); message.weight_bytes > most) {
     return fail(Error(ErrorKind::kRefused, "the model has " + std::to_string(message.weight_bytes) +
-                                               " bytes of weights; this server takes " +
-                                               std::to_string(context_.options.most_model_bytes)));
+                                               " bytes of weights; this server takes at most " +
+                                               std::to_string(most) + " of one model"));
   }
   const auto made = models_.emplace(message.model, std::make_unique<ServedModel>(context_, *this, message)).first;
   try {

@@ -24,7 +24,8 @@ struct ServerOptions {
   std::size_t most_connections = 256;
   std::size_t most_workers = 64;                               ///< processes, one for each client's model; others wait
   std::uint64_t worker_memory_bytes = std::uint64_t{8} << 30;  ///< of address space beyond what a worker starts with
-  std::uint64_t most_model_bytes = std::uint64_t{16} << 30;
+  /// Of one model's weight file. More than workers admit (safety::Limits::weight_bytes) is taken for that.
+  std::uint64_t most_model_bytes = std::uint64_t{8} << 30;
   /// Of computing of one inference, without pauses; and until a worker has ended a cancelled one.
   std::chrono::milliseconds compute_limit{10'000};
   std::chrono::milliseconds start_limit{120'000};  ///< of loading, warming up and timing a model, and of a division

@@ -211,7 +211,7 @@ void ServerLink::on_welcome(const wire::Welcome& welcome) {
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {
     return refuse("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, and the server at " +
                   options_.server + " takes at most " + megabytes(welcome.most_model_bytes) +
-                  " MB: start it with a larger limit");
+                  " MB of one model: it is computed here alone");
   }
   open_model();
 }
