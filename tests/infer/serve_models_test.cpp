@@ -140,6 +140,25 @@ TEST_F(ServeModelsTest, ASlowDiskStallsNobodyElse) {
   EXPECT_THAT(failed.text, HasSubstr("cannot be kept"));
 }
 
+TEST_F(ServeModelsTest, ADiskThatNeverAnswersDoesNotHoldUpTheEnd) {
+  options_.end_limit = 50ms;
+  start();
+  const ServedGraph model(chain_of_layers(4, 2));
+  const std::string part = options_.cache_folder + "/" + text_of(model.hash) + ".part";
+  std::filesystem::create_directories(part);
+  ASSERT_EQ(::mkfifo((part + "/graph.json").c_str(), 0600), 0);
+  auto robot = client();
+  robot->send(model.open(1));
+  robot->expect<wire::Need>();
+  robot->send(wire::GraphText{1, model.text});
+  robot->send(wire::Ping{1});
+  robot->expect<wire::Pong>();
+  EXPECT_TRUE(server_->drain(Deadline::after(5s)));  // nothing is computed
+  server_.reset();
+  EXPECT_TRUE(robot->is_closed());
+  const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));  // the disk has answered after all
+}
+
 TEST_F(ServeModelsTest, MoreModelsThanAllowedWait) {
   options_.most_workers = 1;
   start();

@@ -65,10 +65,11 @@ bool is_model(const std::string& name) {
   return name.substr(0, kHashDigits).find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-void add_file(transport::Sha256& sum, const std::string& path) {
+void add_file(transport::Sha256& sum, const std::string& path, const std::atomic<bool>& is_stopping) {
   const Fd file = open_file(path, O_RDONLY);
   std::vector<std::byte> buffer(kReadBytes);
   for (;;) {
+    if (is_stopping) fail(ErrorKind::kAborted, "the server ends, and " + path + " is compared when it runs again");
     const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be read", errno));
@@ -227,8 +228,8 @@ void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::
 void ModelCache::Upload::finish() {
   const Fd weights = std::move(weights_);  // closed here: that may wait for the disk, too
   transport::Sha256 sum;
-  add_file(sum, part_ + kGraph);
-  add_file(sum, part_ + kWeights);
+  add_file(sum, part_ + kGraph, cache_.is_stopping_);
+  add_file(sum, part_ + kWeights, cache_.is_stopping_);
   const ModelHash found = sum.finish();
   std::error_code error;
   if (found != hash_) {

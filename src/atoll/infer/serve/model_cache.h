@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -69,6 +70,9 @@ class ModelCache {
   /// Error(kRefused) for a model larger than the cache, kUnavailable where there is no room.
   std::unique_ptr<Upload> begin(const ModelHash& hash, std::uint64_t graph_bytes, std::uint64_t weight_bytes);
 
+  /// The end is near: Upload::finish() compares no further (kAborted), and its part stays. Any thread.
+  void stop() noexcept { is_stopping_ = true; }
+
  private:
   std::string path_of(const ModelHash& hash) const;
   void make_room(std::uint64_t bytes);
@@ -76,6 +80,7 @@ class ModelCache {
 
   const std::string folder_;
   const std::uint64_t most_bytes_;
+  std::atomic<bool> is_stopping_ = false;
   std::mutex mutex_;                              // never held while the disk is waited for
   std::map<ModelHash, std::uint64_t> uploading_;  // bytes that were promised to them
 };

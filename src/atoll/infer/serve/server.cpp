@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <future>
 #include <list>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -67,12 +66,27 @@ struct Server::Impl : public transport::StreamListener::Owner {
     });
   }
 
-  ~Impl() override {
+  // Whether all has ended; else a thread still waits for the disk, and uses what is here when it goes on.
+  bool end() {
     loop.run_and_wait([this] {
       listener.reset();
       connections.clear();
       context.waiting.clear();
     });
+    context.cache.stop();
+    const Deadline until = Deadline::after(options.end_limit);
+    if (is_idle(disk, until) && is_idle(hashing, until)) return true;
+    log(LogLevel::kWarning, "serve: the disk with " + options.cache_folder + " has not answered for " +
+                                std::to_string(options.end_limit.count()) +
+                                " ms: the server ends, and the thread that waits for it is left behind");
+    return false;
+  }
+
+  static bool is_idle(Loop& thread, Deadline until) {
+    const auto idle = std::make_shared<std::promise<void>>();
+    const std::future<void> answer = idle->get_future();
+    thread.post([idle] { idle->set_value(); });
+    return answer.wait_until(until.when()) == std::future_status::ready;
   }
 
   void on_connection(Fd socket, const std::string& peer) override {
@@ -116,7 +130,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Server::~Server() {
   // A forked child has neither the threads nor the workers, which it would kill.
-  if (impl_->process != fork_depth()) static_cast<void>(impl_.release());
+  if (impl_->process != fork_depth() || !impl_->end()) static_cast<void>(impl_.release());
 }
 
 std::string Server::address() const { return impl_->address; }

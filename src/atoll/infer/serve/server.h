@@ -31,6 +31,7 @@ struct ServerOptions {
   std::chrono::milliseconds start_limit{120'000};  ///< of loading, warming up and timing a model, and of a division
   std::chrono::milliseconds hello_limit{5'000};
   std::chrono::milliseconds upload_limit{60'000};  ///< without a byte of a model that is being sent
+  std::chrono::milliseconds end_limit{5'000};      ///< for what the disk was asked for, when the server ends
 };
 
 /// What a server has done and is doing.
@@ -60,7 +61,9 @@ class Server {
   /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
   /// without credentials.
   explicit Server(ServerOptions options);
-  /// Ends everything at once. In a forked child it does nothing.
+  /// Ends everything at once, but waits `end_limit` for the disk. A thread that a disk never answers cannot be ended: it is left
+  /// behind with a warning, and a process whose threads the kernel holds ends when that lets them go. In a forked child
+  /// it does nothing.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
