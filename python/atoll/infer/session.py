@@ -171,7 +171,8 @@ class Session:
         return Report(json.loads(self._session.report_json()))
 
     def wait_until_ready(self, seconds: float) -> bool:
-        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start."""
+        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start.
+        ValueError for NaN, below 0 and above 1e9."""
         return self._session.wait_until_ready(seconds)
 
     def close(self) -> None:

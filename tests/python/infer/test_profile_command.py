@@ -291,6 +291,12 @@ def test_a_server_that_is_not_there(bundle: Path, tmp_path: Path) -> None:
     assert "--server 127.0.0.1:1: the server at 127.0.0.1:1 cannot be reached" in told
 
 
+def test_how_long_to_wait_for_a_server_is_a_number(bundle: Path, tmp_path: Path) -> None:
+    for seconds in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match=f"seconds is {seconds}.*: give seconds from 0 to 1e9"):
+            _C.infer_server_profile(str(bundle), "127.0.0.1:1", str(tmp_path / "key"), seconds)
+
+
 def test_texts_that_are_cut_can_be_read() -> None:
     with pytest.raises(RuntimeError, match="is not JSON: xä"):
         _C.infer_profiled_operators("x" + 60 * "ä", "{}")

@@ -101,6 +101,9 @@ def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -
         ({"deadline": float("nan")}, "deadline is nan"),
         ({"deadline": 0.0}, "deadline is 0"),
         ({"patience": float("inf")}, "patience is inf"),
+        ({"profile_seconds": float("nan")}, "profile_seconds is nan: give seconds from 0 to 1e9"),
+        ({"profile_seconds": float("inf")}, "profile_seconds is inf"),
+        ({"profile_seconds": -1.0}, "profile_seconds is -1"),
         ({"patiense": 1.0}, 'no setting "patiense": it has policy, .*patience'),
         ({"policy": "fastest"}, 'policy "fastest" is not known'),
         ({"patience": "1"}, "patience is '1': give a number"),
@@ -110,7 +113,7 @@ def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -
 )
 def test_settings_that_are_none(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Session(nn.ReLU().eval(), (torch.ones(2),), profile_seconds=0.01, **settings)
+        Session(nn.ReLU().eval(), (torch.ones(2),), **{"profile_seconds": 0.01, **settings})
 
 
 def test_other_inputs_are_refused(session: Session) -> None:
@@ -204,6 +207,13 @@ def test_a_deadline_of_one_call_is_a_number(session: Session, image: torch.Tenso
     session.run((image,), deadline=-1.0)
     assert session.last is not None
     assert session.last.missed
+
+
+def test_how_long_to_wait_is_a_number(session: Session) -> None:
+    for seconds in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match=f"seconds is {seconds}.*: give seconds from 0 to 1e9"):
+            session.wait_until_ready(seconds)
+    assert not session.wait_until_ready(0)
 
 
 def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:

@@ -18,6 +18,7 @@
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/credentials.h"
 
 namespace atl::pytorch {
@@ -50,6 +51,7 @@ std::string profile_here(const std::string& folder, const std::string& device, i
 
 std::string profile_there(const std::string& folder, const std::string& server, const std::string& key_file,
                           double seconds, const py::object& progress) {
+  const std::chrono::nanoseconds limit = checked_seconds("seconds", seconds);
   const py::gil_scoped_release released;
   infer::Bundle bundle = infer::load_bundle(folder);
   infer::ClientOptions options;
@@ -58,8 +60,7 @@ std::string profile_there(const std::string& folder, const std::string& server, 
   options.credentials = transport::Credentials::of_key_file(key_file);
   options.probe_bytes = 0;
   const infer::ModelFiles files{bundle.hash, std::move(bundle.graph_text), bundle.weight_file};
-  const std::chrono::duration<double> limit(seconds);
-  const Deadline deadline = Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(limit));
+  const Deadline deadline = Deadline::after(limit);
   infer::Profile profile = infer::profile_of_server(options, files, deadline, [&](const infer::LinkStatus& status) {
     tell(progress, status.text);
     return true;

@@ -26,6 +26,7 @@
 #include "atoll/pytorch/python/callable_engine.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/credentials.h"
 
 namespace atl::pytorch {
@@ -65,7 +66,7 @@ class Options {
     made.hedge = infer::hedge_of(get<std::string>("hedge", "deadline"));
     if (has("deadline")) made.deadline = seconds("deadline", 0);
     made.patience = seconds("patience", made.patience.count());
-    made.profile_time = Seconds(get<double>("profile_seconds", made.profile_time.count()));
+    made.profile_time = checked_seconds("profile_seconds", get<double>("profile_seconds", made.profile_time.count()));
     if (has("lossy")) made.lossy = codec_of(get<std::string>("lossy", ""));
     if (has("engine_tolerance")) made.engine.tolerance = tolerance();
     made.engine.start_limit = seconds("engine_start_limit", made.engine.start_limit.count());
@@ -280,8 +281,7 @@ void bind_session(py::module_& module) {
           "wait_until_ready",
           [](InferSession& session, double seconds) {
             return translated([&] {
-              return session.open()->wait_until_ready(Deadline::after(
-                  std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(std::min(seconds, 1e9)))));
+              return session.open()->wait_until_ready(Deadline::after(checked_seconds("seconds", seconds)));
             });
           },
           py::arg("seconds"), Released())
