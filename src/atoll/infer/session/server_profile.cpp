@@ -69,7 +69,8 @@ Profile profile_of_server(const ClientOptions& options, const ModelFiles& files,
     if (profile) return *profile;
     const LinkStatus status = client.status();
     if (status.state == LinkState::kRefused) throw Error(ErrorKind::kRefused, status.text);
-    if (status.state == LinkState::kLost) {
+    // Whatever ends a connection comes from wait(), with its own words.
+    if (status.state == LinkState::kLost && status.connections == 0) {
       throw Error(ErrorKind::kUnavailable, "the server at " + options.server + " cannot be reached: " + status.text);
     }
     if (deadline.expired()) {
