@@ -25,6 +25,7 @@ from atoll.infer.tracing import capture
 
 _MOST_NAME = 200
 _MOST_SECONDS = 1e9
+_MOST_WAITING = 1024  # inferences that were submitted
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class Session:
         self._closing = threading.Lock()
         self._closed = False
         self._queue: ThreadPoolExecutor | None = None
+        self._waiting = 0  # futures of it that are not done
         self._last: Inference | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
@@ -150,7 +152,7 @@ class Session:
         """A future of what a call gives. Inferences run one after the other, in order: they do not overlap, so a second
         frame waits for the first. The session's deadline, and the seconds that `last` tells, count from this call: what
         waited too long for its turn is answered all the same, and marked. Tensors must not change before the future is
-        done."""
+        done. RuntimeError where 1024 wait already: who asks for more than can be answered is late with everything."""
         asked = time.monotonic()
         if os.getpid() != self._process:
             raise RuntimeError("the session belongs to the parent of this forked process: make another one")
@@ -159,7 +161,14 @@ class Session:
                 raise ValueError("the session is closed: make another one")
             if self._queue is None:
                 self._queue = ThreadPoolExecutor(1, "atoll-session")
-            return self._queue.submit(self._answer, asked, args, kwargs, None)
+            if self._waiting >= _MOST_WAITING:
+                raise RuntimeError(
+                    f"{self._waiting} inferences wait for their turn: take their answers before you submit more"
+                )
+            future = self._queue.submit(self._answer, asked, args, kwargs, None)
+            self._waiting += 1
+        future.add_done_callback(self._done)  # not behind the lock, which it takes
+        return future
 
     @property
     def last(self) -> Inference | None:
@@ -196,6 +205,10 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _done(self, _: "Future[Any]") -> None:
+        with self._closing:
+            self._waiting -= 1
 
     def _answer(self, asked: float, args: tuple[Any, ...], kwargs: Mapping[str, Any], deadline: float | None) -> Any:
         """`asked` is a time of the monotonic clock."""

@@ -153,6 +153,28 @@ def test_the_seconds_of_a_submitted_inference_begin_with_its_submission(session:
     assert session.last.seconds >= 0.05
 
 
+def test_what_waits_has_a_bound(session: Session, image: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.infer.session._MOST_WAITING", 3)
+    session.submit(image).result(60)
+    assert session._queue is not None
+    is_held, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        gate.wait(60)
+
+    session._queue.submit(hold)
+    assert is_held.wait(60)  # so all before it is over
+    futures = [session.submit(image) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="3 inferences wait for their turn"):
+        session.submit(image)
+    assert futures[-1].cancel()
+    futures[-1] = session.submit(image)
+    gate.set()
+    for each in futures:
+        each.result(60)
+
+
 def test_closing_ends_what_runs() -> None:
     net = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(50))).eval()
     session = Session(net, (torch.ones(300, 1000),), **FAST)
