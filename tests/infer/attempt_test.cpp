@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +28,18 @@ class Counting : public FrameSender {
   int messages = 0;
   int frames = 0;
   std::function<void()> on_frame;
+};
+
+/// A device that never ends what it was given.
+class BusyRunner : public test::ModelledRunner {
+ public:
+  BusyRunner() : ModelledRunner(Machine::kRobot, 0) {}
+  bool wait_until(Deadline until) override {
+    if (until.is_never()) throw Error(ErrorKind::kInternal, "somebody waits for the device");
+    if (on_look) on_look();
+    return false;
+  }
+  std::function<void()> on_look;
 };
 
 /// A model of half a minute on the robot that is offloaded; here its operators take no time.
@@ -97,6 +110,60 @@ TEST_F(AttemptTest, AQuickEngineMovesTheLastMoment) {
   EXPECT_FALSE(with.was_stopped_by_guard()) << "it waited for the server";
   EXPECT_TRUE(with.link_error());
   EXPECT_GT(sender_.frames, 0);
+}
+
+TEST_F(AttemptTest, TheServersAnswerEndsAWaitForTheDevice) {
+  const auto busy = std::make_shared<BusyRunner>();
+  LoadedModel model(graph_, {}, busy);
+  for (const int first_look : {1, 5}) {
+    run_->arrivals().begin(static_cast<std::uint64_t>(first_look + 1));
+    run_->exchange().begin(static_cast<std::uint64_t>(first_look + 1));
+    Inference inference(model, run_->operators());
+    const Tensor& input = graph_.tensors.at(static_cast<std::size_t>(graph_.inputs.front()));
+    inference.set_input(graph_.inputs.front(), busy->from_host(input, {given_, nullptr}));
+    Attempt attempt(model, *run_, inference, rules(Clock::now() - 1h, 1));
+    EXPECT_FALSE(attempt.follow());
+    const int output = outputs_of(graph_).front();
+    const Tensor& type = graph_.tensors.at(static_cast<std::size_t>(output));
+    const std::vector<std::byte> answer = test::modelled_input(type, 5);
+    int looks = 0;
+    busy->on_look = [&] {
+      if (++looks != first_look) return;
+      wire::FrameHeader header;
+      header.kind = wire::FrameKind::kTensor;
+      header.id = static_cast<std::uint64_t>(first_look + 1);
+      header.tensor = output;
+      header.rows_end = static_cast<std::int32_t>(type.shape.front());
+      header.message_bytes = header.payload_bytes = static_cast<std::uint32_t>(answer.size());
+      run_->arrivals().take(header, answer);
+    };
+    attempt.finish_alone();
+    EXPECT_TRUE(attempt.used_server());
+    EXPECT_EQ(attempt.alone_seconds(), 0);
+    const HostBytes got = busy->to_host(inference.whole(output));
+    EXPECT_TRUE(std::ranges::equal(got.bytes, answer)) << "not what the device would have made";
+  }
+}
+
+TEST_F(AttemptTest, AnAnswerThatCannotBeReadLeavesWhatTheRobotHasMade) {
+  Attempt attempt(*model_, *run_, *inference_, rules(Clock::now() - 1h, 1));
+  EXPECT_FALSE(attempt.follow());
+  const int output = outputs_of(graph_).front();
+  const Tensor& type = graph_.tensors.at(static_cast<std::size_t>(output));
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kTensor;
+  header.codec = wire::Codec::kZstd;
+  header.id = 1;
+  header.tensor = output;
+  header.rows_end = static_cast<std::int32_t>(type.shape.front());
+  const std::vector<std::byte> garbage(16, std::byte{7});
+  header.message_bytes = header.payload_bytes = static_cast<std::uint32_t>(garbage.size());
+  run_->arrivals().take(header, garbage);
+  attempt.finish_alone();
+  EXPECT_FALSE(attempt.used_server());
+  EXPECT_TRUE(attempt.link_error());
+  EXPECT_TRUE(attempt.used_robot());
+  EXPECT_NO_THROW(inference_->whole(output));
 }
 
 TEST_F(AttemptTest, AClosedSessionEndsItAnywhere) {

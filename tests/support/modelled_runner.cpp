@@ -102,7 +102,7 @@ class Stopwatch {
 };
 
 // Sleeps, and looks at the clock for the last moments.
-void wait_until(Clock::time_point due) {
+void sleep_until(Clock::time_point due) {
   constexpr std::chrono::microseconds kWakeUp{80};
   [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
   const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
@@ -208,7 +208,7 @@ Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
 
 HostBytes ModelledRunner::to_host(const Value& value) {
   const ModelledTensor& tensor = of(value);
-  wait_until(tensor.ready);
+  sleep_until(tensor.ready);
   if (tensor.host.owner) return tensor.host;  // as processors share memory
   const Stopwatch stopwatch(bytes_seconds_);
   const std::size_t width = row_bytes(tensor.type);
@@ -247,7 +247,10 @@ Value ModelledRunner::join(std::span<const Value> parts, int) {
   return std::make_shared<ModelledTensor>(type, std::move(signatures), ready);
 }
 
-void ModelledRunner::wait() { wait_until(free_); }
+bool ModelledRunner::wait_until(Deadline until) {
+  sleep_until(std::min(free_, until.when()));
+  return Clock::now() >= free_;
+}
 
 Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double) {
   throw Error(ErrorKind::kInternal, "modelled layers have no borders");

@@ -181,6 +181,16 @@ bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn&
   return true;
 }
 
+Inference::Snapshot Inference::snapshot(std::span<const int> tensors) const {
+  Snapshot taken;
+  for (const int tensor : tensors) taken[tensor] = pieces_.at(at(tensor));
+  return taken;
+}
+
+void Inference::put_back(const Snapshot& snapshot) {
+  for (const auto& [tensor, pieces] : snapshot) pieces_.at(at(tensor)) = pieces;
+}
+
 std::vector<std::vector<Region>> Inference::held() const {
   std::vector<std::vector<Region>> held(pieces_.size());
   for (std::size_t i = 0; i < pieces_.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -82,16 +83,24 @@ class Inference {
   /// exchange throw.
   bool run(const Program& program, Exchange& exchange, const GoOn& go_on = {});
 
+ private:
+  struct Piece {
+    Region rows;
+    Value value;
+  };
+
+ public:
+  /// What is here of some tensors. put_back() forgets what has come of them since.
+  using Snapshot = std::map<int, std::vector<Piece>>;
+  Snapshot snapshot(std::span<const int> tensors) const;
+  void put_back(const Snapshot& snapshot);
+
   /// By tensor, the rows that are here, in order.
   std::vector<std::vector<Region>> held() const;
   /// A whole tensor, joined where it is in pieces; Error(kInternal) where rows are missing.
   Value whole(int tensor);
 
  private:
-  struct Piece {
-    Region rows;
-    Value value;
-  };
   void compute(int node, Region rows);
   void compute_state(int node, Region rows);
   void compute_result(int node, Region rows);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "atoll/plan/exchange.h"
@@ -13,6 +12,7 @@ namespace {
 
 constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
 constexpr double kMostBetweenWaits = 16;
+constexpr std::chrono::microseconds kBetweenLooks{200};  // for the server's answer, while the device computes
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -35,12 +35,6 @@ SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::
 }
 
 void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) {
-  // Inputs, and views of them, are the caller's, who may change them when the answer is there and rows are still on their
-  // way.
-  if (!bytes.bytes.empty()) {
-    const auto copy = std::make_shared<std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
-    bytes = {*copy, copy};
-  }
   inner.send(tensor, rows, std::move(bytes));
 }
 
@@ -132,9 +126,34 @@ Program Attempt::collecting() const {
   return program;
 }
 
+// Whether the server's answer is there before the device has done what it was given.
+bool Attempt::is_answered_first() const {
+  while (!model_.runner().wait_until(Deadline::after(kBetweenLooks))) {
+    if (run_.arrivals().are_there(outputs_)) return true;
+  }
+  return false;
+}
+
+// The server's answer, on top of what was there `before`; false: it cannot be had, and all is as it was.
+bool Attempt::take_answer(const Inference::Snapshot& before) {
+  const Inference::Snapshot made = inference_.snapshot(outputs_);
+  const int received = exchange_.received;
+  inference_.put_back(before);
+  try {
+    inference_.run(collecting(), exchange_);
+    return true;
+  } catch (const Error&) {
+    if (!exchange_.error) throw;
+  }
+  inference_.put_back(made);
+  exchange_.received = received;
+  return false;
+}
+
 void Attempt::finish_alone() {
   const Clock::time_point begin = Clock::now();
   const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
+  const Inference::Snapshot before = inference_.snapshot(outputs_);
   const bool may_be_answered = can_be_answered();
   const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
   const int between = static_cast<int>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
@@ -142,20 +161,14 @@ void Attempt::finish_alone() {
   const Inference::GoOn go_on = [&] {
     if (is_closed()) return false;
     if (!may_be_answered) return true;
+    if (run_.arrivals().are_there(outputs_)) return false;
     // A device that is behind what was called would compute on after the server's answer.
-    if (++asked % between == 0) model_.runner().wait();
-    return !run_.arrivals().are_there(outputs_);
+    return ++asked % between != 0 || !is_answered_first();
   };
-  if (!inference_.run(rest(), no_exchange(), go_on)) {
-    if (is_closed()) TurnGate::refuse();
-    try {
-      inference_.run(collecting(), exchange_);
-      return;
-    } catch (const Error&) {
-      if (!exchange_.error) throw;
-    }
-    if (!inference_.run(rest(), no_exchange(), [this] { return !is_closed(); })) TurnGate::refuse();
-  }
+  const bool is_made = inference_.run(rest(), no_exchange(), go_on);
+  if (!is_made && is_closed()) TurnGate::refuse();
+  if (may_be_answered && (!is_made || is_answered_first()) && take_answer(before)) return;
+  if (!inference_.run(rest(), no_exchange(), [this] { return !is_closed(); })) TurnGate::refuse();
   model_.runner().wait();
   alone_seconds_ = seconds_since(begin);
   used_robot_ = true;

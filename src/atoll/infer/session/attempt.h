@@ -11,6 +11,7 @@
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"
 
 namespace atl::infer {
@@ -68,13 +69,16 @@ class Attempt {
   /// Whether the server's rows are part of the outputs, or the robot's computing is.
   bool used_server() const noexcept { return exchange_.received > 0; }
   bool used_robot() const noexcept { return used_robot_; }
+  Origin origin() const noexcept {
+    if (!used_server()) return Origin::kLocal;
+    return used_robot() ? Origin::kMixed : Origin::kServer;
+  }
   double waited_seconds() const noexcept { return exchange_.waited; }
   /// What finish_alone() took, if it came to the end; 0: the server's answer came first.
   double alone_seconds() const noexcept { return alone_seconds_; }
 
  private:
-  // Keeps what goes wrong with the link apart from what goes wrong here, and the caller's inputs from being changed while
-  // they are sent.
+  // Keeps what goes wrong with the link apart from what goes wrong here.
   struct Watched : Exchange {
     explicit Watched(LinkExchange& link) : inner(link) {}
     void send(int tensor, Region rows, HostBytes bytes) override;
@@ -87,6 +91,8 @@ class Attempt {
 
   bool may_go_on(std::size_t step, int asked) const;
   bool can_be_answered() const;
+  bool is_answered_first() const;
+  bool take_answer(const Inference::Snapshot& before);
   bool is_closed() const { return rules_.gate != nullptr && rules_.gate->is_closed(); }
   Program collecting() const;
   double elapsed() const;

@@ -16,6 +16,7 @@ using wire::FrameKind;
 constexpr std::size_t kUploadQueueBytes = std::size_t{1} << 17;
 constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
+constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows: they cannot be given up any more
 constexpr std::size_t kMostProbeBytes = std::size_t{1} << 20;
 constexpr std::size_t kLeastProbeBytes = std::size_t{1} << 14;
 constexpr std::size_t kProbeFrames = 4;
@@ -76,16 +77,20 @@ void ServerLink::send(const wire::Message& message) {
   queue(*frame, frame);
 }
 
-void ServerLink::send(const FrameHeader& header,
-                      std::shared_ptr<const std::array<std::byte, wire::kHeaderBytes>> header_bytes,
-                      HostBytes payload) {
-  if (header.kind == FrameKind::kTensor && header.offset == 0) {
-    rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
-  }
-  const std::span<const std::byte> head(*header_bytes);
-  queue(head, std::move(header_bytes));
+void ServerLink::send_rows(const FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame) {
+  if (header.offset == 0) rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
+  const std::span<const std::byte> bytes(*frame);
+  queue(bytes, std::move(frame));
+}
+
+void ServerLink::send(const FrameHeader& header, HostBytes payload) {
+  const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
+  wire::encode(header, payload.bytes, *head);
+  queue(*head, head);
   queue(payload.bytes, std::move(payload.owner));
 }
+
+bool ServerLink::wants_more() const { return stream_ && stream_->queued_bytes() < kAheadBytes; }
 
 void ServerLink::close() {
   if (!stream_) return;
@@ -118,6 +123,7 @@ void ServerLink::on_drained(transport::SecureStream& /*stream*/) {
   drained_ = Clock::now();
   queued_ = 0;
   if (state_ == LinkState::kUploading) upload();
+  owner_.on_drained();
 }
 
 void ServerLink::on_closed(transport::SecureStream& /*stream*/, const std::optional<Error>& error) {
@@ -243,10 +249,8 @@ void ServerLink::upload() {
     header.id = model_;
     header.offset = uploaded_;
     header.payload_bytes = static_cast<std::uint32_t>(count);
-    const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
-    wire::encode(header, payload, *head);
     uploaded_ += count;
-    send(header, head, {payload, files_.weights.owner});
+    send(header, {payload, files_.weights.owner});
   }
   if (uploaded_ == size) {
     enter(LinkState::kWaiting, "waiting: the server loads the model");
@@ -327,10 +331,8 @@ void ServerLink::probe() {
     header.message_bytes = static_cast<std::uint32_t>(size);
     header.offset = begin;
     header.payload_bytes = static_cast<std::uint32_t>(count);
-    const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
     const std::span<const std::byte> payload(zeros.data(), count);
-    wire::encode(header, payload, *head);
-    send(header, head, {payload, nullptr});
+    send(header, {payload, nullptr});
     begin += count;
   }
   rates_.probed(size);
