@@ -140,7 +140,7 @@ TEST_F(AttemptTest, TheServersAnswerEndsAWaitForTheDevice) {
     attempt.finish_alone();
     EXPECT_TRUE(attempt.used_server());
     EXPECT_EQ(attempt.alone_seconds(), 0);
-    const HostBytes got = busy->to_host(inference.whole(output));
+    const HostBytes got = busy->to_host(attempt.result().whole(output));
     EXPECT_TRUE(std::ranges::equal(got.bytes, answer)) << "not what the device would have made";
   }
 }
@@ -163,7 +163,52 @@ TEST_F(AttemptTest, AnAnswerThatCannotBeReadLeavesWhatTheRobotHasMade) {
   EXPECT_FALSE(attempt.used_server());
   EXPECT_TRUE(attempt.link_error());
   EXPECT_TRUE(attempt.used_robot());
-  EXPECT_NO_THROW(inference_->whole(output));
+  EXPECT_NO_THROW(attempt.result().whole(output));
+}
+
+TEST_F(AttemptTest, AProgramThatWaitsGoesOnWhenItsRowsHaveCome) {
+  PlanSetOptions options;
+  options.policy = "tensor";
+  const auto set = make_plan_set(graph_, test::modelled_profile(graph_, Machine::kRobot),
+                                 test::modelled_profile(graph_, Machine::kServer), {1e7, 1e7, 0.001, false}, options);
+  SplitRun run(
+      graph_, set, set->pinned.value(), 8, sender_, [] { return 1e7; }, wire::Codec::kRaw);
+  run.arrivals().begin(1);
+  run.exchange().begin(1);
+  const std::vector<Step>& steps = run.split().program.steps;
+  const auto is_receive = [](const Step& step) { return step.kind == Step::Kind::kReceive; };
+  const auto is_send = [](const Step& step) { return step.kind == Step::Kind::kSend; };
+  const auto first = std::ranges::find_if(steps, is_receive);
+  ASSERT_TRUE(std::any_of(first, steps.end(), is_send)) << "rows go both ways, again and again";
+  const auto busy = std::make_shared<BusyRunner>();
+  LoadedModel model(graph_, {}, busy);
+  Inference inference(model, run.operators());
+  const Tensor& input = graph_.tensors.at(static_cast<std::size_t>(graph_.inputs.front()));
+  inference.set_input(graph_.inputs.front(), busy->from_host(input, {given_, nullptr}));
+  Attempt attempt(model, run, inference, rules(Clock::now(), 20));
+  ASSERT_FALSE(attempt.follow()) << "the robot alone takes longer than the deadline";
+  auto next = steps.begin();
+  busy->on_look = [&] {
+    next = std::find_if(next, steps.end(), is_receive);
+    if (next == steps.end()) return;
+    const Tensor type = type_of_rows(graph_, run.operators(), next->index, next->rows);
+    const std::vector<std::byte> rows = test::modelled_input(type, 5);
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kTensor;
+    header.id = 1;
+    header.tensor = next->index;
+    header.rows_begin = static_cast<std::int32_t>(next->rows.begin);
+    header.rows_end = static_cast<std::int32_t>(next->rows.end);
+    header.message_bytes = header.payload_bytes = static_cast<std::uint32_t>(rows.size());
+    run.arrivals().take(header, rows);
+    ++next;
+  };
+  attempt.finish_alone();
+  EXPECT_EQ(next, steps.end()) << "all rows of the server were waited for";
+  EXPECT_TRUE(attempt.used_server());
+  EXPECT_EQ(&attempt.result(), &inference) << "the program came to its end";
+  EXPECT_EQ(attempt.alone_seconds(), 0);
+  EXPECT_EQ(sender_.frames, std::ranges::count_if(steps, is_send));
 }
 
 TEST_F(AttemptTest, AClosedSessionEndsItAnywhere) {

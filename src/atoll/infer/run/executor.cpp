@@ -181,14 +181,10 @@ bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn&
   return true;
 }
 
-Inference::Snapshot Inference::snapshot(std::span<const int> tensors) const {
-  Snapshot taken;
-  for (const int tensor : tensors) taken[tensor] = pieces_.at(at(tensor));
-  return taken;
-}
-
-void Inference::put_back(const Snapshot& snapshot) {
-  for (const auto& [tensor, pieces] : snapshot) pieces_.at(at(tensor)) = pieces;
+void Inference::add(const Inference& other) {
+  for (std::size_t i = 0; i < other.pieces_.size(); ++i) {
+    for (const Piece& piece : other.pieces_[i]) keep(static_cast<int>(i), piece.rows, piece.value);
+  }
 }
 
 std::vector<std::vector<Region>> Inference::held() const {

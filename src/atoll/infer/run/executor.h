@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -83,17 +82,8 @@ class Inference {
   /// exchange throw.
   bool run(const Program& program, Exchange& exchange, const GoOn& go_on = {});
 
- private:
-  struct Piece {
-    Region rows;
-    Value value;
-  };
-
- public:
-  /// What is here of some tensors. put_back() forgets what has come of them since.
-  using Snapshot = std::map<int, std::vector<Piece>>;
-  Snapshot snapshot(std::span<const int> tensors) const;
-  void put_back(const Snapshot& snapshot);
+  /// Takes over what is there too, of the same model and operators.
+  void add(const Inference& other);
 
   /// By tensor, the rows that are here, in order.
   std::vector<std::vector<Region>> held() const;
@@ -101,6 +91,10 @@ class Inference {
   Value whole(int tensor);
 
  private:
+  struct Piece {
+    Region rows;
+    Value value;
+  };
   void compute(int node, Region rows);
   void compute_state(int node, Region rows);
   void compute_result(int node, Region rows);

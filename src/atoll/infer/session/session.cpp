@@ -256,7 +256,7 @@ class Session::Impl final : private Client::Owner {
       ending.is_cancelled = false;
     }
     if (outcome.values.empty()) {
-      outcome.values = outputs_from(model_, inference);
+      outcome.values = outputs_from(model_, attempt.result());
       outcome.origin = attempt.origin();
     }
     // An answer that does not unpack: nothing of this server's can be trusted any more.
