@@ -273,5 +273,33 @@ TEST(Estimator, FollowsTheOutdoorsRecordAndNeverStaysLow) {
             << estimate.forecast_error().high << '\n';
 }
 
+TEST(Estimator, AMessageThatIsGivenUpTellsThatTheLinkIsSlow) {
+  BandwidthEstimate estimate = with_trip();
+  FakeLink link({1e7});
+  double now = 0;
+  for (std::uint64_t i = 1; i <= 20; ++i) now = link.carry(estimate, now, i, 150'000) + 0.01;
+  ASSERT_GT(estimate.rate(now), 8e6);
+  estimate.sent(now, {21, 0, 0}, 7e6);
+  estimate.given_up(now + 2, {21, 0, 0}, 200'000);  // 100 kB/s at most
+  EXPECT_FALSE(estimate.has_outstanding());
+  EXPECT_LT(estimate.rate(now + 2), 5e5);
+  estimate.acknowledged(now + 3, {21, 0, 0}, 0.1, 100);  // nobody waits for it any more
+  EXPECT_LT(estimate.rate(now + 3), 1e6);
+}
+
+TEST(Estimator, AMessageThatIsGivenUpWhileItWentWellTellsNothing) {
+  BandwidthEstimate estimate = with_trip();
+  FakeLink link({1e6});
+  double now = 0;
+  for (std::uint64_t i = 1; i <= 20; ++i) now = link.carry(estimate, now, i, 150'000) + 0.01;
+  const double before = estimate.rate(now + 0.5);
+  BandwidthEstimate same = estimate;
+  estimate.sent(now, {21, 0, 0}, 7e6);
+  estimate.given_up(now + 0.1, {21, 0, 0}, 300'000);  // of which most lies with the system
+  EXPECT_DOUBLE_EQ(estimate.rate(now + 0.5), before);
+  estimate.given_up(now + 0.1, {99, 0, 0}, 0);  // was never sent
+  EXPECT_DOUBLE_EQ(estimate.rate(now + 0.5), same.rate(now + 0.5));
+}
+
 }  // namespace
 }  // namespace atl::infer

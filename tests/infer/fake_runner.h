@@ -56,7 +56,7 @@ class FakeRunner : public OperatorRunner {
     rows.insert(rows.end(), static_cast<std::size_t>(high), -1);
     return picked(plain(value), dim, rows, fill);
   }
-  void wait() override {}
+  bool wait_until(Deadline) override { return true; }
   std::string device() const override { return "cpu"; }
 
   int calls = 0;

@@ -58,7 +58,7 @@ TEST(Forecast, ThePastHasQuantilesAndCorrelation) {
 
 TEST(Forecast, OfTheLastRate) {
   const LinkPast past(0.5, {1 * kMega, 2 * kMega, 9 * kMega});
-  const std::vector<Observation> seen{{1, 7 * kMega}, {2, 5 * kMega}};
+  const std::vector<SeenRate> seen{{1, 7 * kMega}, {2, 5 * kMega}};
   const auto last = forecast("last", past, seen, 100);
   ASSERT_EQ(last.size(), 1U);
   EXPECT_EQ(last[0].rate, 5 * kMega);
@@ -72,7 +72,7 @@ TEST(Forecast, OfTheLastRate) {
 TEST(Forecast, AgesTowardsTheLongRun) {
   Dice dice(312);
   const LinkPast past(0.5, wandering(dice, 0.9, 5000));
-  const std::vector<Observation> seen{{10, kMega / 20}};
+  const std::vector<SeenRate> seen{{10, kMega / 20}};
   for (const std::string name : {"aged", "ar1", "neighbours"}) {
     double before = -1e9;
     for (const double age : {0.0, 1.0, 4.0, 30.0}) {
@@ -88,7 +88,7 @@ TEST(Forecast, AgesTowardsTheLongRun) {
 TEST(Forecast, SpreadsAsTheProcessDoes) {
   Dice dice(313);
   const LinkPast past(0.5, wandering(dice, 0.9, 20'000));
-  const std::vector<Observation> seen{{10, kMega}};
+  const std::vector<SeenRate> seen{{10, kMega}};
   for (const std::string name : {"ar1", "neighbours"}) {
     const double soon = deviation_of(forecast(name, past, seen, 10.25));
     const double late = deviation_of(forecast(name, past, seen, 14.75));
@@ -104,7 +104,7 @@ TEST(Forecast, EveryNameGivesRatesThatCanBeChosenBy) {
     std::vector<double> rates;
     for (std::int64_t k = dice.integer(1, 30); k > 0; --k) rates.push_back(dice.chance(0.3) ? 0 : dice.real(0, 1e7));
     const LinkPast past(0.5, rates);
-    std::vector<Observation> seen;
+    std::vector<SeenRate> seen;
     for (std::int64_t k = dice.integer(0, 3); k > 0; --k)
       seen.push_back({4.0 - static_cast<double>(k), dice.real(0, 1e7)});
     for (const std::string& name : forecasts()) {

@@ -51,11 +51,46 @@ std::uint64_t fitting(std::uint64_t signature, std::size_t bytes) {
   return bytes >= 8 ? signature : signature & ((std::uint64_t{1} << (8 * bytes)) - 1);
 }
 
-std::uint64_t word(std::uint64_t signature, std::uint64_t place) {
-  if (place == 0) return signature;
-  std::uint64_t value = signature + place * 0x9e3779b97f4a7c15ULL;
-  value ^= value >> 29;
-  return value ^ (value << 17);
+constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;
+
+// Megabytes are made and checked while inferences are timed. Sanitizers cannot choose between clones.
+#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ATOLL_WIDE
+#else
+#define ATOLL_WIDE [[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]]
+#endif
+
+// The bytes of a row, after its signature.
+std::uint64_t word(std::uint64_t place) {
+  place ^= place >> 29;
+  return place ^ (place << 17);
+}
+
+ATOLL_WIDE
+void fill_words(std::uint64_t signature, std::byte* out, std::size_t words) {
+  std::uint64_t place = signature;
+  for (std::size_t i = 0; i < words; ++i) {
+    const std::uint64_t value = i == 0 ? signature : word(place);
+    std::memcpy(out + 8 * i, &value, 8);
+    place += kStep;
+  }
+}
+
+ATOLL_WIDE
+std::uint64_t wrong_bits(std::uint64_t signature, const std::byte* row, std::size_t words) {
+  std::uint64_t wrong = 0;
+  std::uint64_t place = signature;
+  for (std::size_t i = 1; i < words; ++i) {
+    std::uint64_t there = 0;
+    std::memcpy(&there, row + 8 * i, 8);
+    place += kStep;
+    wrong |= there ^ word(place);
+  }
+  return wrong;
+}
+
+bool are_zeros(const std::byte* row, std::size_t bytes) {
+  return bytes == 0 || (row[0] == std::byte{0} && std::memcmp(row, row + 1, bytes - 1) == 0);
 }
 
 // Zeros have the signature 0: models are timed with them.
@@ -65,11 +100,8 @@ void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
     return;
   }
   const std::size_t words = bytes / 8;
-  for (std::size_t i = 0; i < words; ++i) {
-    const std::uint64_t value = word(signature, i);
-    std::memcpy(out + 8 * i, &value, 8);
-  }
-  const std::uint64_t last = word(signature, words);
+  fill_words(signature, out, words);
+  const std::uint64_t last = words == 0 ? signature : word(signature + words * kStep);
   std::memcpy(out + 8 * words, &last, bytes - 8 * words);
 }
 
@@ -77,15 +109,10 @@ void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
 bool is_filled(const std::byte* row, std::size_t bytes) {
   std::uint64_t signature = 0;
   std::memcpy(&signature, row, std::min<std::size_t>(bytes, 8));
+  if (signature == 0) return are_zeros(row, bytes);
   const std::size_t words = bytes / 8;
-  std::uint64_t wrong = 0;
-  for (std::size_t i = 1; i < words; ++i) {
-    std::uint64_t there = 0;
-    std::memcpy(&there, row + 8 * i, 8);
-    wrong |= there ^ (signature == 0 ? 0 : word(signature, i));
-  }
-  const std::uint64_t last = signature == 0 ? 0 : word(signature, words);
-  return wrong == 0 && std::memcmp(row + 8 * words, &last, bytes - 8 * words) == 0;
+  const std::uint64_t last = words == 0 ? signature : word(signature + words * kStep);
+  return wrong_bits(signature, row, words) == 0 && std::memcmp(row + 8 * words, &last, bytes - 8 * words) == 0;
 }
 
 // Adds the time until its end.
@@ -102,7 +129,7 @@ class Stopwatch {
 };
 
 // Sleeps, and looks at the clock for the last moments.
-void wait_until(Clock::time_point due) {
+void sleep_until(Clock::time_point due) {
   constexpr std::chrono::microseconds kWakeUp{80};
   [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
   const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(due - kWakeUp - Clock::now());
@@ -208,7 +235,7 @@ Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
 
 HostBytes ModelledRunner::to_host(const Value& value) {
   const ModelledTensor& tensor = of(value);
-  wait_until(tensor.ready);
+  sleep_until(tensor.ready);
   if (tensor.host.owner) return tensor.host;  // as processors share memory
   const Stopwatch stopwatch(bytes_seconds_);
   const std::size_t width = row_bytes(tensor.type);
@@ -247,7 +274,10 @@ Value ModelledRunner::join(std::span<const Value> parts, int) {
   return std::make_shared<ModelledTensor>(type, std::move(signatures), ready);
 }
 
-void ModelledRunner::wait() { wait_until(free_); }
+bool ModelledRunner::wait_until(Deadline until) {
+  sleep_until(std::min(free_, until.when()));
+  return Clock::now() >= free_;
+}
 
 Value ModelledRunner::pad(const Value&, int, std::int64_t, std::int64_t, double) {
   throw Error(ErrorKind::kInternal, "modelled layers have no borders");

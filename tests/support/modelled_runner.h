@@ -28,7 +28,7 @@ class ModelledRunner : public OperatorRunner {
   Value narrow(const Value& value, int dim, Region rows) override;
   Value join(std::span<const Value> parts, int dim) override;
   Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override;
-  void wait() override;
+  bool wait_until(Deadline until) override;
   std::string device() const override;
 
   double busy_seconds() const noexcept { return busy_seconds_; }

@@ -26,20 +26,20 @@ std::vector<RateWeight> long_run(const LinkPast& past) {
   return likely;
 }
 
-std::vector<RateWeight> recent(const LinkPast& past, std::span<const Observation> seen, double now) {
+std::vector<RateWeight> recent(const LinkPast& past, std::span<const SeenRate> seen, double now) {
   std::vector<RateWeight> likely;
-  for (const Observation& each : seen) {
+  for (const SeenRate& each : seen) {
     if (each.time >= now - kRecentSeconds) likely.push_back({each.rate, 1});
   }
   return likely.empty() ? long_run(past) : likely;
 }
 
 // In bins, from the middle of what was seen.
-double age_of(const Observation& last, const LinkPast& past, double now) {
+double age_of(const SeenRate& last, const LinkPast& past, double now) {
   return std::max(0.0, now - last.time) / past.bin_seconds() + 0.5;
 }
 
-std::vector<RateWeight> around(const LinkPast& past, const Observation& last, double now, bool is_spread) {
+std::vector<RateWeight> around(const LinkPast& past, const SeenRate& last, double now, bool is_spread) {
   const double kept = std::pow(past.correlation(), age_of(last, past, now));
   if (!is_spread) {
     const double middle = log_rate(past.median());
@@ -52,7 +52,7 @@ std::vector<RateWeight> around(const LinkPast& past, const Observation& last, do
   return likely;
 }
 
-std::vector<RateWeight> neighbours(const LinkPast& past, const Observation& last, double now) {
+std::vector<RateWeight> neighbours(const LinkPast& past, const SeenRate& last, double now) {
   constexpr std::size_t kCount = 40;
   if (now - last.time > kMostAge) return long_run(past);
   const auto bins = static_cast<std::size_t>(std::floor(age_of(last, past, now) + 0.5));
@@ -108,7 +108,7 @@ std::vector<double> LinkPast::after(double rate, std::size_t bins, std::size_t c
 
 std::vector<std::string> forecasts() { return {"last", "aged", "recent", "ar1", "neighbours", "long-run"}; }
 
-std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, std::span<const Observation> seen,
+std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, std::span<const SeenRate> seen,
                                  double now) {
   if (name == "long-run") return long_run(past);
   if (name == "recent") return recent(past, seen, now);

@@ -10,7 +10,7 @@
 namespace atl::plan {
 
 /// A rate, in bytes per second, that was seen until `time`.
-struct Observation {
+struct SeenRate {
   double time = 0;
   double rate = 0;
 };
@@ -54,7 +54,7 @@ std::vector<std::string> forecasts();
 
 /// How likely which rate is at `now`. `seen` ascends in time and ends before `now`. Error(kInvalidArgument) for a name
 /// that is not known.
-std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, std::span<const Observation> seen,
+std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, std::span<const SeenRate> seen,
                                  double now);
 
 }  // namespace atl::plan

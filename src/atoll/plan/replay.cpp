@@ -46,10 +46,10 @@ class Replay {
   }
 
   Served serve(double now, const Chooser& choose) {
-    const auto later = [](double time, const Observation& each) { return time < each.time; };
+    const auto later = [](double time, const SeenRate& each) { return time < each.time; };
     const auto seen = std::upper_bound(seen_.begin(), seen_.end(), now, later);
     const double bin = trace_.bin_seconds();
-    const Observation last_bin{std::floor(now / bin + kRounding) * bin, trace_.rate_before(Lane::kUp, now)};
+    const SeenRate last_bin{std::floor(now / bin + kRounding) * bin, trace_.rate_before(Lane::kUp, now)};
     const Choice choice = choose({now, last_bin, {seen_.begin(), seen}});
     const OperatorPlan& plan = plans_[choice.plan];
     const Channel link = trace_.channel(now, options_.latency, options_.is_half_duplex);
@@ -90,8 +90,8 @@ class Replay {
     }
   }
 
-  void see(const Observation& observation) {
-    const auto later = [](double time, const Observation& each) { return time < each.time; };
+  void see(const SeenRate& observation) {
+    const auto later = [](double time, const SeenRate& each) { return time < each.time; };
     seen_.insert(std::upper_bound(seen_.begin(), seen_.end(), observation.time, later), observation);
   }
 
@@ -101,15 +101,15 @@ class Replay {
   std::span<const OperatorPlan> plans_;
   const ReplayOptions& options_;
   std::vector<Guard> guards_;
-  std::vector<Observation> seen_;  // in order of time
+  std::vector<SeenRate> seen_;  // in order of time
 };
 
 }  // namespace
 
 Chooser choose_by_forecast(const PlanTable& table, const LinkPast& past, const ChooserOptions& options) {
   return [&table, &past, options](const Moment& moment) -> Choice {
-    const std::span<const Observation> seen =
-        options.sees_every_bin ? std::span<const Observation>(&moment.last_bin, 1) : moment.seen;
+    const std::span<const SeenRate> seen =
+        options.sees_every_bin ? std::span<const SeenRate>(&moment.last_bin, 1) : moment.seen;
     const std::vector<RateWeight> likely = forecast(options.forecast, past, seen, moment.now);
     const std::size_t plan = table.choose(likely, options.quantile, options.most_seconds);
     return {plan, table.seconds_over(plan, likely, {}, options.most_seconds)};

@@ -18,8 +18,8 @@ namespace atl::plan {
 /// What a controller knows when an inference begins.
 struct Moment {
   double now = 0;                     ///< seconds into the trace
-  Observation last_bin;               ///< upwards, of the trace
-  std::span<const Observation> seen;  ///< what messages upwards met so far, in order of time
+  SeenRate last_bin;               ///< upwards, of the trace
+  std::span<const SeenRate> seen;  ///< what messages upwards met so far, in order of time
 };
 
 struct Choice {

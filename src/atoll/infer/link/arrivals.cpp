@@ -145,11 +145,10 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
   return HostBytes{{plain->bytes.get(), size}, plain};
 }
 
-bool Arrivals::are_there(std::span<const int> tensors) const {
+bool Arrivals::are_there(int tensor, Region rows) const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(messages_.begin(), messages_.end(), [&](const auto& entry) {
-    return entry.second.is_complete || std::find(tensors.begin(), tensors.end(), entry.first.first) == tensors.end();
-  });
+  const auto found = messages_.find({tensor, rows.begin});
+  return found != messages_.end() && found->second.rows == rows && found->second.is_complete;
 }
 
 void Arrivals::fail(const Error& error) {

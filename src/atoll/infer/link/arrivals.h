@@ -45,8 +45,8 @@ class Arrivals {
   /// These rows, unpacked, once they are all there; none when `until` has passed. Throws what fail() was given, and
   /// Error(kProtocol) for bytes that do not unpack.
   std::optional<HostBytes> wait(int tensor, Region rows, Deadline until);
-  /// Whether all rows of these tensors that are expected are there.
-  bool are_there(std::span<const int> tensors) const;
+  /// Whether wait() would return these rows at once.
+  bool are_there(int tensor, Region rows) const;
 
   /// Every wait throws this from now on, until begin().
   void fail(const Error& error);

@@ -181,6 +181,12 @@ bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn&
   return true;
 }
 
+void Inference::add(const Inference& other) {
+  for (std::size_t i = 0; i < other.pieces_.size(); ++i) {
+    for (const Piece& piece : other.pieces_[i]) keep(static_cast<int>(i), piece.rows, piece.value);
+  }
+}
+
 std::vector<std::vector<Region>> Inference::held() const {
   std::vector<std::vector<Region>> held(pieces_.size());
   for (std::size_t i = 0; i < pieces_.size(); ++i) {

@@ -82,6 +82,9 @@ class Inference {
   /// exchange throw.
   bool run(const Program& program, Exchange& exchange, const GoOn& go_on = {});
 
+  /// Takes over what is there too, of the same model and operators.
+  void add(const Inference& other);
+
   /// By tensor, the rows that are here, in order.
   std::vector<std::vector<Region>> held() const;
   /// A whole tensor, joined where it is in pieces; Error(kInternal) where rows are missing.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/core/deadline.h"
 #include "atoll/core/region.h"
 #include "atoll/infer/graph.h"
 #include "atoll/infer/regions.h"
@@ -62,8 +63,9 @@ class OperatorRunner {
   /// Rows of `fill` before and behind.
   virtual Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) = 0;
 
-  /// Until the device has finished all that was called.
-  virtual void wait() = 0;
+  /// Waits until the device has finished all that was called, at most until the deadline; whether it has.
+  virtual bool wait_until(Deadline until) = 0;
+  void wait() { wait_until(Deadline::never()); }
   /// "cpu", "cuda:0"
   virtual std::string device() const = 0;
 };

@@ -3,24 +3,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cmath>
 #include <utility>
-
-#include "atoll/plan/exchange.h"
 
 namespace atl::infer {
 namespace {
 
 constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
 constexpr double kMostBetweenWaits = 16;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+constexpr std::chrono::microseconds kBetweenLooks{200};  // for the server's rows, while the device computes
+constexpr double kFreeShare = 0.01;                      // of the model: what following the plan may add to the rest
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-bool holds(const std::vector<int>& tensors, int tensor) {
-  return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
-}
 
 }  // namespace
 
@@ -35,12 +29,6 @@ SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::
 }
 
 void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) {
-  // Inputs, and views of them, are the caller's, who may change them when the answer is there and rows are still on their
-  // way.
-  if (!bytes.bytes.empty()) {
-    const auto copy = std::make_shared<std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
-    bytes = {*copy, copy};
-  }
   inner.send(tensor, rows, std::move(bytes));
 }
 
@@ -59,19 +47,14 @@ std::optional<HostBytes> Attempt::Watched::receive(int tensor, Region rows, Dead
 }
 
 Attempt::Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules)
-    : model_(model),
-      run_(run),
-      inference_(inference),
-      rules_(rules),
-      exchange_(run.exchange()),
-      outputs_(outputs_of(model.graph())) {}
+    : model_(model), run_(run), inference_(inference), rules_(rules), exchange_(run.exchange()) {}
 
 double Attempt::elapsed() const { return seconds_since(rules_.begin); }
 
 // Asked before a step and, while it waits, again and again.
-bool Attempt::may_go_on(std::size_t step, int asked) const {
+bool Attempt::may_go_on(int asked) {
   if (is_closed()) return false;
-  const Step& next = run_.split().program.steps[step];
+  const Step& next = run_.split().program.steps[stopped_];
   if (next.kind == Step::Kind::kFree) return true;
   // What is there already is taken, however late it is.
   if (next.kind == Step::Kind::kReceive && asked == 0) return true;
@@ -79,14 +62,21 @@ bool Attempt::may_go_on(std::size_t step, int asked) const {
   // The server's answer counts until the robot's own is there, also where that has to begin at once.
   if (next.kind == Step::Kind::kSend) return elapsed() < rules_.deadline;
   const Guard& guard = run_.split().guard;
-  return elapsed() < guard.latest_start(rules_.deadline, step, rules_.margin, rules_.engine_seconds);
+  if (elapsed() < guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds)) return true;
+  if (next.kind == Step::Kind::kReceive || std::isfinite(rules_.engine_seconds)) return false;
+  // It is too late to wait, and what the plan computes the robot has to compute alone too.
+  const double extra =
+      guard.step_seconds(stopped_) + guard.rest_seconds(stopped_ + 1) - guard.rest_seconds(stopped_);
+  if (extra_ + extra > kFreeShare * guard.rest_seconds(0)) return false;
+  extra_ += std::max(extra, 0.0);
+  return true;
 }
 
 bool Attempt::follow() {
   const std::vector<Program>& steps = run_.steps();
-  for (stopped_ = 0; stopped_ < steps.size(); ++stopped_) {
+  for (; stopped_ < steps.size(); ++stopped_) {
     int asked = 0;
-    const Inference::GoOn go_on = [this, &asked] { return may_go_on(stopped_, asked++); };
+    const Inference::GoOn go_on = [this, &asked] { return may_go_on(asked++); };
     bool has_gone_on = false;
     try {
       has_gone_on = inference_.run(steps[stopped_], exchange_, go_on);
@@ -107,58 +97,57 @@ bool Attempt::follow() {
   return true;
 }
 
-// What the outputs lack is all on its way.
-bool Attempt::can_be_answered() const {
-  const std::vector<std::vector<Region>> held = inference_.held();
-  const std::vector<Step>& steps = run_.split().program.steps;
-  return std::all_of(outputs_.begin(), outputs_.end(), [&](int tensor) {
-    if (run_.operators().operator_of[at(tensor)] < 0) return true;
-    std::vector<Region> lacks{rows_of(model_.graph(), run_.operators(), tensor)};
-    for (const Region here : held[at(tensor)]) lacks = plan::without(lacks, here);
-    for (std::size_t i = stopped_; i < steps.size(); ++i) {
-      if (steps[i].kind == Step::Kind::kReceive && steps[i].index == tensor)
-        lacks = plan::without(lacks, steps[i].rows);
-    }
-    return lacks.empty();
-  });
+// Whether the rows are there that the program waits for, and its rest is not more for the robot than what is left alone.
+bool Attempt::may_resume() const {
+  const Step& next = run_.split().program.steps[stopped_];
+  if (exchange_.error || next.kind != Step::Kind::kReceive) return false;
+  if (run_.split().guard.own_seconds(stopped_) > std::max(0.0, alone_left_ - seconds_since(alone_since_))) return false;
+  return run_.arrivals().are_there(next.index, next.rows);
 }
 
-Program Attempt::collecting() const {
-  Program program;
-  const std::vector<Step>& steps = run_.split().program.steps;
-  for (std::size_t i = stopped_; i < steps.size(); ++i) {
-    if (steps[i].kind == Step::Kind::kReceive && holds(outputs_, steps[i].index)) program.steps.push_back(steps[i]);
+// Likewise, before the device has done what it was given.
+bool Attempt::may_resume_first() const {
+  while (!model_.runner().wait_until(Deadline::after(kBetweenLooks))) {
+    if (may_resume()) return true;
   }
-  return program;
+  return false;
 }
 
-void Attempt::finish_alone() {
-  const Clock::time_point begin = Clock::now();
-  const auto rest = [this] { return rest_of(model_.graph(), run_.operators(), inference_.held()); };
-  const bool may_be_answered = can_be_answered();
+// Computes what is left alone, besides what the program has made; false: it may be resumed.
+bool Attempt::compute_alone() {
+  alone_since_ = Clock::now();
+  if (alone_) {
+    alone_->add(inference_);
+  } else {
+    alone_.emplace(inference_);
+    alone_left_ = rest_seconds();
+  }
   const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
   const int between = static_cast<int>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
   int asked = 0;
   const Inference::GoOn go_on = [&] {
-    if (is_closed()) return false;
-    if (!may_be_answered) return true;
-    // A device that is behind what was called would compute on after the server's answer.
-    if (++asked % between == 0) model_.runner().wait();
-    return !run_.arrivals().are_there(outputs_);
+    if (is_closed() || may_resume()) return false;
+    // A device that is behind what was called would compute on after the server's rows have come.
+    return ++asked % between != 0 || !may_resume_first();
   };
-  if (!inference_.run(rest(), no_exchange(), go_on)) {
-    if (is_closed()) TurnGate::refuse();
-    try {
-      inference_.run(collecting(), exchange_);
-      return;
-    } catch (const Error&) {
-      if (!exchange_.error) throw;
-    }
-    if (!inference_.run(rest(), no_exchange(), [this] { return !is_closed(); })) TurnGate::refuse();
+  const bool is_made = alone_->run(rest_of(model_.graph(), run_.operators(), alone_->held()), no_exchange(), go_on);
+  if (!is_made && is_closed()) TurnGate::refuse();
+  const bool is_done = is_made && !may_resume_first();
+  alone_left_ -= seconds_since(alone_since_);
+  return is_done;
+}
+
+void Attempt::finish_alone() {
+  const Clock::time_point begin = Clock::now();
+  bool is_interrupted = false;
+  while (!compute_alone()) {
+    is_interrupted = true;
+    if (!follow()) continue;
+    alone_.reset();
+    return;
   }
-  model_.runner().wait();
-  alone_seconds_ = seconds_since(begin);
   used_robot_ = true;
+  if (!is_interrupted) alone_seconds_ = seconds_since(begin);
 }
 
 }  // namespace atl::infer

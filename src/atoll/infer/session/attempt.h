@@ -11,6 +11,7 @@
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"
 
 namespace atl::infer {
@@ -55,11 +56,14 @@ class Attempt {
   /// All are borrowed. The inference has its inputs.
   Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules);
 
-  /// Runs the program; false when it was stopped before its end. Throws what the runner throws, and Error(kAborted) once
-  /// the gate is closed, as finish_alone() does.
+  /// Runs the program from where it was stopped; false when it is stopped before its end. Throws what the runner throws,
+  /// and Error(kAborted) once the gate is closed, as finish_alone() does.
   bool follow();
-  /// After that: computes what is left, unless the server's answer is complete before.
+  /// After that: computes what is left, for as long as the program waits: it goes on when the rows have come that it waits
+  /// for. The first of the two that is done ends the inference.
   void finish_alone();
+  /// The one that is done.
+  Inference& result() noexcept { return alone_ ? *alone_ : inference_; }
   /// Seconds that finish_alone() is predicted to take.
   double rest_seconds() const { return run_.split().guard.rest_seconds(stopped_); }
 
@@ -68,13 +72,16 @@ class Attempt {
   /// Whether the server's rows are part of the outputs, or the robot's computing is.
   bool used_server() const noexcept { return exchange_.received > 0; }
   bool used_robot() const noexcept { return used_robot_; }
+  Origin origin() const noexcept {
+    if (!used_server()) return Origin::kLocal;
+    return used_robot() ? Origin::kMixed : Origin::kServer;
+  }
   double waited_seconds() const noexcept { return exchange_.waited; }
-  /// What finish_alone() took, if it came to the end; 0: the server's answer came first.
+  /// What finish_alone() took, if it came to its end without going back to the program; else 0.
   double alone_seconds() const noexcept { return alone_seconds_; }
 
  private:
-  // Keeps what goes wrong with the link apart from what goes wrong here, and the caller's inputs from being changed while
-  // they are sent.
+  // Keeps what goes wrong with the link apart from what goes wrong here.
   struct Watched : Exchange {
     explicit Watched(LinkExchange& link) : inner(link) {}
     void send(int tensor, Region rows, HostBytes bytes) override;
@@ -85,10 +92,11 @@ class Attempt {
     int received = 0;
   };
 
-  bool may_go_on(std::size_t step, int asked) const;
-  bool can_be_answered() const;
+  bool may_go_on(int asked);
+  bool may_resume() const;
+  bool may_resume_first() const;
+  bool compute_alone();
   bool is_closed() const { return rules_.gate != nullptr && rules_.gate->is_closed(); }
-  Program collecting() const;
   double elapsed() const;
 
   const LoadedModel& model_;
@@ -96,8 +104,11 @@ class Attempt {
   Inference& inference_;
   const AttemptRules rules_;
   Watched exchange_;
-  const std::vector<int> outputs_;
+  std::optional<Inference> alone_;  // what the robot computes besides its part of the program
   std::size_t stopped_ = 0;
+  double extra_ = 0;       // seconds that following the program has added to the rest
+  double alone_left_ = 0;  // seconds of what the robot computes alone, from then on
+  Clock::time_point alone_since_{};
   bool by_guard_ = false;
   bool used_robot_ = false;
   double alone_seconds_ = 0;

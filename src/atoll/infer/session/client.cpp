@@ -54,17 +54,50 @@ void Client::stop() {
 }
 
 void Client::send(const wire::Message& message) {
+  // An inference's rows follow its Run, and what follows its Cancel is another one's.
+  if (std::holds_alternative<wire::Run>(message) || std::holds_alternative<wire::Cancel>(message)) {
+    outbox_.push(message);
+    return feed();
+  }
   loop_.post([this, message] {
     if (link_ && link_->takes_inferences()) link_->send(message);
   });
 }
 
 void Client::send(const wire::FrameHeader& header, HostBytes payload) {
-  const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
-  wire::encode(header, payload.bytes, *head);
-  loop_.post([this, header, head, payload = std::move(payload)] {
-    if (link_ && link_->takes_inferences()) link_->send(header, head, payload);
+  outbox_.push(header, std::move(payload));
+  feed();
+}
+
+std::uint64_t Client::over(std::uint64_t inference, bool cancelled) {
+  const Outbox::Unsent unsent = outbox_.over(inference, !cancelled);
+  if (unsent.cut) {
+    rates_.given_up({unsent.cut->id, unsent.cut->tensor, unsent.cut->rows_begin},
+                    static_cast<double>(unsent.cut->offset));
+  }
+  if (cancelled) send(wire::Cancel{inference});
+  return unsent.bytes;
+}
+
+void Client::feed() {
+  if (is_fed_.exchange(true)) return;
+  loop_.post([this] {
+    is_fed_ = false;
+    feed_on_loop();
   });
+}
+
+void Client::feed_on_loop() {
+  if (!link_ || !link_->takes_inferences()) return outbox_.clear();
+  while (link_->wants_more()) {
+    const std::optional<Outbox::Frame> frame = outbox_.take();
+    if (!frame) return;
+    if (frame->message) {
+      link_->send(*frame->message);
+    } else {
+      link_->send_rows(frame->header, frame->bytes);
+    }
+  }
 }
 
 LinkStatus Client::status() const {

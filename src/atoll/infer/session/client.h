@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "atoll/core/loop.h"
 #include "atoll/infer/link/frame_sender.h"
 #include "atoll/infer/session/link_rates.h"
+#include "atoll/infer/session/outbox.h"
 #include "atoll/infer/session/server_link.h"
 #include "atoll/transport/connect_tcp.h"
 
@@ -58,7 +60,11 @@ class Client final : public FrameSender, private ServerLink::Owner {
   Client& operator=(const Client&) = delete;
 
   void send(const wire::Message& message) override;
+  /// The payload is read until over().
   void send(const wire::FrameHeader& header, HostBytes payload) override;
+  /// The inference has ended here: none of its bytes is read any more. A `cancelled` one is so at the server too, and what has not
+  /// left never does: so many bytes.
+  std::uint64_t over(std::uint64_t inference, bool cancelled);
 
   LinkStatus status() const;
   bool is_ready() const;
@@ -75,8 +81,11 @@ class Client final : public FrameSender, private ServerLink::Owner {
   void on_state(LinkState state, const std::string& text) override;
   void on_message(const wire::Message& message) override;
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_drained() override { feed_on_loop(); }
   void on_end(const Error& error) override;
 
+  void feed();
+  void feed_on_loop();
   void connect_for_ever();
   bool connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds& pause);
   void connected_on_loop(Fd socket);
@@ -99,6 +108,8 @@ class Client final : public FrameSender, private ServerLink::Owner {
   std::string lost_;  // why, the last time
   Clock::time_point used_{};
 
+  Outbox outbox_;
+  std::atomic<bool> is_fed_ = false;    // soon
   std::unique_ptr<ServerLink> link_;    // on the loop
   std::optional<Loop::TimerId> timer_;  // likewise
   Loop loop_;

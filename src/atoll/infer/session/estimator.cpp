@@ -46,6 +46,20 @@ void BandwidthEstimate::ended(std::uint64_t inference) {
   std::erase_if(outstanding_, [&](const Outstanding& each) { return each.key.inference == inference; });
 }
 
+// Of what has left some may lie with the system: so the link was not quicker, and that counts where it was thought to be.
+void BandwidthEstimate::given_up(double now, const Key& key, double gone) {
+  const auto found =
+      std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });
+  if (found == outstanding_.end()) return;
+  const Outstanding message = *found;
+  outstanding_.erase(found);
+  const double begin = std::max(message.sent, last_ack_);
+  const double seconds = now - begin - round_trip();
+  if (seconds <= options_.grace || gone / seconds >= aged(now)) return;
+  remember_outage(now, gone, begin);
+  measured(now, std::max(gone, kLeastRate), seconds, message.forecast, false);
+}
+
 void BandwidthEstimate::acknowledged(double now, const Key& key, double elapsed, double first_bytes) {
   const auto found =
       std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });

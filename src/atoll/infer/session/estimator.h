@@ -47,6 +47,8 @@ class BandwidthEstimate {
   /// It has arrived: `elapsed` seconds from its first frame, of `first_bytes`, to its last. One that was never sent is
   /// ignored.
   void acknowledged(double now, const Key& key, double elapsed, double first_bytes);
+  /// The rest of a message is not sent, of which at most `gone` bytes have left.
+  void given_up(double now, const Key& key, double gone);
   /// The other side is through with this inference: what of it has no acknowledgement gets none.
   void ended(std::uint64_t inference);
   /// A message of the other side has arrived here.

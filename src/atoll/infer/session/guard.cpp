@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -128,9 +127,9 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
   for (std::size_t i = robot.steps.size(); i-- > 0;) {
     if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
   }
+  own_.assign(step_.size() + 1, 0.0);
+  for (std::size_t i = step_.size(); i-- > 0;) own_[i] = own_[i + 1] + step_[i];
 }
-
-double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
 
 double Guard::latest_start(double deadline, std::size_t step, double margin, double whole) const {
   const double after = step_.at(step) > 0 ? step_[step] + std::min(rest_[step + 1], whole) : 0;

@@ -29,8 +29,9 @@ class Guard {
   double rest_seconds(std::size_t steps_done) const { return rest_.at(steps_done); }
   /// Seconds that the step computes.
   double step_seconds(std::size_t step) const { return step_.at(step); }
-  /// Seconds of all that the program computes.
-  double program_seconds() const;
+  /// Seconds of all that the program computes, and of what it does from a step on.
+  double program_seconds() const { return own_seconds(0); }
+  double own_seconds(std::size_t step) const { return own_.at(step); }
   /// The seconds from the beginning at which step `step` may begin, or go on waiting, at the latest, so that the rest that
   /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already. `whole`: seconds
   /// in which an engine of the robot answers from the inputs, if that is quicker.
@@ -40,6 +41,7 @@ class Guard {
  private:
   std::vector<double> step_;
   std::vector<double> rest_;  // one more than steps
+  std::vector<double> own_;   // likewise: of steps from here on
 };
 
 /// How much longer than predicted computing takes on this device. Pure: seconds of any clock that does not go back come with each

@@ -32,6 +32,10 @@ class LinkRates {
     up_.acknowledged(now(), {ack.inference, ack.tensor, ack.rows_begin}, static_cast<double>(ack.elapsed_us) * 1e-6,
                      static_cast<double>(ack.first_bytes));
   }
+  void given_up(const BandwidthEstimate::Key& key, double gone) {
+    const std::lock_guard lock(mutex_);
+    up_.given_up(now(), key, gone);
+  }
   void ended(std::uint64_t inference) {
     const std::lock_guard lock(mutex_);
     up_.ended(inference);

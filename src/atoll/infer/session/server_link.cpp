@@ -16,6 +16,7 @@ using wire::FrameKind;
 constexpr std::size_t kUploadQueueBytes = std::size_t{1} << 17;
 constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
+constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows: they cannot be given up any more
 constexpr std::size_t kMostReplies = 10'000;  // that the server has not read; then it is no server
 constexpr std::chrono::milliseconds kMostReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
@@ -73,16 +74,20 @@ void ServerLink::send(const wire::Message& message) {
   queue(*frame, frame);
 }
 
-void ServerLink::send(const FrameHeader& header,
-                      std::shared_ptr<const std::array<std::byte, wire::kHeaderBytes>> header_bytes,
-                      HostBytes payload) {
-  if (header.kind == FrameKind::kTensor && header.offset == 0) {
-    rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
-  }
-  const std::span<const std::byte> head(*header_bytes);
-  queue(head, std::move(header_bytes));
+void ServerLink::send_rows(const FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame) {
+  if (header.offset == 0) rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
+  const std::span<const std::byte> bytes(*frame);
+  queue(bytes, std::move(frame));
+}
+
+void ServerLink::send(const FrameHeader& header, HostBytes payload) {
+  const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
+  wire::encode(header, payload.bytes, *head);
+  queue(*head, head);
   queue(payload.bytes, std::move(payload.owner));
 }
+
+bool ServerLink::wants_more() const { return stream_ && stream_->queued_bytes() < kAheadBytes; }
 
 // What the server asks for, it has to read.
 void ServerLink::reply(const wire::Message& message) {
@@ -124,6 +129,7 @@ void ServerLink::on_drained(transport::SecureStream& /*stream*/) {
   drained_ = Clock::now();
   queued_ = 0;
   if (state_ == LinkState::kUploading) upload();
+  owner_.on_drained();
 }
 
 void ServerLink::on_closed(transport::SecureStream& /*stream*/, const std::optional<Error>& error) {
@@ -258,10 +264,8 @@ void ServerLink::upload() {
     header.id = model_;
     header.offset = uploaded_;
     header.payload_bytes = static_cast<std::uint32_t>(count);
-    const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
-    wire::encode(header, payload, *head);
     uploaded_ += count;
-    send(header, head, {payload, files_.weights.owner});
+    send(header, {payload, files_.weights.owner});
   }
   if (uploaded_ == size) {
     enter(LinkState::kWaiting, "waiting: the server loads the model");

@@ -55,6 +55,8 @@ class ServerLink final : private transport::SecureStream::Owner {
     virtual void on_message(const wire::Message& message) = 0;
     /// A kTensor frame. What to acknowledge. Error(kProtocol) ends the connection.
     virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
+    /// All that was sent is with the system.
+    virtual void on_drained() = 0;
     /// Once, and the last call. The connection must outlive it.
     virtual void on_end(const Error& error) = 0;
   };
@@ -65,9 +67,10 @@ class ServerLink final : private transport::SecureStream::Owner {
   ~ServerLink() override;
 
   void send(const wire::Message& message);
-  /// `header_bytes` are those of the frame's header.
-  void send(const wire::FrameHeader& header,
-            std::shared_ptr<const std::array<std::byte, wire::kHeaderBytes>> header_bytes, HostBytes payload);
+  /// A whole kTensor frame, and its header.
+  void send_rows(const wire::FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame);
+  /// Whether little is queued: what is given now leaves soon.
+  bool wants_more() const;
   /// To be called every few milliseconds. `is_used`: inferences are being made.
   void tick(bool is_used);
   /// Says goodbye; on_end follows.
@@ -107,6 +110,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void probe();
   void enter(LinkState state, const std::string& text);
   void end(const Error& error);
+  void send(const wire::FrameHeader& header, HostBytes payload);
   void queue(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 
   Loop& loop_;

@@ -60,10 +60,8 @@ void ServerLink::probe() {
     header.message_bytes = static_cast<std::uint32_t>(size);
     header.offset = begin;
     header.payload_bytes = static_cast<std::uint32_t>(count);
-    const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
     const std::span<const std::byte> payload(zeros.data(), count);
-    wire::encode(header, payload, *head);
-    send(header, head, {payload, nullptr});
+    send(header, {payload, nullptr});
     begin += count;
   }
   rates_.probed(size);

@@ -135,8 +135,6 @@ class Session::Impl final : private Client::Owner {
     double predicted = 0;
     double bound = 0;
     std::size_t place = 0;  // of the plan, in the offer
-
-    std::shared_ptr<const plan::OperatorPlan> division() const { return {offer->set, &offer->set->table.plans[place]}; }
   };
 
   Outcome take_turn(std::span<const Value> inputs, std::optional<Seconds> deadline, Frame& frame, bool wants_bytes) {
@@ -148,7 +146,7 @@ class Session::Impl final : private Client::Owner {
     outcome.predicted = choice.predicted;
     outcome.bound = choice.bound;
     if (choice.run && run_split(inputs, choice, rules, outcome, frame)) {
-      outcome.division = choice.division();
+      outcome.division = {choice.offer->set, &choice.offer->set->table.plans[choice.place]};
     } else {
       run_local(inputs, outcome);
     }
@@ -258,17 +256,15 @@ class Session::Impl final : private Client::Owner {
       ending.is_cancelled = false;
     }
     if (outcome.values.empty()) {
-      outcome.values = outputs_from(model_, inference);
-      outcome.origin = !attempt.used_server() ? Origin::kLocal
-                       : attempt.used_robot() ? Origin::kMixed
-                                              : Origin::kServer;
+      outcome.values = outputs_from(model_, attempt.result());
+      outcome.origin = attempt.origin();
     }
     // An answer that does not unpack: nothing of this server's can be trusted any more.
     if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
     if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * local_.predicted()) {
       local_.took(attempt.rest_seconds(), attempt.alone_seconds());
     }
-    outcome.up_bytes = run.exchange().sent_bytes();
+    outcome.up_bytes = run.exchange().sent_bytes() - ending.over();
     frame.record.loss = run.exchange().loss();
     outcome.down_bytes = flight_.down_bytes();
     frame.waited += attempt.waited_seconds();
@@ -294,9 +290,12 @@ class Session::Impl final : private Client::Owner {
     Impl& session;
     std::uint64_t number;
     bool is_cancelled = true;
-    ~Ending() {
+    bool is_over = false;
+    ~Ending() { over(); }
+    std::uint64_t over() {
+      if (std::exchange(is_over, true)) return 0;
       session.flight_.over();
-      if (is_cancelled) session.client_->send(wire::Cancel{number});
+      return session.client_->over(number, is_cancelled);
     }
   };
 

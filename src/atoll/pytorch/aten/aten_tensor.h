@@ -2,11 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/Device.h>
 
 #include <memory>
 #include <utility>
 
+#include "atoll/core/deadline.h"
 #include "atoll/infer/run/runner.h"
 
 // What values of make_operator_runner()'s runners are.
@@ -31,9 +32,7 @@ inline infer::Value value_of(at::Tensor tensor) {
   return std::make_shared<const AtenTensor>(std::move(tensor));
 }
 
-/// Until what this thread has called on the device is done.
-inline void wait_for(c10::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-}
+/// Waits until what this thread has called on the device is done, at most until the deadline; whether it is done.
+bool wait_for(c10::Device device, Deadline until = Deadline::never());
 
 }  // namespace atl::pytorch

@@ -213,8 +213,8 @@ class AtenRunner final : public infer::OperatorRunner {
     });
   }
 
-  void wait() override {
-    named("the device's work", [&] { wait_for(device_); });
+  bool wait_until(Deadline until) override {
+    return named("the device's work", [&] { return wait_for(device_, until); });
   }
 
   std::string device() const override { return device_.str(); }
