@@ -199,13 +199,25 @@ TEST(Guard, OneSlowInferenceIsForgotten) {
     EXPECT_LE(alone.margin(now, 1), before);
     before = alone.margin(now, 1);
   }
-  EXPECT_NEAR(before, 0.1, 1e-12) << "as if it had not been";
+  EXPECT_NEAR(before, 0.1 / 3, 1e-12) << "as if it had been a usual one";
   EXPECT_EQ(alone.ratio(300), 1);
   Jitter among_others;
   among_others.add(0, 1, 10);
   for (int i = 1; i <= 60; ++i) among_others.add(i, 1, 1);
   EXPECT_EQ(among_others.ratio(60), 1);
   EXPECT_EQ(among_others.margin(60, 1), 5e-4);
+}
+
+TEST(Guard, AFewUsualInferencesMakeTheMarginSmall) {
+  Jitter jitter;
+  double before = jitter.margin(0, 1);
+  for (int i = 0; i < 4; ++i) {
+    jitter.add(i, 1, 1);
+    EXPECT_LT(jitter.margin(i, 1), before);
+    before = jitter.margin(i, 1);
+  }
+  EXPECT_LT(before, 0.012);
+  EXPECT_LT(jitter.margin(1e6, 1), 0.012) << "and they are not forgotten";
 }
 
 // A device that is always slower than it was measured is not believed to be quick again after a short rest.

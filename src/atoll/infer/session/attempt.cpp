@@ -97,12 +97,23 @@ bool Attempt::follow() {
   return true;
 }
 
-// Whether the rows are there that the program waits for, and its rest is not more for the robot than what is left alone.
+// Whether the rows are there that the program waits for, and what it still computes is nearly all needed alone too.
 bool Attempt::may_resume() const {
   const Step& next = run_.split().program.steps[stopped_];
-  if (exchange_.error || next.kind != Step::Kind::kReceive) return false;
-  if (run_.split().guard.own_seconds(stopped_) > std::max(0.0, alone_left_ - seconds_since(alone_since_))) return false;
-  return run_.arrivals().are_there(next.index, next.rows);
+  if (exchange_.error || next.kind != Step::Kind::kReceive || !run_.arrivals().are_there(next.index, next.rows)) {
+    return false;
+  }
+  return extra_ + seconds_twice() <= kFreeShare * run_.split().guard.rest_seconds(0);
+}
+
+// Of what the program still computes: what has been computed alone, which it does not use.
+double Attempt::seconds_twice() const {
+  const std::vector<Step>& steps = run_.split().program.steps;
+  double seconds = 0;
+  for (std::size_t i = stopped_; i < steps.size(); ++i) {
+    if (computes(steps[i]) && steps[i].index <= alone_until_) seconds += run_.split().guard.step_seconds(i);
+  }
+  return seconds;
 }
 
 // Likewise, before the device has done what it was given.
@@ -115,26 +126,26 @@ bool Attempt::may_resume_first() const {
 
 // Computes what is left alone, besides what the program has made; false: it may be resumed.
 bool Attempt::compute_alone() {
-  alone_since_ = Clock::now();
   if (alone_) {
     alone_->add(inference_);
   } else {
     alone_.emplace(inference_);
-    alone_left_ = rest_seconds();
   }
+  const Program rest = rest_of(model_.graph(), run_.operators(), alone_->held());
   const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
-  const int between = static_cast<int>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
-  int asked = 0;
+  const auto between = static_cast<std::size_t>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
+  std::size_t asked = 0;  // before every step
   const Inference::GoOn go_on = [&] {
     if (is_closed() || may_resume()) return false;
     // A device that is behind what was called would compute on after the server's rows have come.
-    return ++asked % between != 0 || !may_resume_first();
+    if (asked % between == between - 1 && may_resume_first()) return false;
+    const Step& step = rest.steps[asked++];
+    if (computes(step)) alone_until_ = std::max(alone_until_, step.index);
+    return true;
   };
-  const bool is_made = alone_->run(rest_of(model_.graph(), run_.operators(), alone_->held()), no_exchange(), go_on);
+  const bool is_made = alone_->run(rest, no_exchange(), go_on);
   if (!is_made && is_closed()) TurnGate::refuse();
-  const bool is_done = is_made && !may_resume_first();
-  alone_left_ -= seconds_since(alone_since_);
-  return is_done;
+  return is_made && !may_resume_first();
 }
 
 void Attempt::finish_alone() {
@@ -142,6 +153,7 @@ void Attempt::finish_alone() {
   bool is_interrupted = false;
   while (!compute_alone()) {
     is_interrupted = true;
+    extra_ += seconds_twice();
     if (!follow()) continue;
     alone_.reset();
     return;

@@ -95,6 +95,7 @@ class Attempt {
   bool may_go_on(int asked);
   bool may_resume() const;
   bool may_resume_first() const;
+  double seconds_twice() const;
   bool compute_alone();
   bool is_closed() const { return rules_.gate != nullptr && rules_.gate->is_closed(); }
   double elapsed() const;
@@ -106,9 +107,8 @@ class Attempt {
   Watched exchange_;
   std::optional<Inference> alone_;  // what the robot computes besides its part of the program
   std::size_t stopped_ = 0;
-  double extra_ = 0;       // seconds that following the program has added to the rest
-  double alone_left_ = 0;  // seconds of what the robot computes alone, from then on
-  Clock::time_point alone_since_{};
+  double extra_ = 0;      // seconds that following the program has added to the rest
+  int alone_until_ = -1;  // the last node that was computed alone
   bool by_guard_ = false;
   bool used_robot_ = false;
   double alone_seconds_ = 0;

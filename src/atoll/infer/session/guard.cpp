@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -127,9 +128,9 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
   for (std::size_t i = robot.steps.size(); i-- > 0;) {
     if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
   }
-  own_.assign(step_.size() + 1, 0.0);
-  for (std::size_t i = step_.size(); i-- > 0;) own_[i] = own_[i + 1] + step_[i];
 }
+
+double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
 
 double Guard::latest_start(double deadline, std::size_t step, double margin, double whole) const {
   const double after = step_.at(step) > 0 ? step_[step] + std::min(rest_[step + 1], whole) : 0;
@@ -143,7 +144,8 @@ void Jitter::add(double now, double predicted, double took) {
 }
 
 double Jitter::margin(double now, double predicted) const {
-  return std::max(kLeastMargin, (quantile(now, 0.95, 1 + kUnknownShare) - 1) * predicted);
+  const double unknown = kUnknownShare / (1 + 2 * static_cast<double>(seen_.size()));
+  return std::max(kLeastMargin, (quantile(now, 0.95, 1 + unknown) - 1) * predicted);
 }
 
 double Jitter::ratio(double now) const { return quantile(now, 0.5, 1); }

@@ -29,9 +29,8 @@ class Guard {
   double rest_seconds(std::size_t steps_done) const { return rest_.at(steps_done); }
   /// Seconds that the step computes.
   double step_seconds(std::size_t step) const { return step_.at(step); }
-  /// Seconds of all that the program computes, and of what it does from a step on.
-  double program_seconds() const { return own_seconds(0); }
-  double own_seconds(std::size_t step) const { return own_.at(step); }
+  /// Seconds of all that the program computes.
+  double program_seconds() const;
   /// The seconds from the beginning at which step `step` may begin, or go on waiting, at the latest, so that the rest that
   /// would then be left ends by `deadline`, `margin` before it. May be negative: it is too late already. `whole`: seconds
   /// in which an engine of the robot answers from the inputs, if that is quicker.
@@ -41,7 +40,6 @@ class Guard {
  private:
   std::vector<double> step_;
   std::vector<double> rest_;  // one more than steps
-  std::vector<double> own_;   // likewise: of steps from here on
 };
 
 /// How much longer than predicted computing takes on this device. Pure: seconds of any clock that does not go back come with each
@@ -51,7 +49,7 @@ class Jitter {
  public:
   void add(double now, double predicted, double took);
   /// Seconds that what is predicted to take so long takes more, in 95 of 100 cases of the last ones; at least half a
-  /// millisecond, and a tenth of the prediction before anything is known.
+  /// millisecond, and a tenth of the prediction before anything is known, which is believed the less the more is known.
   double margin(double now, double predicted) const;
   /// The median of took / predicted; 1 before anything is known.
   double ratio(double now) const;
