@@ -28,15 +28,13 @@ wire::FrameHeader frame_of(std::uint64_t inference, std::int32_t tensor, std::ui
 void push(Outbox& outbox, std::uint64_t inference, std::int32_t tensor, const Bytes& bytes) {
   for (std::size_t offset = 0; offset < bytes.size(); offset += 10) {
     const std::size_t size = std::min<std::size_t>(10, bytes.size() - offset);
-    outbox.push(frame_of(inference, tensor, offset, static_cast<std::uint32_t>(size),
-                         static_cast<std::uint32_t>(bytes.size())),
-                {std::span(bytes).subspan(offset, size), nullptr});
+    outbox.push(
+        frame_of(inference, tensor, offset, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(bytes.size())),
+        {std::span(bytes).subspan(offset, size), nullptr});
   }
 }
 
-Bytes payload_of(const Outbox::Frame& frame) {
-  return {frame.bytes->begin() + wire::kHeaderBytes, frame.bytes->end()};
-}
+Bytes payload_of(const Outbox::Frame& frame) { return {frame.bytes->begin() + wire::kHeaderBytes, frame.bytes->end()}; }
 
 TEST(Outbox, WhatIsPushedLeavesInOrder) {
   Outbox outbox;

@@ -17,7 +17,7 @@ namespace atl::plan {
 
 /// What a controller knows when an inference begins.
 struct Moment {
-  double now = 0;                     ///< seconds into the trace
+  double now = 0;                  ///< seconds into the trace
   SeenRate last_bin;               ///< upwards, of the trace
   std::span<const SeenRate> seen;  ///< what messages upwards met so far, in order of time
 };

@@ -159,15 +159,15 @@ void Connection::open(const wire::Open& message) {
   }
   if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is going down"));
   if (hello_.rules != kRulesVersion) {
-    return fail(Error(ErrorKind::kMismatch,
-                      "the client (" + hello_.software + ") divides models by version " + std::to_string(hello_.rules) +
-                          " of the rules, this server (" + software() + ") by version " +
-                          std::to_string(kRulesVersion) + ": install the same release on both"));
+    return fail(Error(ErrorKind::kMismatch, "the client (" + hello_.software + ") divides models by version " +
+                                                std::to_string(hello_.rules) + " of the rules, this server (" +
+                                                software() + ") by version " + std::to_string(kRulesVersion) +
+                                                ": install the same release on both"));
   }
   if (const std::uint64_t most = most_model_bytes(context_.options); message.weight_bytes > most) {
     return fail(Error(ErrorKind::kRefused, "the model has " + std::to_string(message.weight_bytes) +
-                                               " bytes of weights; this server takes at most " +
-                                               std::to_string(most) + " of one model"));
+                                               " bytes of weights; this server takes at most " + std::to_string(most) +
+                                               " of one model"));
   }
   const auto made = models_.emplace(message.model, std::make_unique<ServedModel>(context_, *this, message)).first;
   try {

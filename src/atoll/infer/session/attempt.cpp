@@ -28,9 +28,7 @@ SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::
   for (const Step& step : split_->program.steps) steps_.push_back({{step}});
 }
 
-void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) {
-  inner.send(tensor, rows, std::move(bytes));
-}
+void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) { inner.send(tensor, rows, std::move(bytes)); }
 
 std::optional<HostBytes> Attempt::Watched::receive(int tensor, Region rows, Deadline until) {
   const Clock::time_point begin = Clock::now();
@@ -65,8 +63,7 @@ bool Attempt::may_go_on(int asked) {
   if (elapsed() < guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds)) return true;
   if (next.kind == Step::Kind::kReceive || std::isfinite(rules_.engine_seconds)) return false;
   // It is too late to wait, and what the plan computes the robot has to compute alone too.
-  const double extra =
-      guard.step_seconds(stopped_) + guard.rest_seconds(stopped_ + 1) - guard.rest_seconds(stopped_);
+  const double extra = guard.step_seconds(stopped_) + guard.rest_seconds(stopped_ + 1) - guard.rest_seconds(stopped_);
   if (extra_ + extra > kFreeShare * guard.rest_seconds(0)) return false;
   extra_ += std::max(extra, 0.0);
   return true;

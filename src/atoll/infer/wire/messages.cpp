@@ -133,8 +133,8 @@ fbs::Share share_at(const fbs::Divide& m, std::size_t index) {
 // Tables as messages. They have been verified: required fields are there.
 Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str(), m.rules()}; }
 Welcome read(const fbs::Welcome& m) {
-  return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(),
-          m.models(),          m.note()->str(),   m.rules()};
+  return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(), m.models(),
+          m.note()->str(),     m.rules()};
 }
 Open read(const fbs::Open& m) {
   Open open{m.model(), {}, m.graph_bytes(), m.weight_bytes()};

@@ -280,9 +280,8 @@ void bind_session(py::module_& module) {
       .def(
           "wait_until_ready",
           [](InferSession& session, double seconds) {
-            return translated([&] {
-              return session.open()->wait_until_ready(Deadline::after(checked_seconds("seconds", seconds)));
-            });
+            return translated(
+                [&] { return session.open()->wait_until_ready(Deadline::after(checked_seconds("seconds", seconds))); });
           },
           py::arg("seconds"), Released())
       .def("close", &InferSession::close, Released());
