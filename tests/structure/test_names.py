@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every C++ type has one definition: two of the same name, in files that are linked together, are merged without a word."""
+"""Every C++ type has one definition: two of one name, in files that are linked together, are merged without a word."""
 
 import re
 from collections import defaultdict
