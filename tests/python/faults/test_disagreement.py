@@ -283,6 +283,7 @@ def exchange_unlike(me: Me, wrong: str) -> None:
     me.join(seconds=10)
     me.check_sum()
     me.tell("calling")
+    me.listen()  # a rank that has its sum may fail before another one has
     if me.rank == 0:
         dist.send(torch.ones(10), dst=1)
     elif me.rank == 1:
@@ -294,6 +295,8 @@ def exchange_unlike(me: Me, wrong: str) -> None:
 def test_messages_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
     with Job(tmp_path, exchange_unlike, "ABA", (wrong,)) as job:
         since = max(event.at for event in job.wait_for("calling").values())
+        for rank in range(3):
+            job.send(rank, "exchange")
         for failure in job.failures(range(3), since, PROMPT_S).values():
             assert "rank 1" in failure.text
             assert "rank 0" in failure.text
