@@ -43,8 +43,13 @@ def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
+def _take_back(thread: int) -> None:
+    """`thread` has learned of it by a call of its own before it came to that."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+
+
 _C.set_library_maker(_make_library)
-_C.set_interrupt(_interrupt, threading.main_thread().ident or 0)
+_C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 
 
 def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:

@@ -115,7 +115,7 @@ def end_while_somebody_is_told(me: Me) -> None:
     me.join()
     me.check_sum()
     if me.rank == 1:
-        _C.set_interrupt(tell_slowly, threading.main_thread().ident or 0)
+        _C.set_interrupt(tell_slowly, backend._take_back, threading.main_thread().ident or 0)
         fail_on("atoll-")  # whoever notices, and whoever tells
     me.tell("running")
     while True:
@@ -126,6 +126,35 @@ def test_a_program_that_ends_while_its_failure_is_told(tmp_path: Path) -> None:
     with Job(tmp_path, end_while_somebody_is_told, "AA", environment=SIM) as job:
         at = max(event.at for event in job.wait_for("running").values())
         job.failures([0, 1], at, DEATH_S)
+
+
+def deal_with_a_failure(me: Me) -> None:
+    """A call tells the program of the failure while somebody who is slow is about to interrupt it for the same one."""
+    from atoll import _C, backend
+
+    def interrupt_late(thread: int, peer_lost: bool, text: str) -> None:
+        time.sleep(0.3)
+        backend._interrupt(thread, peer_lost, text)
+
+    me.join()
+    me.check_sum()
+    _C.set_interrupt(interrupt_late, backend._take_back, threading.main_thread().ident or 0)
+    tensor = torch.ones(1000, device="sim")
+    if me.rank == 1:
+        fail_on("atoll-watch")
+    me.tell("running")
+    with expected() as texts:
+        while True:
+            dist.all_reduce(tensor)
+    assert "the device has failed" in texts[0], texts
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        pass  # where a program deals with the failure: a second exception would be raised here
+
+
+def test_a_failure_is_told_once(tmp_path: Path) -> None:
+    with Job(tmp_path, deal_with_a_failure, "AA", environment=SIM) as job:
+        job.wait_for("end")
 
 
 def wait_while_a_peer_aborts(me: Me) -> None:

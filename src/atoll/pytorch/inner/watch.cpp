@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 
+#include "atoll/core/log.h"
 #include "atoll/pytorch/inner/plain_text.h"
 
 namespace atl::pytorch {
@@ -16,6 +16,7 @@ constexpr std::chrono::milliseconds kPause{20};
 
 struct HowToInterrupt {
   Interrupt interrupt;
+  TakeBack take_back;
   std::thread::native_handle_type main_thread{};
 };
 
@@ -50,8 +51,8 @@ bool has_ended_well(const Watch::Entry& entry) {
 
 }  // namespace
 
-void set_interrupt(Interrupt interrupt, std::thread::native_handle_type main_thread) {
-  how_to_interrupt() = {std::move(interrupt), main_thread};
+void set_interrupt(Interrupt interrupt, TakeBack take_back, std::thread::native_handle_type main_thread) {
+  how_to_interrupt() = {std::move(interrupt), std::move(take_back), main_thread};
 }
 
 Watch::EntryPtr Watch::add(Entry entry) {
@@ -76,13 +77,15 @@ void Watch::note_reliance(const EntryPtr& entry) {
 }
 
 void Watch::note_future(const EntryPtr& entry) {
+  const Reliance self(entry->owner, how_to_interrupt().main_thread);
   std::optional<Error> lost;
   {
     const std::lock_guard lock(mutex_);
     lost = entry->lost;
-    entry->relying.push_back(how_to_interrupt().main_thread);
+    entry->relying.push_back(self.second);
+    if (lost) interrupting_.insert(self);
   }
-  if (lost) how_to_interrupt().interrupt(how_to_interrupt().main_thread, *lost);
+  if (lost) interrupt({self}, *lost);
 }
 
 // Works are asked, and let go, without the mutex: both may need Python's lock (the last reference of a tensor takes it), and
@@ -92,24 +95,61 @@ void Watch::give_up(const void* owner, const Error& error) {
   std::vector<EntryPtr> unfinished;
   std::copy_if(known.begin(), known.end(), std::back_inserter(unfinished),
                [](const EntryPtr& entry) { return !has_ended_well(*entry); });
-  std::vector<std::thread::native_handle_type> threads;
+  std::vector<Reliance> relying;
   {
     const std::lock_guard lock(mutex_);
     remove(known);
     for (const EntryPtr& entry : unfinished) {
       entry->lost = error;
-      threads.insert(threads.end(), entry->relying.begin(), entry->relying.end());
+      for (const auto thread : entry->relying) relying.emplace_back(owner, thread);
     }
+    std::sort(relying.begin(), relying.end());
+    relying.erase(std::unique(relying.begin(), relying.end()), relying.end());
+    interrupting_.insert(relying.begin(), relying.end());
   }
-  std::sort(threads.begin(), threads.end());
-  threads.erase(std::unique(threads.begin(), threads.end()), threads.end());
-  for (const auto thread : threads) how_to_interrupt().interrupt(thread, error);
+  interrupt(relying, error);
+}
+
+void Watch::interrupt(const std::vector<Reliance>& relying, const Error& error) {
+  for (const Reliance& each : relying) {
+    try {
+      how_to_interrupt().interrupt(each.second, error);
+    } catch (const std::exception& failure) {
+      log(LogLevel::kError, std::string("a thread that relies on lost results was not told: ") + plain_text(failure));
+    }
+    const std::lock_guard lock(mutex_);
+    interrupting_.erase(interrupting_.find(each));
+    interrupted_.insert(each);
+    was_interrupted_.notify_all();
+  }
+}
+
+void Watch::note_told(const void* owner) {
+  const Reliance self(owner, pthread_self());
+  {
+    std::unique_lock lock(mutex_);
+    for (const EntryPtr& entry : entries_) {
+      if (entry->owner != owner) continue;
+      auto& relying = entry->relying;
+      relying.erase(std::remove(relying.begin(), relying.end(), self.second), relying.end());
+    }
+    was_interrupted_.wait(lock, [&] { return interrupting_.count(self) == 0; });
+    if (interrupted_.erase(self) == 0) return;
+    const auto is_own = [&](const Reliance& each) { return each.second == self.second; };
+    const bool has_another_reason = std::any_of(interrupting_.begin(), interrupting_.end(), is_own) ||
+                                    std::any_of(interrupted_.begin(), interrupted_.end(), is_own);
+    if (has_another_reason) return;  // which of the errors would be taken back is not known
+  }
+  how_to_interrupt().take_back(self.second);
 }
 
 void Watch::forget(const void* owner) {
   const std::vector<EntryPtr> known = of_owner(owner);
   const std::lock_guard lock(mutex_);
   remove(known);
+  for (auto at = interrupted_.begin(); at != interrupted_.end();) {
+    at = at->first == owner ? interrupted_.erase(at) : std::next(at);
+  }
 }
 
 std::vector<Watch::EntryPtr> Watch::of_owner(const void* owner) {

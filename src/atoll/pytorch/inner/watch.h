@@ -6,8 +6,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "atoll/core/deadline.h"
@@ -19,8 +21,11 @@ namespace atl::pytorch {
 /// Raises an error in a thread that is somewhere else: before it goes on with values that are wrong.
 using Interrupt = std::function<void(std::thread::native_handle_type thread, const Error& error)>;
 
+/// Undoes it where the error has not been raised yet.
+using TakeBack = std::function<void(std::thread::native_handle_type thread)>;
+
 /// How threads are interrupted: Python knows. Set once, before the first group; `main_thread` is whoever else uses results.
-void set_interrupt(Interrupt interrupt, std::thread::native_handle_type main_thread);
+void set_interrupt(Interrupt interrupt, TakeBack take_back, std::thread::native_handle_type main_thread);
 
 /// Looks after operations of islands' libraries on accelerators. Who waits for such an operation lets a stream wait and goes
 /// on; if the operation fails, the stream goes on with wrong values once the library has been aborted. So the watch notices
@@ -30,7 +35,7 @@ class Watch {
  public:
   /// Operations of one group that make one.
   struct Entry {
-    const void* owner = nullptr;
+    const void* owner = nullptr;  ///< the group
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     std::string what;  ///< "all_reduce of simccl on rank 3"
     Deadline deadline = Deadline::never();
@@ -54,20 +59,30 @@ class Watch {
   /// Afterwards the library may be aborted.
   void give_up(const void* owner, const Error& error);
 
+  /// The calling thread is about to throw what the owner has failed with: for that it is not interrupted any more, neither
+  /// where it deals with the error nor later. May wait for a thread that takes Python's lock.
+  void note_told(const void* owner);
+
   /// The owner has been closed: nothing of it is watched any more.
   void forget(const void* owner);
 
   void stop();
 
  private:
+  using Reliance = std::pair<const void*, std::thread::native_handle_type>;
+
   void serve();
   static void look(const std::vector<EntryPtr>& entries);
+  void interrupt(const std::vector<Reliance>& relying, const Error& error);  ///< all of them are in interrupting_
   std::vector<EntryPtr> of_owner(const void* owner);
   void remove(const std::vector<EntryPtr>& entries);  ///< with the mutex; the caller's references keep them alive
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<EntryPtr> entries_;
+  std::multiset<Reliance> interrupting_;  // just now
+  std::set<Reliance> interrupted_;        // and not told yet by an exception of a call
+  std::condition_variable was_interrupted_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -108,13 +108,13 @@ void BackendAtoll::close(Parts parts, bool orderly) noexcept {
     if (orderly) {
       group->shutdown();
     } else {
-      if (ended.library) process->watch->forget(ended.library.get());  // nobody is to be interrupted
-      group->abort("the group was destroyed without shutdown");        // others may hold it, such as sends that wait
+      if (ended.library) process->watch->forget(group.get());    // nobody is to be interrupted
+      group->abort("the group was destroyed without shutdown");  // others may hold it, such as sends that wait
     }
     for (auto& [device, passage] : ended.passages) passage->close();
     if (ended.library) {
       orderly && !failed ? ended.library->shutdown() : ended.library->abort();
-      process->watch->forget(ended.library.get());
+      process->watch->forget(group.get());
     }
     ended.library.reset();
     group.reset();

@@ -13,15 +13,16 @@
 namespace atl::pytorch {
 namespace {
 
-void tell_who_relies(const Library& library, const std::weak_ptr<Watch>& weak_watch,
-                     const std::weak_ptr<collectives::Group>& weak_group) {
+void tell_who_relies(const std::weak_ptr<Watch>& weak_watch, const std::weak_ptr<collectives::Group>& weak_group) {
   const auto watch = weak_watch.lock();
   const auto group = weak_group.lock();
   if (!watch || !group) return;
   try {
     std::rethrow_exception(group->error());
   } catch (const Error& error) {
-    watch->give_up(&library, error);
+    watch->give_up(group.get(), error);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, "whoever relies on an island's library was not told of its end: " + plain_text(error));
   }
 }
 
@@ -36,11 +37,7 @@ void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr
                  const std::weak_ptr<collectives::Group>& group) {
   const auto library = weak_library.lock();
   if (!library) return;
-  try {
-    tell_who_relies(*library, watch, group);
-  } catch (const std::exception& error) {
-    log(LogLevel::kError, "telling who relies on " + library->name() + " of its end failed: " + plain_text(error));
-  }
+  tell_who_relies(watch, group);
   library->abort();
 }
 
@@ -117,9 +114,10 @@ Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chr
   auto [process, group] = open_->parts();
   if (works.empty() || !library || !group || library->device_type() == c10::kCPU) return nullptr;
   const auto watch = process->watch;
+  const auto completions = process->completions;
   process.reset();
   Watch::Entry entry;
-  entry.owner = library.get();
+  entry.owner = group.get();
   entry.works = works;
   entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(open_->rank());
   entry.deadline = Deadline::after(open_->timeout(timeout));
@@ -127,12 +125,10 @@ Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chr
     if (const auto live = weak.lock()) live->fail(error);
   };
   auto added = watch->add(std::move(entry));
-  if (const auto failed = group->error()) {  // perhaps the watch has been told before
-    try {
-      std::rethrow_exception(failed);
-    } catch (const Error& error) {
-      watch->give_up(library.get(), error);
-    }
+  if (group->error()) {  // perhaps the watch has been told before; and a thread cannot interrupt itself
+    completions->post([watch = std::weak_ptr<Watch>(watch),
+                       group = std::weak_ptr<collectives::Group>(group)] { tell_who_relies(watch, group); },
+                      /*urgent=*/true);
   }
   return added;
 }
@@ -164,7 +160,10 @@ void IslandLibrary::explain(const std::exception_ptr& error) const {
     throw;
   } catch (const std::exception& known) {
     const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));
-    std::rethrow_exception(as_torch(account_of_library_failure(*open_->group(), told)));
+    const auto group = open_->group();
+    const auto account = account_of_library_failure(*group, told);
+    note_told(watch_of(*open_), *group);
+    std::rethrow_exception(as_torch(account));
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "atoll/pytorch/python/gil.h"
+
 namespace atl::pytorch {
 namespace {
 
@@ -16,6 +18,13 @@ std::exception_ptr account_of_library_failure(collectives::Group& group, const E
   while (!group.error() && !limit.expired()) std::this_thread::sleep_for(kPause);
   group.fail(error);
   return group.error();
+}
+
+void note_told(const std::weak_ptr<Watch>& watch, collectives::Group& group) {
+  const auto live = watch.lock();
+  if (!live || !group.error()) return;
+  const ReleaseGil who_interrupts_needs_it;
+  live->note_told(&group);
 }
 
 }  // namespace atl::pytorch

@@ -2,13 +2,19 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 
 #include "atoll/collectives/group.h"
+#include "atoll/pytorch/inner/watch.h"
 
 namespace atl::pytorch {
 
 /// What to say when an island's library has failed with `error`: the group's own account if there is one within a second,
 /// because it names who has ended; else `error`, with which the group fails then.
 std::exception_ptr account_of_library_failure(collectives::Group& group, const Error& error);
+
+/// The calling thread is about to throw an exception of `group`. If the group has failed, that is how the thread learns of it,
+/// and `watch`, if there is one, does not raise a second one in it.
+void note_told(const std::weak_ptr<Watch>& watch, collectives::Group& group);
 
 }  // namespace atl::pytorch

@@ -90,17 +90,24 @@ void bind_places(py::module_& module) {
 void bind_interrupt(py::module_& module) {
   module.def(
       "set_interrupt",
-      [](py::object interrupt, std::uint64_t main_thread) {
+      [](py::object interrupt, py::object take_back, std::uint64_t main_thread) {
         set_interrupt(
             [raise = interrupt.release()](std::thread::native_handle_type thread, const Error& error) {
               if (!Py_IsInitialized()) return;
               const py::gil_scoped_acquire gil;
               raise(static_cast<std::uint64_t>(thread), error.kind() == ErrorKind::kPeerLost, error.what());
             },
+            [undo = take_back.release()](std::thread::native_handle_type thread) {
+              if (!Py_IsInitialized()) return;
+              const py::gil_scoped_acquire gil;
+              undo(static_cast<std::uint64_t>(thread));
+            },
             static_cast<std::thread::native_handle_type>(main_thread));
       },
-      py::arg("interrupt"), py::arg("main_thread"),
-      "How an error is raised in a thread that relies on values which turned out wrong; once, before the first group.");
+      py::arg("interrupt"), py::arg("take_back"), py::arg("main_thread"),
+      "How an error is raised in a thread that relies on values which turned out wrong, and how that is undone before "
+      "the "
+      "thread has met it; once, before the first group.");
 }
 
 void bind_backend(py::module_& module) {

@@ -48,7 +48,7 @@ c10::intrusive_ptr<WorkAtoll> OpenGroup::make_work(const About& about, Content c
   const Parts open = open_parts();
   const WorkFacts facts{about.type, about.title, rank_, open.group->sequence()};
   return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(content),
-                                        open.process->completions, open.group);
+                                        open.process->completions, open.process->watch, open.group);
 }
 
 c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, Operands operands, const Tensors& inputs,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/library_failure.h"
 
 namespace atl::pytorch {
 
@@ -38,7 +39,11 @@ std::shared_ptr<Library> PassThrough::for_message(const at::Tensor& tensor, int 
 
 // Nothing begins in a group that has failed.
 void PassThrough::check_health() const {
-  if (const auto error = open_->group()->error()) std::rethrow_exception(as_torch(error));
+  const auto [process, group] = open_->open_parts();
+  const auto error = group->error();
+  if (!error) return;
+  note_told(process->watch, *group);
+  std::rethrow_exception(as_torch(error));
 }
 
 WorkPtr PassThrough::work_of(std::vector<WorkPtr> works, const PlainTensors& plain, std::chrono::milliseconds timeout) {

@@ -7,19 +7,21 @@
 namespace atl::pytorch {
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                     Operands operands, std::shared_ptr<Completions> completions,
+                     Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
                      std::weak_ptr<collectives::Group> group)
     : c10d::Work(facts.rank, facts.type, facts.title, inputs),
       facts_(facts),
       outputs_(std::move(outputs)),
       completions_(std::move(completions)),
+      watch_(std::move(watch)),
       group_(std::move(group)),
       operands_(std::move(operands)) {}
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                     std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions,
+                     std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
                      std::weak_ptr<collectives::Group> group)
-    : WorkAtoll(facts, inputs, std::move(outputs), Operands(), std::move(completions), std::move(group)) {
+    : WorkAtoll(facts, inputs, std::move(outputs), Operands(), std::move(completions), std::move(watch),
+                std::move(group)) {
   trips_.push_back(std::move(trip));
   has_trip_ = true;
 }
@@ -48,7 +50,12 @@ void WorkAtoll::done_on_caller(const std::exception_ptr& error) {
     first_error_ = as_torch(error);
   }
   settle(/*may_block=*/true);
-  if (const auto failed = exception()) std::rethrow_exception(failed);
+  if (const auto failed = exception()) throw_here(failed);
+}
+
+void WorkAtoll::throw_here(const std::exception_ptr& error) const {
+  if (const auto group = group_.lock()) note_told(watch_, *group);
+  std::rethrow_exception(error);
 }
 
 // Callbacks of the future may wait for anything, and copies to strided tensors or a library take their time.
@@ -130,7 +137,11 @@ void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& pa
 
 void WorkAtoll::wait_for_device() const {
   for (const auto& trip : trips_) {
-    translated([&] { trip->note_reliance(/*is_future=*/false); });
+    try {
+      trip->note_reliance(/*is_future=*/false);
+    } catch (const Error&) {
+      throw_here(as_torch(std::current_exception()));
+    }
     trip->wait_on_current_stream();
   }
 }
@@ -164,8 +175,9 @@ bool WorkAtoll::wait(std::chrono::milliseconds timeout) {
                                                   ", on rank " + std::to_string(facts_.rank) +
                                                   "; the operation goes on until its own deadline"));
   }
-  if (exception_) std::rethrow_exception(exception_);
+  const std::exception_ptr error = exception_;
   lock.unlock();
+  if (error) throw_here(error);
   wait_for_device();
   return true;
 }

@@ -14,6 +14,7 @@
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/operands.h"
 #include "atoll/pytorch/inner/trip.h"
+#include "atoll/pytorch/inner/watch.h"
 #include "atoll/pytorch/python/completions.h"
 
 namespace atl::pytorch {
@@ -34,11 +35,12 @@ class WorkAtoll final : public c10d::Work {
 
   /// `inputs` go to the profiler, `outputs` to result() and the future.
   WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-            Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<collectives::Group> group);
+            Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
+            std::weak_ptr<collectives::Group> group);
 
   /// The same for tensors that cross in pieces.
   WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-            std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions,
+            std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
             std::weak_ptr<collectives::Group> group);
 
   // For the backend.
@@ -81,11 +83,13 @@ class WorkAtoll final : public c10d::Work {
   void complete_outputs();
   std::exception_ptr mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const noexcept;
   void wait_for_device() const;
+  [[noreturn]] void throw_here(const std::exception_ptr& error) const;
   c10::intrusive_ptr<WorkAtoll> self();
 
   const WorkFacts facts_;
   const std::vector<at::Tensor> outputs_;
   const std::shared_ptr<Completions> completions_;
+  const std::weak_ptr<Watch> watch_;
   const std::weak_ptr<collectives::Group> group_;
 
   mutable std::mutex state_mutex_;  // the base class's mutex_ is taken inside finish()

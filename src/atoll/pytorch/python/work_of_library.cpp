@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {
 
@@ -24,7 +25,14 @@ std::exception_ptr WorkOfLibrary::exception() const {
 
 void WorkOfLibrary::note_reliance() const {
   const auto watch = entry_ ? watch_.lock() : nullptr;
-  if (watch) translated([&] { watch->note_reliance(entry_); });
+  if (!watch) return;
+  try {
+    watch->note_reliance(entry_);
+  } catch (const Error& error) {
+    const ReleaseGil who_interrupts_needs_it;
+    watch->note_told(entry_->owner);
+    throw_as_torch(error);
+  }
 }
 
 bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
