@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
-SANITIZERS = ("asan", "tsan", "ubsan")
+SANITIZERS = ("asan", "tsan")
 FUZZ_SECONDS = 180  # all targets together
 
 
