@@ -55,8 +55,8 @@ TEST(SimulatedActions, OrdersByHand) {
 
 // Each stage does each micro-batch once, on the place that place_of says, and inputs come before what needs them.
 TEST(SimulatedActions, AreComplete) {
-  for (const Order order : {Order::kGPipe, Order::k1F1B, Order::kInterleaved, Order::kLoopedBfs, Order::kZeroBubble,
-                            Order::kZeroBubbleV}) {
+  for (const Order order :
+       {Order::kGPipe, Order::k1F1B, Order::kInterleaved, Order::kLoopedBfs, Order::kZeroBubble, Order::kZeroBubbleV}) {
     for (int places = 1; places <= 5; ++places) {
       for (int rounds = 1; rounds <= 3; ++rounds) {
         const bool is_single = order == Order::kGPipe || order == Order::k1F1B;

@@ -33,14 +33,16 @@ inline Pipeline pipeline_of(Order order, int places, std::vector<Stage> stages, 
   for (int place = 0; place < places; ++place) pipeline.ranks.push_back(first + place);
   pipeline.micro_batches = micro_batches;
   pipeline.stages = std::move(stages);
-  pipeline.actions = actions_of(order, {places, static_cast<int>(pipeline.stages.size()), micro_batches}, "the pipeline");
+  pipeline.actions =
+      actions_of(order, {places, static_cast<int>(pipeline.stages.size()), micro_batches}, "the pipeline");
   return pipeline;
 }
 
 /// One pipeline alone, each rank on its own host, all of the island "a". Bytes take no time.
 inline Plan plan_of(Order order, int places, const std::vector<Stage>& stages, int micro_batches) {
   Plan plan;
-  for (int place = 0; place < places; ++place) plan.ranks.push_back(rank_of("a", "host " + std::to_string(place), place));
+  for (int place = 0; place < places; ++place)
+    plan.ranks.push_back(rank_of("a", "host " + std::to_string(place), place));
   plan.pipelines.push_back(pipeline_of(order, places, stages, micro_batches));
   return plan;
 }

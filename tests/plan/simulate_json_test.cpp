@@ -49,8 +49,8 @@ TEST(SimulatedJson, EverythingIsAnswered) {
   const Json answer = Json::parse(simulate_json(kPlan));
   std::set<std::string> keys;
   for (const auto& [key, value] : answer.items()) keys.insert(key);
-  EXPECT_EQ(keys, (std::set<std::string>{"seconds", "step_seconds", "bound", "bubble", "events", "ranks", "stages", "path",
-                                         "rails"}));
+  EXPECT_EQ(keys, (std::set<std::string>{"seconds", "step_seconds", "bound", "bubble", "events", "ranks", "stages",
+                                         "path", "rails"}));
   EXPECT_EQ(answer["ranks"].size(), 4U);
   EXPECT_EQ(answer["ranks"][2]["name"], "slow 2");
   EXPECT_EQ(answer["ranks"][2]["pipeline"], 0);
@@ -124,7 +124,8 @@ TEST(SimulatedJson, NamedLinks) {
   };
   EXPECT_EQ(answer_of(named("one"))["seconds"], Json::parse(simulate_json(kPlan))["seconds"]);
   EXPECT_GT(answer_of(named("two"))["seconds"].get<double>(), 100);
-  EXPECT_EQ(refusal([&] { simulate_json(named("three").dump()); }), "\"use\" is \"three\"; the named links are one, two");
+  EXPECT_EQ(refusal([&] { simulate_json(named("three").dump()); }),
+            "\"use\" is \"three\"; the named links are one, two");
   EXPECT_NE(message([](Json& plan) { plan["use"] = "x"; }).find("one list without a name"), std::string::npos);
 }
 
@@ -183,6 +184,31 @@ TEST(SimulatedJson, RefusesWhatItCannotSimulate) {
   expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 9'000'000; }, "take fewer micro-batches");
   EXPECT_NE(refusal([] { simulate_json("{"); }).find("the plan is not JSON"), std::string::npos);
   EXPECT_NE(refusal([] { simulate_json("[]"); }).find("give an object"), std::string::npos);
+}
+
+TEST(SimulatedJson, DamagedPlansAreRefusedOrSimulated) {
+  test::Dice dice(731);
+  const std::string alphabet = "{}[]\":,.-0159e ant";
+  const std::string whole = kPlan;
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = whole;
+    for (std::int64_t k = dice.integer(1, 3); k > 0; --k) {
+      const auto place = static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(text.size()) - 1));
+      const auto letter = static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(alphabet.size()) - 1));
+      if (dice.chance(0.3)) {
+        text.erase(place, 1);
+      } else {
+        text[place] = alphabet[letter];
+      }
+    }
+    refused += !refusal([&] {
+                  const Json answer = Json::parse(simulate_json(text));
+                  EXPECT_GE(answer["seconds"].get<double>(), answer["bound"].get<double>() * (1 - 1e-9));
+                }).empty();
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 2999);
 }
 
 // How far a step grows with each micro-batch, in layers of the faster device: the slowest stage.

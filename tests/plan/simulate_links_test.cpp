@@ -110,7 +110,8 @@ TEST(SimulatedLinks, ChainsInChunksAreAsChunkByChunk) {
     for (std::int64_t k = dice.integer(1, 4); k > 0; --k) {
       rates.push_back(dice.real(1, 20));
       const auto index = static_cast<int>(rates.size()) - 1;
-      plan.rails.push_back({"rail " + std::to_string(index), Each::kRank, 1, {rates.back(), {}}, {rates.back(), {}}, false});
+      plan.rails.push_back(
+          {"rail " + std::to_string(index), Each::kRank, 1, {rates.back(), {}}, {rates.back(), {}}, false});
       Hop hop;
       hop.rail = index;
       hop.end = static_cast<End>(dice.integer(0, 2));
@@ -148,9 +149,10 @@ TEST(SimulatedLinks, TheFirstRuleThatFitsCounts) {
   plan.links[3].for_transfers = false;
   EXPECT_DOUBLE_EQ(seconds(plan), 10);
   plan.links.resize(3);
-  EXPECT_EQ(refusal([&] { simulate(plan); }),
-            "no link rule says how rank 0 (island x, host a) and rank 1 (island y, host b) send to each other: add one with "
-            "\"between\": \"any\"");
+  EXPECT_EQ(
+      refusal([&] { simulate(plan); }),
+      "no link rule says how rank 0 (island x, host a) and rank 1 (island y, host b) send to each other: add one with "
+      "\"between\": \"any\"");
 }
 
 // Two stages of 1 s and 1 s, transfers of 1 s. Beside computing they only delay; else each is waited for by both.
@@ -255,7 +257,8 @@ TEST(SimulatedLinks, ClippingWaitsForAll) {
   for (Pipeline& pipeline : plan.pipelines) pipeline.stages[0].optimiser = {1, {}};
   plan.ranks[3].slowdown = 2;
   EXPECT_DOUBLE_EQ(simulate(plan).ranks[0].idle, 8 - 4);
-  for (const Event& event : only(simulate(plan), What::kOptimiser)) EXPECT_DOUBLE_EQ(event.begin, event.rank == 3 ? 6 : 3);
+  for (const Event& event : only(simulate(plan), What::kOptimiser))
+    EXPECT_DOUBLE_EQ(event.begin, event.rank == 3 ? 6 : 3);
   plan.clips = true;
   for (const Event& event : only(simulate(plan), What::kOptimiser)) EXPECT_DOUBLE_EQ(event.begin, 6);
 }

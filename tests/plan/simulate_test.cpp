@@ -128,7 +128,8 @@ double last_end(const Plan& plan, double latency) {
         if (action.work == Work::kWeight) {
           begin = std::max(begin, end(Work::kInput, action.stage, action.micro_batch));
         } else {
-          if (action.work != Work::kForward) begin = std::max(begin, end(Work::kForward, action.stage, action.micro_batch));
+          if (action.work != Work::kForward)
+            begin = std::max(begin, end(Work::kForward, action.stage, action.micro_batch));
           if (from >= 0 && from < stages) {
             const Work needed = action.work == Work::kForward ? Work::kForward : Work::kInput;
             const double hop = places[from] == places[action.stage] ? 0 : latency;
@@ -309,10 +310,12 @@ TEST(Simulate, SaysWhoWaitsForWhom) {
     return refusal([&] { simulate(plan); });
   };
   EXPECT_EQ(rows({{"0F0", "0F1", "0B0", "0B1"}, {"1F1", "1B1", "1F0", "1B0"}}), "");
-  EXPECT_EQ(rows({{"0F0", "0B0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}}),
-            "the actions cannot go on after 2 s: rank 0 (pipeline 0) waits at 0B0 for the gradient of stage 1 from rank 1; "
-            "rank 1 (pipeline 0) waits at 1F1 for the output of stage 0 from rank 0. Change the order of these actions");
-  EXPECT_NE(rows({{"0B0", "0F0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}}).find("waits at 0B0 for 0F0, which it has later"),
+  EXPECT_EQ(
+      rows({{"0F0", "0B0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}}),
+      "the actions cannot go on after 2 s: rank 0 (pipeline 0) waits at 0B0 for the gradient of stage 1 from rank 1; "
+      "rank 1 (pipeline 0) waits at 1F1 for the output of stage 0 from rank 0. Change the order of these actions");
+  EXPECT_NE(rows({{"0B0", "0F0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}})
+                .find("waits at 0B0 for 0F0, which it has later"),
             std::string::npos);
   EXPECT_NE(rows({{"0F0", "0F1", "0B0", "0B1"}, {"1F0", "1W0", "1I0", "1F1", "1B1"}}).find("waits at 1W0 for 1I0"),
             std::string::npos);
@@ -333,7 +336,8 @@ TEST(Simulate, ManyRanksOfSixteenIslands) {
     plan.ranks.back().slowdown = 1 + 1e-3 * (i * 37 % 101);  // no two pipelines alike
   }
   for (int i = 0; i < kPipelines; ++i) {
-    plan.pipelines.push_back(pipeline_of(Order::k1F1B, kPlaces, stages, kMicroBatches, i * kPlaces));
+    plan.pipelines.push_back(pipeline_of(Order::k1F1B, kPlaces, stages, kMicroBatches));
+    for (int place = 0; place < kPlaces; ++place) plan.pipelines.back().ranks[at(place)] = place * kPipelines + i;
   }
   link_all(plan, 1e10, 1e-5, Each::kHost);
   plan.reductions = reductions_by_stage(plan.pipelines);

@@ -55,7 +55,8 @@ std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events
     index = event.cause;
   }
   for (auto& [key, part] : found) parts.push_back(std::move(part));
-  std::stable_sort(parts.begin(), parts.end(), [](const PathPart& a, const PathPart& b) { return a.seconds > b.seconds; });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const PathPart& a, const PathPart& b) { return a.seconds > b.seconds; });
   return parts;
 }
 
@@ -89,10 +90,12 @@ Least least_of(const Plan& plan, std::size_t index, Links& links) {
   Least least;
   std::vector<bool> is_split(at(stages), false);
   for (const auto& actions : pipeline.actions) {
-    for (const Action& action : actions) is_split[at(action.stage)] = is_split[at(action.stage)] || action.work == Work::kInput;
+    for (const Action& action : actions)
+      is_split[at(action.stage)] = is_split[at(action.stage)] || action.work == Work::kInput;
   }
-  for (const int place : places_of(pipeline.actions, {static_cast<int>(pipeline.ranks.size()), stages, pipeline.micro_batches},
-                                   "pipeline " + std::to_string(index))) {
+  for (const int place :
+       places_of(pipeline.actions, {static_cast<int>(pipeline.ranks.size()), stages, pipeline.micro_batches},
+                 "pipeline " + std::to_string(index))) {
     least.ranks.push_back(pipeline.ranks[at(place)]);
   }
   double to = 0;

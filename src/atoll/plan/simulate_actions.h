@@ -25,13 +25,13 @@ Action action_of(const std::string& text);
 
 /// How the places of a pipeline order their work. Names and orders are those of torch.distributed.pipelining.
 enum class Order : std::uint8_t {
-  kGPipe,          ///< "GPipe" (Huang et al., 2019): all forwards, then all backwards
-  k1F1B,           ///< "1F1B" (Narayanan et al., 2019)
-  kInterleaved,    ///< "Interleaved1F1B" (Narayanan et al., arXiv 2104.04473): depth first, several stages per place
-  kLoopedBfs,      ///< "LoopedBFS" (Lamy-Poirier, arXiv 2211.05953): breadth first
-  kZeroBubble,     ///< "InterleavedZeroBubble", with one stage per place "ZB1P" (Qi et al., arXiv 2401.10241)
-  kZeroBubbleV,    ///< "ZBVZeroBubble" (the same, section 6): two stages per place, in a V
-  kCustom,         ///< "custom": given with the plan
+  kGPipe,        ///< "GPipe" (Huang et al., 2019): all forwards, then all backwards
+  k1F1B,         ///< "1F1B" (Narayanan et al., 2019)
+  kInterleaved,  ///< "Interleaved1F1B" (Narayanan et al., arXiv 2104.04473): depth first, several stages per place
+  kLoopedBfs,    ///< "LoopedBFS" (Lamy-Poirier, arXiv 2211.05953): breadth first
+  kZeroBubble,   ///< "InterleavedZeroBubble", with one stage per place "ZB1P" (Qi et al., arXiv 2401.10241)
+  kZeroBubbleV,  ///< "ZBVZeroBubble" (the same, section 6): two stages per place, in a V
+  kCustom,       ///< "custom": given with the plan
 };
 
 /// Upper and lower case do not matter. Error(kInvalidArgument) for a name that is not known.

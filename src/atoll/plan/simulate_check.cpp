@@ -95,8 +95,8 @@ void check_links(const Plan& plan) {
   for (std::size_t i = 0; i < plan.links.size(); ++i) {
     require_index(numbered("link rule", i) + "'s transport", plan.links[i].transport, plan.transports.size());
     if (!plan.links[i].islands.empty() && plan.links[i].islands.size() != 2) {
-      refuse(numbered("link rule", i) + " names " + counted(static_cast<std::int64_t>(plan.links[i].islands.size()), "island") +
-             ": give two, or none");
+      refuse(numbered("link rule", i) + " names " +
+             counted(static_cast<std::int64_t>(plan.links[i].islands.size()), "island") + ": give two, or none");
     }
   }
 }
@@ -127,8 +127,8 @@ void check_times(const std::string& name, const Stage& stage, const std::string&
   if (!stage.weight) return;
   const double weight = found("weight", *stage.weight);
   if (weight > backward) {
-    refuse(name + " has the weight " + number(weight) + " for the class " + device_class + ", but it is part of the backward, " +
-           number(backward));
+    refuse(name + " has the weight " + number(weight) + " for the class " + device_class +
+           ", but it is part of the backward, " + number(backward));
   }
 }
 

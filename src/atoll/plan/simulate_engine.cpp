@@ -121,8 +121,8 @@ void Engine::run() {
   FairRails& rails = links_.rails();
   while (true) {
     rails.settle(now_);
-    const double next = std::min(calendar_.empty() ? std::numeric_limits<double>::infinity() : calendar_.top().time,
-                                 rails.next());
+    const double next =
+        std::min(calendar_.empty() ? std::numeric_limits<double>::infinity() : calendar_.top().time, rails.next());
     if (!std::isfinite(next)) break;
     now_ = std::max(now_, next);
     for (const int flow : rails.finish(now_)) {
@@ -314,8 +314,8 @@ Simulation Engine::result() {
   }
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     for (std::size_t stage = 0; stage < lines_[i].ranks.size(); ++stage) {
-      simulation.stages.push_back({static_cast<int>(i), static_cast<int>(stage), lines_[i].ranks[stage],
-                                   lines_[i].most_in_flight[stage]});
+      simulation.stages.push_back(
+          {static_cast<int>(i), static_cast<int>(stage), lines_[i].ranks[stage], lines_[i].most_in_flight[stage]});
     }
   }
   simulation.rails = links_.kinds();

@@ -68,9 +68,9 @@ class Engine {
     bool is_busy = false;
     bool is_done = false;
     bool is_at_barrier = false;
-    bool has_gradients = false;    // has said so for all its stages, where reductions do not overlap
-    std::int32_t last = -1;        // event of its own
-    std::int32_t last_send = -1;   // that it has waited for
+    bool has_gradients = false;   // has said so for all its stages, where reductions do not overlap
+    std::int32_t last = -1;       // event of its own
+    std::int32_t last_send = -1;  // that it has waited for
     std::int32_t last_reduction = -1;
     int sends = 0;  // that it waits for
     int open_reductions = 0;
@@ -90,8 +90,8 @@ class Engine {
   struct Group {  // of one reduction
     std::vector<Member> members{};
     std::vector<int> ranks{};
-    std::vector<Phase> phases{};   // of a bucket
-    std::vector<int> ready{};      // by bucket, members whose gradients are there
+    std::vector<Phase> phases{};  // of a bucket
+    std::vector<int> ready{};     // by bucket, members whose gradients are there
     std::size_t bucket = 0;
     std::size_t phase = 0;
     std::size_t flows = 0;

@@ -40,9 +40,15 @@ Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
 }
 
 Json event_json(const Event& event) {
-  return {{"what", to_string(event.what)}, {"rank", event.rank},   {"peer", event.peer},
-          {"pipeline", event.pipeline},    {"stage", event.stage}, {"micro_batch", event.micro_batch},
-          {"step", event.step},            {"begin", event.begin}, {"end", event.end},
+  return {{"what", to_string(event.what)},
+          {"rank", event.rank},
+          {"peer", event.peer},
+          {"pipeline", event.pipeline},
+          {"stage", event.stage},
+          {"micro_batch", event.micro_batch},
+          {"step", event.step},
+          {"begin", event.begin},
+          {"end", event.end},
           {"bytes", event.bytes}};
 }
 
@@ -64,10 +70,8 @@ Json answer_of(const Plan& plan, const Simulation& simulation) {
         {{"pipeline", use.pipeline}, {"stage", use.stage}, {"rank", use.rank}, {"in_flight", use.in_flight}});
   }
   for (const PathPart& part : simulation.path) {
-    answer["path"].push_back({{"what", to_string(part.what)},
-                              {"where", part.where},
-                              {"seconds", part.seconds},
-                              {"count", part.count}});
+    answer["path"].push_back(
+        {{"what", to_string(part.what)}, {"where", part.where}, {"seconds", part.seconds}, {"count", part.count}});
   }
   for (const RailUse& use : simulation.rails) {
     answer["rails"].push_back({{"name", use.name},

@@ -14,8 +14,8 @@ namespace atl::plan::simulated {
 /// One flow of a transfer.
 struct Leg {
   std::vector<int> rails;
-  double most = 0;                 ///< bytes per second where nothing else is on the rails
-  double latency = 0;              ///< after its bytes
+  double most = 0;                ///< bytes per second where nothing else is on the rails
+  double latency = 0;             ///< after its bytes
   std::vector<double> hop_rates;  ///< of the hops that it goes through in chunks
 };
 
@@ -58,8 +58,8 @@ class Links {
   const Plan& plan_;
   FairRails rails_;
   std::vector<RailUse> kinds_;
-  std::vector<int> hosts_;    // by rank, the first rank of its host
-  std::vector<int> islands_;  // by rank, the first rank of its island
+  std::vector<int> hosts_;                           // by rank, the first rank of its host
+  std::vector<int> islands_;                         // by rank, the first rank of its island
   std::map<std::tuple<int, int, bool>, int> found_;  // by kind, first rank of those who have it, direction
   std::map<std::tuple<int, int, bool>, Path> paths_;
 };

@@ -118,9 +118,8 @@ void FairRails::share(double now) {
     used.users = static_cast<int>(used.flows.size());
     shares_.push({used.left / used.users, each});
   }
-  std::sort(group_.begin(), group_.end(), [&](int a, int b) {
-    return flow(a).most != flow(b).most ? flow(a).most < flow(b).most : a < b;
-  });
+  std::sort(group_.begin(), group_.end(),
+            [&](int a, int b) { return flow(a).most != flow(b).most ? flow(a).most < flow(b).most : a < b; });
   double level = 0;
   for (std::size_t i = 0; i < group_.size();) {
     if (!flow(group_[i]).is_marked) {

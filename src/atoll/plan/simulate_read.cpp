@@ -122,11 +122,13 @@ std::vector<Stage> read_stages(Fields& fields, const std::string& name) {
 std::vector<std::vector<Action>> read_actions(Fields& fields, const std::string& name) {
   std::vector<std::vector<Action>> actions;
   for (const Json& row : fields.list("actions")) {
-    if (!row.is_array()) refuse(name + " has among its actions " + row.dump().substr(0, 80) + ": give a list for each rank");
+    if (!row.is_array())
+      refuse(name + " has among its actions " + row.dump().substr(0, 80) + ": give a list for each rank");
     actions.emplace_back();
     for (const Json& cell : row) {
       if (cell.is_null()) continue;
-      if (!cell.is_string()) refuse(name + " has the action " + cell.dump().substr(0, 80) + ": give a text such as 0F3");
+      if (!cell.is_string())
+        refuse(name + " has the action " + cell.dump().substr(0, 80) + ": give a text such as 0F3");
       const auto text = cell.get<std::string>();
       if (!text.empty()) actions.back().push_back(action_of(text));
     }
@@ -174,8 +176,8 @@ Rail read_rail(const std::string& key, const Json& value) {
   Rail rail;
   rail.name = key;
   rail.each = chosen<Each>(
-      fields, "each", {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}}, name,
-      true);
+      fields, "each", {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}},
+      name, true);
   rail.count = bounded(fields, "count", 1, 1, kMostCount, name);
   rail.out = read_amounts(fields.at("bytes_per_second"), name + "'s bytes_per_second");
   rail.in = rail.out;
@@ -195,7 +197,8 @@ int index_of(const std::vector<Named>& list, const std::string& wanted, const st
     if (list[i].name == wanted) return static_cast<int>(i);
     known.append(known.empty() ? "" : ", ").append(list[i].name);
   }
-  refuse(name + " names the " + what + " \"" + wanted.substr(0, 40) + "\"; there are " + (known.empty() ? "none" : known));
+  refuse(name + " names the " + what + " \"" + wanted.substr(0, 40) + "\"; there are " +
+         (known.empty() ? "none" : known));
 }
 
 Transport read_transport(const std::string& key, const Json& value, const Plan& plan) {
@@ -210,8 +213,8 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
     Fields of(each, which);
     Hop hop;
     hop.rail = index_of(plan.rails, of.text("rail"), which, "rail");
-    hop.end = chosen<End>(of, "end", {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}}, which,
-                          false);
+    hop.end = chosen<End>(of, "end", {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}},
+                          which, false);
     hop.latency = of.number("latency", 0);
     hop.stripes = bounded(of, "stripes", 0, 0, kMostCount, which);
     hop.most_bytes_per_second = of.number("most_bytes_per_second", std::numeric_limits<double>::infinity());
@@ -229,7 +232,9 @@ LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan)
       fields, "between", {{"host", Between::kHost}, {"island", Between::kIsland}, {"any", Between::kAny}}, name, true);
   if (fields.has("islands")) {
     for (const Json& island : fields.list("islands")) {
-      const auto is_known = [&](const Rank& rank) { return island.is_string() && rank.island == island.get<std::string>(); };
+      const auto is_known = [&](const Rank& rank) {
+        return island.is_string() && rank.island == island.get<std::string>();
+      };
       if (std::none_of(plan.ranks.begin(), plan.ranks.end(), is_known)) {
         refuse(name + " names the island " + island.dump().substr(0, 40) + ", in which there is no rank");
       }
@@ -248,7 +253,8 @@ LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan)
 void read_links(Fields& fields, Plan& plan) {
   const auto object = [&](const char* key) -> const Json& {
     const Json& value = fields.at(key);
-    if (!value.is_object()) refuse(std::string("\"") + key + "\" is not an object with names: " + value.dump().substr(0, 80));
+    if (!value.is_object())
+      refuse(std::string("\"") + key + "\" is not an object with names: " + value.dump().substr(0, 80));
     return value;
   };
   if (fields.has("rails")) {

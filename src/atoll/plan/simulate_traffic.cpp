@@ -161,8 +161,8 @@ void Engine::reduce(int index, std::int32_t cause) {
   const int step = lane(group.ranks.front()).step;
   group.is_running = true;
   group.phase = 0;
-  group.event = add({What::kReduction, -1, -1, -1, index, static_cast<std::int32_t>(group.bucket), step, cause, 0, 0,
-                     bytes});
+  group.event =
+      add({What::kReduction, -1, -1, -1, index, static_cast<std::int32_t>(group.bucket), step, cause, 0, 0, bytes});
   run_phase(index);
 }
 
