@@ -86,7 +86,7 @@ TEST(Simulate, StaysWithinTheBoundsOnUnequalPipelines) {
     const Simulation simulation = simulate(plan_of(Order::k1F1B, p, stages, m));
     ASSERT_LE(simulation.seconds, ((m - 1) * most + sum) * (1 + 1e-12)) << i;
     ASSERT_GE(simulation.seconds, simulation.bound * (1 - 1e-12)) << i;
-    ASSERT_GE(simulation.seconds, m * most) << i;
+    ASSERT_GE(simulation.seconds, m * most * (1 - 1e-12)) << i;
     tightest = std::max(tightest, simulation.bound / simulation.seconds);
   }
   EXPECT_NEAR(tightest, 1, 1e-9);
@@ -116,9 +116,9 @@ double last_end(const Plan& plan, double latency) {
     const auto found = ends.find({work, stage, m});
     return found == ends.end() ? 0.0 : found->second;
   };
-  double last = -1;
-  for (double before = -2; last != before;) {
-    before = last;
+  double last = 0;
+  for (bool changes = true; changes;) {
+    changes = false;
     last = 0;
     for (const auto& actions : pipeline.actions) {
       double free = 0;
@@ -128,8 +128,9 @@ double last_end(const Plan& plan, double latency) {
         if (action.work == Work::kWeight) {
           begin = std::max(begin, end(Work::kInput, action.stage, action.micro_batch));
         } else {
-          if (action.work != Work::kForward)
+          if (action.work != Work::kForward) {
             begin = std::max(begin, end(Work::kForward, action.stage, action.micro_batch));
+          }
           if (from >= 0 && from < stages) {
             const Work needed = action.work == Work::kForward ? Work::kForward : Work::kInput;
             const double hop = places[from] == places[action.stage] ? 0 : latency;
@@ -137,7 +138,9 @@ double last_end(const Plan& plan, double latency) {
           }
         }
         free = begin + seconds_of(pipeline.stages[at(action.stage)], action.work);
-        ends[{action.work, action.stage, action.micro_batch}] = free;
+        double& known = ends[{action.work, action.stage, action.micro_batch}];
+        changes = changes || known != free;
+        known = free;
         last = std::max(last, free);
       }
     }
