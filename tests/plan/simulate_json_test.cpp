@@ -110,7 +110,7 @@ TEST(SimulatedJson, TracesHaveTracksOfOneThingAtATime) {
   EXPECT_EQ(categories["forward"], 2 * 56);
   EXPECT_EQ(categories["transfer"], 2 * 56);
   EXPECT_EQ(categories["reduction"], 2 * 8 * 2);  // on both members
-  EXPECT_GE(names, 2 + 4 + 4);  // islands, ranks, and what each of them sends
+  EXPECT_GE(names, 2 + 4 + 4);                    // islands, ranks, and what each of them sends
 }
 
 TEST(SimulatedJson, NamedLinks) {

@@ -70,26 +70,35 @@ std::vector<Stage> any_stages(Dice& dice, int count) {
   return stages;
 }
 
+// (m - 1) times the longest stage and once all stages is what planners minimise. It bounds 1F1B where backwards are the
+// same multiple of forwards on all stages; where they are not, a step can take a little longer.
 TEST(Simulate, StaysWithinTheBoundsOnUnequalPipelines) {
   Dice dice(711);
   double tightest = 0;
-  for (int i = 0; i < 3000; ++i) {
+  int longer = 0;
+  for (int i = 0; i < 6000; ++i) {
     const auto p = static_cast<int>(dice.integer(2, 6));
     const auto m = static_cast<int>(dice.integer(1, 40));
-    const std::vector<Stage> stages = any_stages(dice, p);
+    std::vector<Stage> stages = any_stages(dice, p);
+    const bool is_like = i % 2 == 0;
+    const double multiple = dice.real(0.2, 4);
     double most = 0;
     double sum = 0;
-    for (const Stage& stage : stages) {
+    for (Stage& stage : stages) {
+      if (is_like) stage = stage_of(stage.forward.all, stage.forward.all * multiple);
       most = std::max(most, stage.forward.all + stage.backward.all);
       sum += stage.forward.all + stage.backward.all;
     }
     const Simulation simulation = simulate(plan_of(Order::k1F1B, p, stages, m));
-    ASSERT_LE(simulation.seconds, ((m - 1) * most + sum) * (1 + 1e-12)) << i;
+    const double ratio = simulation.seconds / ((m - 1) * most + sum);
+    ASSERT_LE(ratio, is_like ? 1 + 1e-12 : 1.05) << i;
     ASSERT_GE(simulation.seconds, simulation.bound * (1 - 1e-12)) << i;
     ASSERT_GE(simulation.seconds, m * most * (1 - 1e-12)) << i;
     tightest = std::max(tightest, simulation.bound / simulation.seconds);
+    longer += ratio > 1 + 1e-9;
   }
   EXPECT_NEAR(tightest, 1, 1e-9);
+  EXPECT_GT(longer, 0);
 }
 
 double seconds_of(const Stage& stage, Work work) {

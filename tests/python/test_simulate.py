@@ -69,7 +69,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     slices = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     assert len(slices) == 16
     assert json.loads(answer.read_text())["schema"] == 1
-    assert "plotly" in page.read_text() and "forward" in page.read_text()
+    assert "plotly" in page.read_text()
+    assert "forward" in page.read_text()
 
 
 def test_the_papers_transports() -> None:
@@ -93,7 +94,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
     plan = written(tmp_path, SMALL)
     assert "is not known; known are GPipe" in refusal(plan, "--schedule", "2f2b")
     assert "have no names" in refusal(plan, "--links", "all")
-    assert "no \"links\"" in refusal(plan, "--links", "x")
+    assert 'no "links"' in refusal(plan, "--links", "x")
     assert "of one simulation" in refusal(str(PAPER), "--links", "all", "--trace", str(tmp_path / "t.json"))
     assert "is a plan already" in refusal(plan, "--layers", plan)
     (tmp_path / "list.json").write_text("[]")

@@ -2,6 +2,7 @@
 """What `atoll plan layers` was asked and answered, as a plan that `atoll simulate` takes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 Document = dict[str, Any]
@@ -52,7 +53,7 @@ def _ranks(request: Mapping[str, Any], pipelines: Sequence[Mapping[str, Any]]) -
         rank = {"island": device["name"], "host": device.get("island", device["name"]), "class": device["name"]}
         if device.get("memory_bytes") is not None:
             rank["memory_bytes"] = device["memory_bytes"]
-        found.update({number: rank for number in numbers})
+        found.update(dict.fromkeys(numbers, rank))
     last = max([*found, *(stage["rank"] for pipeline in pipelines for stage in pipeline["stages"])])
     return [found.get(number, {"island": "none"}) for number in range(last + 1)]
 
@@ -107,7 +108,7 @@ def _reductions(items: Sequence[Mapping[str, Any]], pipelines: Sequence[Mapping[
     if len(pipelines) < 2:
         return
     cuts = sorted({cut for pipeline in pipelines for stage in pipeline["stages"] for cut in stage["items"]})
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         members = [[place, _stage_with(pipeline, begin)] for place, pipeline in enumerate(pipelines)]
         gradients = sum(item.get("gradient_bytes", 0) for item in items[begin:end])
         if end > begin:
