@@ -22,6 +22,7 @@ from atoll.infer.planning.profile_command import model
 from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
+from atoll.planning.simulate_command import simulate
 
 app = typer.Typer(
     name="atoll",
@@ -72,6 +73,7 @@ app.command()(launch.stop)
 app.command()(serve)
 plan.command()(infer)
 app.add_typer(plan)
+app.command()(simulate)
 profile.command()(model)
 app.add_typer(profile)
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `atoll simulate` command."""
+
+import json as json_module
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SCHEMA = 1
+_MOST_DRAWN = 64  # ranks
+_PLAN_HELP = "A plan as JSON; docs/simulate.md has its keys. Or a request of `atoll plan layers`, with --layers."
+_LINKS_HELP = "Of the plan's named links those that count; again to compare several, or all."
+
+
+def simulate(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help=_PLAN_HELP)],
+    links: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_LINKS_HELP)] = None,
+    schedule: Annotated[str, typer.Option(metavar="NAME", help="Instead of the plan's: GPipe, 1F1B, ZB1P, ...")] = "",
+    steps: Annotated[int, typer.Option(min=0, help="How many in a row; 0: as the plan has it.")] = 0,
+    layers: Annotated[str, typer.Option(metavar="FILE", help="What `atoll plan layers` answered to PLAN.")] = "",
+    trace: Annotated[str, typer.Option(metavar="FILE", help="Also write a Chrome trace, for Perfetto.")] = "",
+    json: Annotated[str, typer.Option(metavar="FILE", help="Also write the answer to FILE; - prints it alone.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a picture, complete in FILE.")] = "",
+) -> None:
+    """Simulate a step of a training: who computes, sends and waits when, how long it takes, and what it consists of."""
+    try:
+        request = _request(plan, layers)
+        if schedule:
+            request["schedule"] = schedule
+        if steps:
+            request["steps"] = steps
+        names = _names(request, links or [])
+        if len(names) > 1 and (trace or html):
+            raise ValueError("--trace and --html are of one simulation: give one --links")
+        answers = {name: answer_of(request, name) for name in names}
+        if trace:
+            from atoll import _C
+
+            _write(trace, _C.simulate_trace(json_module.dumps(_with_links(request, names[0]))))
+        if html:
+            _write(html, _page(request, names[0]))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _give(answers, json)
+
+
+def answer_of(request: Mapping[str, Any], links: str | None, *, timeline: bool = False) -> dict[str, Any]:
+    """What the simulation answers, with the links of that name; None stands for those that the plan uses."""
+    from atoll import _C
+
+    text = json_module.dumps({**_with_links(request, links), "timeline": timeline})
+    answer: dict[str, Any] = json_module.loads(_C.simulate(text))
+    return {"schema": SCHEMA, **answer}
+
+
+def _with_links(request: Mapping[str, Any], links: str | None) -> dict[str, Any]:
+    return dict(request) if links is None else {**request, "use": links}
+
+
+def _names(request: Mapping[str, Any], wanted: Sequence[str]) -> list[str | None]:
+    given = request.get("links")
+    known = list(given) if isinstance(given, Mapping) else []
+    if "all" in wanted and "all" not in known:
+        if not known:
+            raise ValueError("--links all: the plan's links have no names")
+        return [*known]
+    return [*wanted] if wanted else [None]
+
+
+def _request(path: str, layers: str) -> dict[str, Any]:
+    value = _read(path)
+    if "items" not in value:
+        if layers:
+            raise ValueError(f"--layers {layers}: {path} is a plan already and not a request of `atoll plan layers`")
+        return value
+    from atoll.planning.from_layers import plan_of
+
+    if not layers and "plan" not in value:
+        raise ValueError(f"{path} is a request of `atoll plan layers`: give with --layers what that answered")
+    return plan_of(value, _read(layers) if layers else value["plan"])
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        value = json_module.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} has a {type(value).__name__} instead of an object with keys")
+    return value
+
+
+def _give(answers: Mapping[str | None, dict[str, Any]], json: str) -> None:
+    one = next(iter(answers.values()))
+    text = json_module.dumps(one if len(answers) == 1 else answers, indent=1)
+    if json == "-":
+        typer.echo(text)
+        return
+    if json:
+        _write(json, text + "\n")
+    from atoll.planning.simulate_table import compare, show
+
+    if len(answers) == 1:
+        show(one)
+    else:
+        compare({name or "": answer for name, answer in answers.items()})
+
+
+def _page(request: Mapping[str, Any], links: str | None) -> str:
+    try:
+        from atoll.planning.simulate_page import page
+    except ImportError as error:
+        raise typer.BadParameter(f"--html needs the package plotly ({error}): pip install plotly") from None
+    return page(answer_of(request, links, timeline=True), most_ranks=_MOST_DRAWN)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
