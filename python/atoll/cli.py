@@ -22,6 +22,7 @@ from atoll.infer.planning.profile_command import model
 from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
+from atoll.planning.layers_command import layers
 
 app = typer.Typer(
     name="atoll",
@@ -71,6 +72,7 @@ app.command()(launch.ps)
 app.command()(launch.stop)
 app.command()(serve)
 plan.command()(infer)
+plan.command()(layers)
 app.add_typer(plan)
 profile.command()(model)
 app.add_typer(profile)
