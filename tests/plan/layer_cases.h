@@ -122,8 +122,8 @@ inline LayerRequest any_layers(Dice& dice, const LayerShape& shape = {}) {
   return request;
 }
 
-/// The model of docs/plan-layers.md, item by item: seconds of a pipeline without other pipelines; infinite where a stage does not
-/// fit, or tied items lie apart that must not.
+/// The model of docs/plan-layers.md, item by item: seconds of a pipeline without other pipelines; infinite where a
+/// stage does not fit, or tied items lie apart that must not.
 inline double plain_seconds(const LayerRequest& request, const std::vector<LayerStage>& stages, std::int64_t m) {
   const auto p = static_cast<std::int64_t>(stages.size());
   const double v = request.schedule == LayerSchedule::kInterleaved ? static_cast<double>(request.chunks) : 1;

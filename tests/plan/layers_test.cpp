@@ -236,7 +236,8 @@ TEST(Layers, KeepTheirProperties) {
   EXPECT_GT(feasible, 250);
 }
 
-// Blocks of one unit and a head, as in the notes: per-GPU rate of the mixed pair over that of the NVIDIA pair, at many micro-batches.
+// Blocks of one unit and a head, as in the notes: per-GPU rate of the mixed pair over that of the NVIDIA pair, at many
+// micro-batches.
 TEST(Layers, ExplainThePublishedPairs) {
   struct Pair {
     std::size_t blocks;

@@ -19,13 +19,13 @@ def layers(
     transfers: Annotated[str, typer.Option(help="exposed or overlapped.")] = "",
     recompute: Annotated[str, typer.Option(help="auto, never or always.")] = "",
     leave_out: Annotated[bool, typer.Option("--leave-out", help="Devices may stay without a stage.")] = False,
-    given: Annotated[str, typer.Option("--plan", metavar="FILE", help="Price this plan, such as an earlier answer.")] = "",
+    given: Annotated[str, typer.Option("--plan", metavar="FILE", help="Price this plan, or an answer's.")] = "",
     runtime: Annotated[str, typer.Option("--for", help="Only for this runtime: megatron, flagscale, torchtitan.")] = "",
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with charts, complete in FILE.")] = "",
 ) -> None:
-    """Divide a model's layers among unlike devices, as a pipeline: the fastest stages, what they take, and how far that is
-    from what the devices' speeds allow. Options replace what PROFILE says.
+    """Divide a model's layers among unlike devices, as a pipeline: the fastest stages, what they take, and how far that
+    is from what the devices' speeds allow. Options replace what PROFILE says.
 
     Ends with 1 where nothing fits the devices' memories, and says what would."""
     try:

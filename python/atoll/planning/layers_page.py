@@ -17,7 +17,7 @@ _CONFIG = {"displaylogo": False, "responsive": True}
 
 
 def page(answer: Document) -> str:
-    """A lane for each stage of each different pipeline, with the tables beneath; where nothing fits, of the nearest plans."""
+    """A lane for each stage of each different pipeline, with tables; where nothing fits, of the nearest plans."""
     if answer.get("pipelines"):
         shown = list(different(answer["pipelines"]))
     else:

@@ -53,8 +53,9 @@ def verdict(answer: Document) -> list[str]:
         return [f"Atoll: {answer.get('reason', 'the plan does not fit the memories')}"]
     samples = answer["micro_batch"] * answer["micro_batches"]
     count = answer["replicas"]
+    noun = "pipeline" if count == 1 else "pipelines"
     lines = [
-        f"Atoll: {samples} samples take {seconds_text(answer['seconds'])} in {count} pipeline{'s' if count > 1 else ''}, "
+        f"Atoll: {samples} samples take {seconds_text(answer['seconds'])} in {count} {noun}, "
         f"micro-batches of {answer['micro_batch']}; no plan takes less than {seconds_text(answer['bound'])}, "
         f"{100 * (1 - 1 / answer['distance']):.1f} % less"
     ]
@@ -62,7 +63,8 @@ def verdict(answer: Document) -> list[str]:
     if alone:
         gain = alone["seconds"] / answer["seconds"] if answer["seconds"] > 0 else 1.0
         lines.append(
-            f"Devices of kind {alone['kind']} alone ({alone['devices']} of them) take {seconds_text(alone['seconds'])}: "
+            f"Devices of kind {alone['kind']} alone ({alone['devices']} of them) take "
+            f"{seconds_text(alone['seconds'])}: "
             + ("leave the others out" if alone["wins"] else f"all together are {gain:.3f} times as fast")
         )
     return lines
@@ -92,6 +94,7 @@ def _stages(pipeline: Document) -> Table:
         table.add_row(
             str(place), items_text(stage), stage["device"], str(stage["rank"]), seconds_text(stage["forward"]),
             seconds_text(stage["backward"]), seconds_text(stage["send"]), seconds_text(stage["seconds"]),
-            f"{waits:.1f} %", bytes_text(stage["memory_bytes"]), bytes_text(stage["memory_cap_bytes"]), ", ".join(marks),
+            f"{waits:.1f} %", bytes_text(stage["memory_bytes"]), bytes_text(stage["memory_cap_bytes"]),
+            ", ".join(marks),
         )  # fmt: skip
     return table

@@ -151,7 +151,8 @@ void check_step(const LayerRequest& request) {
            ": give a size that does, such as 1, or another batch");
   }
   if (!is_shared) {
-    refuse("no number of replicas is within the " + std::to_string(devices) + " devices and the micro-batches of a step: "
+    refuse("no number of replicas is within the " + std::to_string(devices) +
+           " devices and the micro-batches of a step: "
            "give a smaller one");
   }
 }

@@ -124,8 +124,8 @@ double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t it
   return best;
 }
 
-// A price for a second of each class, in proportion to its speed on the whole model: however items are divided, all seconds
-// together cost at least the cheapest of each item, and at most the period (linear programming duality).
+// A price for a second of each class, in proportion to its speed on the whole model: however items are divided, all
+// seconds together cost at least the cheapest of each item, and at most the period (linear programming duality).
 double LayerCosts::spread(const std::vector<std::int64_t>& counts) const {
   const bool recompute = request_.recompute == LayerRecompute::kAlways;
   std::vector<double> prices(classes(), 0);

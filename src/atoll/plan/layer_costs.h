@@ -49,15 +49,16 @@ class LayerCosts {
   /// Whether in_flight looks at `stages`.
   bool needs_stages() const noexcept;
 
-  /// Seconds of an all_reduce of `bytes` among as many devices as `members` names classes: a ring over the slowest link.
+  /// Seconds of an all_reduce of `bytes` among as many devices as `members` names classes: a ring over the slowest
+  /// link.
   double reduce_seconds(double bytes, const std::vector<std::size_t>& members) const;
 
   /// A step of one pipeline takes weight_of_busy(m) * (its longest busy) + (sum of compute and send) / chunks().
   double weight_of_busy(std::int64_t micro_batches) const { return static_cast<double>(micro_batches) - 1 / chunks_; }
 
-  /// Bounds from below for `counts` devices by class. `spread`: seconds for each micro-batch if items could be divided at will;
-  /// pipelines side by side share it. `longest_item`: no pipeline's longest stage is shorter. `least_fill`: nor the sum of its
-  /// stages.
+  /// Bounds from below for `counts` devices by class. `spread`: seconds for each micro-batch if items could be divided
+  /// at will; pipelines side by side share it. `longest_item`: no pipeline's longest stage is shorter. `least_fill`:
+  /// nor the sum of its stages.
   double spread(const std::vector<std::int64_t>& counts) const;
   double longest_item(const std::vector<std::int64_t>& counts) const;
   double least_fill(const std::vector<std::int64_t>& counts) const;

@@ -10,14 +10,15 @@
 namespace atl::plan {
 
 // A plan as other runtimes take it. All throw Error(kInvalidArgument) that says what the format cannot express: unequal
-// pipelines, unequal shares of micro-batches, recomputation on some stages only, the chunks of an interleaved plan, and what each
-// names itself.
+// pipelines, unequal shares of micro-batches, recomputation on some stages only, the chunks of an interleaved plan, and
+// what each names itself.
 
-/// Megatron-Core's --pipeline-model-parallel-layout: "Et*15|t*17L". E is the embedding, t a block, L the loss with the final
-/// norm and the head, which must therefore be on the last stage.
+/// Megatron-Core's --pipeline-model-parallel-layout: "Et*15|t*17L". E is the embedding, t a block, L the loss with the
+/// final norm and the head, which must therefore be on the last stage.
 std::string megatron_layout(const LayerRequest& request, const LayerPlan& plan);
 
-/// FlagScale's hetero_* settings. Embedding, norm and head go with the first and the last block; each stage needs a block.
+/// FlagScale's hetero_* settings. Embedding, norm and head go with the first and the last block; each stage needs a
+/// block.
 struct FlagScaleSettings {
   std::vector<std::int64_t> pipeline_layer_split;  ///< blocks by stage
   std::vector<std::int64_t> process_meshes;        ///< tp, cp, ep, dp, pp of each run of stages on devices of one kind

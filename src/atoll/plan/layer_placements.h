@@ -21,9 +21,9 @@ struct Placements {
   bool complete = true;  ///< whether there are no others
 };
 
-/// The ways to divide `counts` devices by class among `replicas` pipelines of 1 to `most_devices` devices each, each once: first
-/// devices dealt to the pipelines as evenly as they go, then pipelines of one class each, in proportion to their devices, then all
-/// others, with equal pipelines before unequal ones. No more than `most` ways.
+/// The ways to divide `counts` devices by class among `replicas` pipelines of 1 to `most_devices` devices each, each
+/// once: first devices dealt to the pipelines as evenly as they go, then pipelines of one class each, in proportion to
+/// their devices, then all others, with equal pipelines before unequal ones. No more than `most` ways.
 Placements placements(const std::vector<std::int64_t>& counts, std::int64_t replicas, std::int64_t most_devices,
                       std::int64_t most);
 

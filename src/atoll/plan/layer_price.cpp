@@ -12,8 +12,8 @@
 namespace atl::plan {
 namespace {
 
-// Seconds by pipeline and stage of adding its items' gradients with those of the other pipelines. Between two cuts of any pipeline
-// the same stages hold all items, and reduce them as one.
+// Seconds by pipeline and stage of adding its items' gradients with those of the other pipelines. Between two cuts of
+// any pipeline the same stages hold all items, and reduce them as one.
 std::vector<std::vector<double>> reductions(const LayerCosts& costs, const std::vector<LayerPipeline>& pipelines) {
   std::vector<std::vector<double>> seconds;
   std::set<std::size_t> cuts;
@@ -104,7 +104,8 @@ LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipeline
     const bool overlaps = costs.request().gradients == LayerOverlap::kOverlapped;
     double end = plan.seconds;
     for (std::size_t r = 0; r < pipelines.size(); ++r) {
-      // Stage k is done with its gradients when the last micro-batch has only the stages before it left to go back through.
+      // Stage k is done with its gradients when the last micro-batch has only the stages before it left to go back
+      // through.
       double ready = overlaps ? pipelines[r].seconds : plan.seconds;
       for (std::size_t k = 0; k < pipelines[r].stages.size(); ++k) {
         pipelines[r].gradients = std::max(pipelines[r].gradients, seconds[r][k]);

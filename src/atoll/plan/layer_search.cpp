@@ -68,8 +68,8 @@ class PlacementSearch {
     return static_cast<std::int64_t>(std::min(static_cast<double>(most), 1 + std::floor((cutoff - first) / more + 1e-6)));
   }
 
-  // For each part the most micro-batches that a pipeline of it does in less than `cutoff`; empty where they are not enough
-  // together.
+  // For each part the most micro-batches that a pipeline of it does in less than `cutoff`; empty where they are not
+  // enough together.
   std::vector<std::int64_t> most_by_part(const Placement& placement, double cutoff) {
     std::int64_t replicas = 0;
     for (const PlacementPart& part : placement) replicas += part.times;

@@ -52,7 +52,7 @@ StageSearch::StageSearch(const LayerCosts& costs, std::vector<std::int64_t> coun
   }
   if (codes_ > kMostStates / (classes_ * (items_ + 1))) {
     refuse("stages of " + std::to_string(items_) + " items on " + std::to_string(classes_) +
-           " classes of devices have more than 2^24 states: give equal devices as one class with a count, join items, or "
+           " classes of devices have more than 2^24 states: give equal devices as one class, join items, or "
            "ask for more replicas");
   }
   for (std::size_t code = 0; code < codes_; ++code) {

@@ -10,14 +10,16 @@
 
 namespace atl::plan {
 
-/// Stages of one pipeline on `counts` devices by class: the cheapest sum under a limit of the longest stage, by a dynamic
-/// programme from the last stage to the first over (first item, devices used by class, class of the first stage). Knowing what
-/// is behind a stage gives its micro-batches in flight under 1F1B without knowing how many stages come before.
+/// Stages of one pipeline on `counts` devices by class: the cheapest sum under a limit of the longest stage, by a
+/// dynamic programme from the last stage to the first over (first item, devices used by class, class of the first
+/// stage). Knowing what is behind a stage gives its micro-batches in flight under 1F1B without knowing how many stages
+/// come before.
 ///
-/// Steps: (1) how early stages behind, and how late stages before can reach within the limit and the memories, without transfers
-/// and ties, for each multiset of devices: a cut must lie between both; (2) each state extends its stages by one, over the
-/// items that fit: plainly while the memory allows it, else with recomputation, which is never better where both fit;
-/// (3) the choices are found again by going forward. O(classes^2 * items * longest stage * product of (count + 1)) at worst.
+/// Steps: (1) how early stages behind, and how late stages before can reach within the limit and the memories, without
+/// transfers and ties, for each multiset of devices: a cut must lie between both; (2) each state extends its stages by
+/// one, over the items that fit: plainly while the memory allows it, else with recomputation, which is never better
+/// where both fit; (3) the choices are found again by going forward. O(classes^2 * items * longest stage * product of
+/// (count + 1)) at worst.
 ///
 /// Not thread safe. Error(kInvalidArgument) where the states would exceed 2^24.
 class StageSearch {
@@ -29,8 +31,8 @@ class StageSearch {
   /// Whether any cuts and order keep to the memories. Exact but for ties, of which it knows the shared bytes.
   bool fits(const std::vector<char>& blocked) const;
 
-  /// The stages with the smallest (sum of compute and send) + chunks * ties, none busy for longer than `limit`; none where there
-  /// are none with a sum of at most `most`.
+  /// The stages with the smallest (sum of compute and send) + chunks * ties, none busy for longer than `limit`; none
+  /// where there are none with a sum of at most `most`.
   std::optional<std::vector<LayerStage>> cheapest(const TieCase& ties, double limit, double most);
 
   /// States that `cheapest` extended so far.

@@ -14,8 +14,8 @@ struct TieCost {
   std::vector<double> seconds;  ///< by class
 };
 
-/// One way in which tied items can lie: which of them share a stage, and the classes of all their stages but the first. Within it,
-/// what ties cost depends on one stage at a time.
+/// One way in which tied items can lie: which of them share a stage, and the classes of all their stages but the first.
+/// Within it, what ties cost depends on one stage at a time.
 struct TieCase {
   std::vector<char> blocked;                     ///< [item]: no stage may begin here
   std::vector<std::vector<std::size_t>> lowest;  ///< [class][end]: a stage up to `end` begins here or later

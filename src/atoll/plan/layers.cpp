@@ -56,7 +56,7 @@ void compare_homogeneous(const LayerRequest& request, LayerAnswer& answer) {
 void note_model(const LayerRequest& request, LayerAnswer& answer) {
   if (!answer.proof.search) {
     answer.notes.push_back(
-        "the stages of each pipeline are the best for its devices and micro-batches; placements and shares were searched "
+        "the stages of each pipeline are the best for its devices and micro-batches; placements were searched "
         "in part, or without the time to reduce gradients");
   }
   if (request.schedule == LayerSchedule::kInterleaved) {

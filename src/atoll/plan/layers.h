@@ -121,8 +121,8 @@ struct LayerPlan {
   bool fits = false;   ///< every stage its memory
 };
 
-/// How a plan was found. `stages`: no other stages are faster at this micro-batch, placement and share of micro-batches.
-/// `search`: neither is any other allowed micro-batch size, number of replicas, placement or share.
+/// How a plan was found. `stages`: no other stages are faster at this micro-batch, placement and share of
+/// micro-batches. `search`: neither is any other allowed micro-batch size, number of replicas, placement or share.
 struct LayerProof {
   bool stages = false;
   bool search = false;
@@ -154,7 +154,8 @@ struct LayerAnswer {
 };
 
 /// Throws Error(kInvalidArgument) that names the item, class or option with what would do: numbers that are negative,
-/// not finite or too large, unknown references, fewer items than devices must hold, a batch that no micro-batch divides.
+/// not finite or too large, unknown references, fewer items than devices must hold, a batch that no micro-batch
+/// divides.
 void check(const LayerRequest& request);
 
 /// The fastest plan by the stated model. Steps: for each micro-batch size, number of pipelines and division of the
@@ -162,9 +163,9 @@ void check(const LayerRequest& request);
 /// stages of each pipeline (exact: layer_pipeline.h). Throws as `check`; that nothing fits is an answer.
 LayerAnswer plan_layers(const LayerRequest& request);
 
-/// What a given plan takes: of `plan`, the sizes of the micro-batches and begin, end, device and recompute of the stages
-/// are read. Each pipeline must hold all items in order, and no class more stages than devices; whether memories suffice is in
-/// the result. Throws Error(kInvalidArgument).
+/// What a given plan takes: of `plan`, the sizes of the micro-batches and begin, end, device and recompute of the
+/// stages are read. Each pipeline must hold all items in order, and no class more stages than devices; whether memories
+/// suffice is in the result. Throws Error(kInvalidArgument).
 LayerPlan price_layers(const LayerRequest& request, const LayerPlan& plan);
 
 /// No plan of the request takes less: all work spread over all devices by their speeds, the longest item, and one

@@ -47,7 +47,7 @@ LayerDevices read_devices(const Json& value, std::size_t place) {
 
 std::vector<LayerTime> read_times(const Json& times, const std::string& kind, const std::string& name) {
   if (!times.is_object() || !times.contains(kind)) {
-    refuse(name + " has no times for devices of kind " + kind + ": give [[samples, forward seconds, backward seconds], ...]");
+    refuse(name + " has no times for devices of kind " + kind + ": give [[samples, forward, backward], ...]");
   }
   std::vector<LayerTime> found;
   const Json& list = times.at(kind);

@@ -7,8 +7,8 @@
 
 namespace atl::plan {
 
-/// A request as docs/plan-layers.md describes it. Throws Error(kInvalidArgument) that names the key, also for one that is not
-/// known, and as `check`.
+/// A request as docs/plan-layers.md describes it. Throws Error(kInvalidArgument) that names the key, also for one that
+/// is not known, and as `check`.
 LayerRequest layers_from_json(const std::string& text);
 
 /// plan_layers with request and answer in JSON.
