@@ -90,5 +90,40 @@ TEST(LayerPipeline, EqualsBruteForceWithMoreItems) {
   EXPECT_GT(seen.feasible, 60);
 }
 
+// 131 items on 16 devices of 4 classes: an exact plan looks at few states where it counts, since cuts lie between what stages
+// behind and stages before can reach.
+TEST(LayerPipeline, LooksAtFewStatesOfLargeInstances) {
+  LayerRequest request = even_layers(131, {1, 1.07, 1.6, 2.6}, {4, 4, 4, 4}, 64);
+  for (LayerItem& item : request.items) item.kept_bytes = 1;
+  for (std::size_t c = 0; c < 4; ++c) request.devices[c].memory_bytes = c % 2 == 0 ? 120 : 60;
+  for (std::size_t a = 0; a < 4; ++a) {
+    for (std::size_t b = 0; b < 4; ++b) request.links[a * 4 + b] = {a == b ? 0.001 : 0.01, 0};
+  }
+  const LayerCosts costs(request, 1);
+  const std::vector<std::int64_t> counts = counts_of(request);
+  const std::optional<LayerPipeline> found = best_pipeline(costs, counts, 64, false);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->stages.size(), 16u);
+  EXPECT_LT(found->seconds / pipeline_bound(costs, counts, 64), 1.3);
+  const TieCase free = tie_cases(costs, counts).front();
+  StageSearch tight(costs, counts, 64, 0, false);
+  ASSERT_TRUE(tight.cheapest(free, found->period, HUGE_VAL).has_value());
+  StageSearch loose(costs, counts, 64, 0, false);
+  ASSERT_TRUE(loose.cheapest(free, HUGE_VAL, HUGE_VAL).has_value());
+  EXPECT_LT(tight.extended(), 1000000);
+  EXPECT_LT(loose.extended(), 60000000);
+  StageSearch below(costs, counts, 64, 0, false);
+  ASSERT_FALSE(below.cheapest(free, pipeline_bound(costs, counts, 64) / 100, HUGE_VAL).has_value());
+  EXPECT_EQ(below.extended(), 0);
+}
+
+TEST(LayerPipeline, RefusesMoreStatesThanItCanHold) {
+  const LayerRequest request = even_layers(40, std::vector<double>(20, 1), std::vector<std::int64_t>(20, 1), 4);
+  const LayerCosts costs(request, 1);
+  const std::string why =
+      test::refusal([&] { best_pipeline(costs, std::vector<std::int64_t>(20, 1), 4, false); });
+  EXPECT_NE(why.find("more than 2^24 states"), std::string::npos) << why;
+}
+
 }  // namespace
 }  // namespace atl::plan

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-12;
-constexpr int kMostSteps = 64;  // down in time, for one placement; each gives a shorter plan
+constexpr int kMostSteps = 32;  // down in time, for one placement
 
 // A pipeline's devices and micro-batches, and what is known of the best pipeline for them.
 struct Known {
@@ -32,14 +32,16 @@ class PlacementSearch {
 
   void examine(const Placement& placement) {
     ++out_.proof.examined;
-    double below = best();
+    // What the gradients take at least does not change with the stages.
+    const double gradients = least_gradients(placement);
+    double below = best() - gradients;
     for (int step = 0; step < kMostSteps; ++step) {
       const std::vector<std::int64_t> most = most_by_part(placement, below * (1 - kRounding));
       if (most.empty()) {
         if (step == 0) ++out_.proof.pruned;
         return;
       }
-      below = std::min(take(placement, shares(placement, most)), best());
+      below = std::min(take(placement, shares(placement, most)), best() - gradients);
     }
     out_.proof.search = false;
   }
@@ -52,10 +54,33 @@ class PlacementSearch {
     const auto [place, is_new] = known_.try_emplace({counts, micro_batches});
     Known& known = place->second;
     if (is_new || (!known.pipeline && known.above < cutoff)) {
-      known.pipeline = best_pipeline(costs_, counts, micro_batches, request_.leave_out, cutoff);
-      if (!known.pipeline) known.above = cutoff;
+      // Asked again with a later cutoff: once and for all.
+      const double limit = is_new ? cutoff : kInfinity;
+      known.pipeline = best_pipeline(costs_, counts, micro_batches, request_.leave_out, limit);
+      if (!known.pipeline) known.above = limit;
     }
     return known.pipeline && known.pipeline->seconds < cutoff ? &*known.pipeline : nullptr;
+  }
+
+  // The pipeline with most stages spreads its gradients over them, and no link is faster than the fastest.
+  double least_gradients(const Placement& placement) const {
+    if (request_.gradients == LayerOverlap::kOverlapped) return 0;
+    std::int64_t replicas = 0;
+    std::int64_t stages = 0;
+    for (const PlacementPart& part : placement) {
+      replicas += part.times;
+      stages = std::max(stages, std::accumulate(part.counts.begin(), part.counts.end(), std::int64_t{0}));
+    }
+    double bytes = 0;
+    for (const LayerItem& item : request_.items) bytes += item.gradient_bytes;
+    if (replicas < 2 || bytes <= 0) return 0;
+    LayerLink fastest = request_.links.front();
+    for (const LayerLink& link : request_.links) {
+      fastest.latency = std::min(fastest.latency, link.latency);
+      fastest.seconds_per_byte = std::min(fastest.seconds_per_byte, link.seconds_per_byte);
+    }
+    const double each = bytes / static_cast<double>(stages * replicas);
+    return 2 * static_cast<double>(replicas - 1) * fastest.seconds(each);
   }
 
   // How many micro-batches a bound allows below `cutoff`, up to all but one for each other pipeline.
