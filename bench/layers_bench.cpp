@@ -61,7 +61,13 @@ void layers_plan(benchmark::State& state, bool tied) {
   }
 }
 
-BENCHMARK_CAPTURE(layers_plan, untied, false)->Arg(1)->Arg(4)->Arg(16)->Arg(64)->Arg(1024)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(layers_plan, untied, false)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Arg(64)
+    ->Arg(1024)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(layers_plan, tied, true)->Arg(1)->Arg(4)->Arg(16)->Arg(64)->Arg(1024)->Unit(benchmark::kMillisecond);
 
 }  // namespace

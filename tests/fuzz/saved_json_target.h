@@ -40,7 +40,8 @@ inline bool saved_json(const std::string& text) {
   return is_profile || is_division;
 }
 
-/// What `atoll plan` reads: a published profile, a list of operators, a link, a request about layers. Whether it was one of them.
+/// What `atoll plan` reads: a published profile, a list of operators, a link, a request about layers. Whether it was one
+/// of them.
 inline bool plan_files(const std::string& text) {
   constexpr ErrorKind kRefusal = ErrorKind::kInvalidArgument;
   const bool is_profile = is_read(kRefusal, [&] { plan::check(plan::published_profile(text).graph); });

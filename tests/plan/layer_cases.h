@@ -90,7 +90,8 @@ inline LayerRequest any_layers(Dice& dice, const LayerShape& shape = {}) {
   request.links.assign(width * width, {});
   for (std::size_t a = 0; a < width; ++a) {
     for (std::size_t b = a; b < width; ++b) {
-      if (dice.chance(0.6)) request.links[a * width + b] = request.links[b * width + a] = {seconds() / 4, seconds() / 8};
+      if (dice.chance(0.6))
+        request.links[a * width + b] = request.links[b * width + a] = {seconds() / 4, seconds() / 8};
     }
   }
   const std::int64_t items = dice.integer(1, shape.most_items);
@@ -122,53 +123,49 @@ inline LayerRequest any_layers(Dice& dice, const LayerShape& shape = {}) {
   return request;
 }
 
-/// The model of docs/plan-layers.md, item by item: seconds of a pipeline without other pipelines; infinite where a
-/// stage does not fit, or tied items lie apart that must not.
-inline double plain_seconds(const LayerRequest& request, const std::vector<LayerStage>& stages, std::int64_t m) {
-  const auto p = static_cast<std::int64_t>(stages.size());
-  const double v = request.schedule == LayerSchedule::kInterleaved ? static_cast<double>(request.chunks) : 1;
-  const std::size_t width = request.devices.size();
-  double longest = 0;
-  double sum = 0;
-  for (std::int64_t k = 0; k < p; ++k) {
-    const LayerStage& stage = stages[static_cast<std::size_t>(k)];
-    double held = static_cast<double>(std::min(p - k, m));
-    if (request.schedule == LayerSchedule::kGPipe) held = static_cast<double>(m);
-    if (request.schedule == LayerSchedule::kZeroBubble) held = static_cast<double>(std::min(p, m));
-    if (v > 1) held = std::min(static_cast<double>(m), (2 * static_cast<double>(p - k - 1) + (v - 1) * static_cast<double>(p) + 1) / v);
-    double compute = 0;
-    double bytes = 0;
-    double recomputed = 0;
-    for (std::size_t i = stage.begin; i < stage.end; ++i) {
-      const LayerItem& item = request.items[i];
-      const LayerTime& time = item.times[stage.device].front();
-      compute += time.forward + time.backward;
-      bytes += item.weight_bytes + item.gradient_bytes + item.optimiser_bytes;
-      if (stage.recompute && item.recompute_bytes) {
-        compute += time.forward;
-        bytes += held * *item.recompute_bytes;
-        recomputed = std::max(recomputed, item.kept_bytes);
-      } else {
-        bytes += held * item.kept_bytes;
-      }
-    }
-    for (const LayerTie& tie : request.ties) {
-      const auto here = std::count_if(tie.items.begin(), tie.items.end(),
-                                      [&](std::size_t i) { return stage.begin <= i && i < stage.end; });
-      if (here > 1) bytes -= static_cast<double>(here - 1) * tie.state_bytes();
-      if (!tie.apart && here > 0 && here < static_cast<std::ptrdiff_t>(tie.items.size())) return HUGE_VAL;
-    }
-    if (bytes + recomputed > request.devices[stage.device].memory_bytes * (1 - request.margin)) return HUGE_VAL;
-    double way = 0;
-    if (k + 1 < p) {
-      const LayerLink& link = request.links[stage.device * width + stages[static_cast<std::size_t>(k) + 1].device];
-      way = v * (link.latency + link.seconds_per_byte * request.items[stage.end - 1].output_bytes);
-    }
-    const bool overlaps = request.transfers == LayerOverlap::kOverlapped;
-    longest = std::max(longest, overlaps ? std::max(compute, way) : compute + 2 * way);
-    sum += compute + 2 * way;
+/// In-flight micro-batches of stage k of p, by docs/plan-layers.md.
+inline double plain_held(const LayerRequest& request, std::int64_t k, std::int64_t p, std::int64_t m) {
+  switch (request.schedule) {
+    case LayerSchedule::k1F1B: return static_cast<double>(std::min(p - k, m));
+    case LayerSchedule::kGPipe: return static_cast<double>(m);
+    case LayerSchedule::kZeroBubble: return static_cast<double>(std::min(p, m));
+    case LayerSchedule::kInterleaved: break;
   }
-  double ties = 0;
+  const auto v = static_cast<double>(request.chunks);
+  return std::min(static_cast<double>(m),
+                  (static_cast<double>(2 * (p - k - 1) + 1) + (v - 1) * static_cast<double>(p)) / v);
+}
+
+/// Seconds of computing a micro-batch; infinite where the stage does not fit, or tied items lie apart that must not.
+inline double plain_compute(const LayerRequest& request, const LayerStage& stage, double held) {
+  double compute = 0;
+  double bytes = 0;
+  double recomputed = 0;
+  for (std::size_t i = stage.begin; i < stage.end; ++i) {
+    const LayerItem& item = request.items[i];
+    const LayerTime& time = item.times[stage.device].front();
+    compute += time.forward + time.backward;
+    bytes += item.weight_bytes + item.gradient_bytes + item.optimiser_bytes;
+    if (stage.recompute && item.recompute_bytes) {
+      compute += time.forward;
+      bytes += held * *item.recompute_bytes;
+      recomputed = std::max(recomputed, item.kept_bytes);
+    } else {
+      bytes += held * item.kept_bytes;
+    }
+  }
+  for (const LayerTie& tie : request.ties) {
+    const auto here = std::count_if(tie.items.begin(), tie.items.end(),
+                                    [&](std::size_t i) { return stage.begin <= i && i < stage.end; });
+    if (here > 1) bytes -= static_cast<double>(here - 1) * tie.state_bytes();
+    if (!tie.apart && here > 0 && here < static_cast<std::ptrdiff_t>(tie.items.size())) return HUGE_VAL;
+  }
+  const double cap = request.devices[stage.device].memory_bytes * (1 - request.margin);
+  return bytes + recomputed > cap ? HUGE_VAL : compute;
+}
+
+inline double plain_ties(const LayerRequest& request, const std::vector<LayerStage>& stages) {
+  double seconds = 0;
   for (const LayerTie& tie : request.ties) {
     std::vector<std::size_t> holders;
     for (const LayerStage& stage : stages) {
@@ -176,18 +173,42 @@ inline double plain_seconds(const LayerRequest& request, const std::vector<Layer
                                      [&](std::size_t i) { return stage.begin <= i && i < stage.end; });
       if (holds) holders.push_back(stage.device);
     }
-    double latency = 0;
-    double per_byte = 0;
+    LayerLink slowest;
     for (std::size_t a = 0; a < holders.size(); ++a) {
       for (std::size_t b = 0; b < a; ++b) {
-        latency = std::max(latency, request.links[holders[a] * width + holders[b]].latency);
-        per_byte = std::max(per_byte, request.links[holders[a] * width + holders[b]].seconds_per_byte);
+        const LayerLink& link = request.links[holders[a] * request.devices.size() + holders[b]];
+        slowest.latency = std::max(slowest.latency, link.latency);
+        slowest.seconds_per_byte = std::max(slowest.seconds_per_byte, link.seconds_per_byte);
       }
     }
     const auto copies = static_cast<double>(holders.size());
-    ties += 2 * (copies - 1) * (latency + per_byte * tie.gradient_bytes / copies);
+    seconds += 2 * (copies - 1) * (slowest.latency + slowest.seconds_per_byte * tie.gradient_bytes / copies);
   }
-  return (static_cast<double>(m) - 1 / v) * longest + sum / v + ties;
+  return seconds;
+}
+
+/// The model of docs/plan-layers.md, item by item: seconds of a pipeline without other pipelines; infinite where a stage
+/// does not fit, or tied items lie apart that must not.
+inline double plain_seconds(const LayerRequest& request, const std::vector<LayerStage>& stages, std::int64_t m) {
+  const auto p = static_cast<std::int64_t>(stages.size());
+  const double v = request.schedule == LayerSchedule::kInterleaved ? static_cast<double>(request.chunks) : 1;
+  const bool overlaps = request.transfers == LayerOverlap::kOverlapped;
+  double longest = 0;
+  double sum = 0;
+  for (std::int64_t k = 0; k < p; ++k) {
+    const LayerStage& stage = stages[static_cast<std::size_t>(k)];
+    const double compute = plain_compute(request, stage, plain_held(request, k, p, m));
+    if (compute == HUGE_VAL) return HUGE_VAL;
+    double way = 0;
+    if (k + 1 < p) {
+      const std::size_t next = stages[static_cast<std::size_t>(k) + 1].device;
+      const LayerLink& link = request.links[stage.device * request.devices.size() + next];
+      way = v * (link.latency + link.seconds_per_byte * request.items[stage.end - 1].output_bytes);
+    }
+    longest = std::max(longest, overlaps ? std::max(compute, way) : compute + 2 * way);
+    sum += compute + 2 * way;
+  }
+  return (static_cast<double>(m) - 1 / v) * longest + sum / v + plain_ties(request, stages);
 }
 
 /// Calls `visit` with all stages on devices of `counts`: all cuts, orders and choices of recomputation.

@@ -65,8 +65,9 @@ TEST(LayerFormats, WriteTheListsOfFlagScale) {
   const FlagScaleSettings four = flagscale_settings(request, plan_of(request, {{9, 0}, {17, 0}, {25, 1}, {35, 1}}));
   EXPECT_EQ(four.pipeline_layer_split, (std::vector<std::int64_t>{8, 8, 8, 8}));
   EXPECT_EQ(four.process_meshes, (std::vector<std::int64_t>{1, 1, 1, 1, 2, 1, 1, 1, 1, 2}));
-  EXPECT_NE(refusal([&] { flagscale_settings(request, plan_of(request, {{33, 0}, {35, 1}})); })
-                .find("stage 1 has none"),
+  EXPECT_NE(refusal([&] {
+              flagscale_settings(request, plan_of(request, {{33, 0}, {35, 1}}));
+            }).find("stage 1 has none"),
             std::string::npos);
 }
 
@@ -87,7 +88,7 @@ TEST(LayerFormats, RefuseUnequalPipelines) {
   LayerRequest request = model(4);
   const LayerPlan plan = plan_of(request, {{3, 0}, {7, 1}}, 2);
   const auto refused = [&](const LayerPlan& each) {
-    const std::string titan = refusal([&] { torchtitan_modules(request, each); });
+    std::string titan = refusal([&] { torchtitan_modules(request, each); });
     EXPECT_FALSE(refusal([&] { megatron_layout(request, each); }).empty());
     EXPECT_FALSE(refusal([&] { flagscale_settings(request, each); }).empty());
     EXPECT_FALSE(refusal([&] { stage_order(request, each); }).empty());

@@ -90,8 +90,8 @@ TEST(LayerPipeline, EqualsBruteForceWithMoreItems) {
   EXPECT_GT(seen.feasible, 60);
 }
 
-// 131 items on 16 devices of 4 classes: an exact plan looks at few states where it counts, since cuts lie between what stages
-// behind and stages before can reach.
+// 131 items on 16 devices of 4 classes: an exact plan looks at few states where it counts, since cuts lie between what
+// stages behind and stages before can reach.
 TEST(LayerPipeline, LooksAtFewStatesOfLargeInstances) {
   LayerRequest request = even_layers(131, {1, 1.07, 1.6, 2.6}, {4, 4, 4, 4}, 64);
   for (LayerItem& item : request.items) item.kept_bytes = 1;
@@ -120,8 +120,7 @@ TEST(LayerPipeline, LooksAtFewStatesOfLargeInstances) {
 TEST(LayerPipeline, RefusesMoreStatesThanItCanHold) {
   const LayerRequest request = even_layers(40, std::vector<double>(20, 1), std::vector<std::int64_t>(20, 1), 4);
   const LayerCosts costs(request, 1);
-  const std::string why =
-      test::refusal([&] { best_pipeline(costs, std::vector<std::int64_t>(20, 1), 4, false); });
+  const std::string why = test::refusal([&] { best_pipeline(costs, std::vector<std::int64_t>(20, 1), 4, false); });
   EXPECT_NE(why.find("more than 2^24 states"), std::string::npos) << why;
 }
 

@@ -14,7 +14,8 @@ using test::refusal;
 Json example() {
   return Json::parse(R"({
     "items": [
-      {"name": "embed", "kind": "embedding", "times": {"h": [[1, 0.5, 0.5], [2, 1, 1]], "m": [[1, 0.5, 0.5], [2, 1, 1]]},
+      {"name": "embed", "kind": "embedding",
+       "times": {"h": [[1, 0.5, 0.5], [2, 1, 1]], "m": [[1, 0.5, 0.5], [2, 1, 1]]},
        "weight_bytes": 8, "gradient_bytes": 8, "output_bytes": 100},
       {"name": "layers", "count": 6, "times": {"h": [[1, 1, 1], [2, 2, 2]], "m": [[1, 2, 2], [2, 4, 4]]},
        "weight_bytes": 4, "kept_bytes": 10, "recompute_bytes": 1, "output_bytes": 100},
@@ -77,13 +78,14 @@ TEST(LayersJson, WhatDoesNotFitIsExplained) {
   EXPECT_TRUE(has_memory);
 }
 
-TEST(LayersJson, WrongRequestsAreRefusedByName) {
-  struct Case {
-    const char* where;
-    Json value;
-    const char* words;
-  };
-  const std::vector<Case> cases{
+struct Wrong {
+  const char* where;
+  Json value;
+  const char* words;
+};
+
+std::vector<Wrong> wrong_values() {
+  return {
       {"/bach", 8, "unknown key \"bach\""},
       {"/schema", 2, "schema is not 1"},
       {"/batch", 0, "the batch is 0"},
@@ -122,22 +124,21 @@ TEST(LayersJson, WrongRequestsAreRefusedByName) {
       {"/margin", 1, "margin is 1"},
       {"/chunks", 0, "chunks is 0"},
   };
-  for (const Case& each : cases) {
-    Json request = example();
-    request[Json::json_pointer(each.where)] = each.value;
-    const std::string why = refusal([&] { plan_layers_json(request.dump()); });
-    EXPECT_NE(why.find(each.words), std::string::npos) << each.where << ": " << why;
-  }
+}
+
+void expect_refused(Json request, const Wrong& wrong) {
+  request[Json::json_pointer(wrong.where)] = wrong.value;
+  const std::string why = refusal([&] { plan_layers_json(request.dump()); });
+  EXPECT_NE(why.find(wrong.words), std::string::npos) << wrong.where << ": " << why;
+}
+
+TEST(LayersJson, WrongRequestsAreRefusedByName) {
+  for (const Wrong& wrong : wrong_values()) expect_refused(example(), wrong);
   Json bare = example();
   for (const char* key : {"links", "ties"}) bare.erase(key);
-  for (const auto& [where, value, words] :
-       {Case{"/items", Json::array(), "no items"}, Case{"/items/0/name", "head", "that no other item has"},
-        Case{"/devices", Json::array(), "no devices"}}) {
-    Json request = bare;
-    request[Json::json_pointer(where)] = value;
-    const std::string why = refusal([&] { plan_layers_json(request.dump()); });
-    EXPECT_NE(why.find(words), std::string::npos) << where << ": " << why;
-  }
+  expect_refused(bare, {"/items", Json::array(), "no items"});
+  expect_refused(bare, {"/items/0/name", "head", "that no other item has"});
+  expect_refused(bare, {"/devices", Json::array(), "no devices"});
   Json few = example();
   few["devices"][0]["count"] = 20;
   EXPECT_NE(refusal([&] { plan_layers_json(few.dump()); }).find("21 devices are more than 1 pipeline of 8 items"),
@@ -163,7 +164,8 @@ TEST(LayersJson, WrongPlansAreRefusedByName) {
                                 "more stages than devices of the class b"},
                            Case{"[]", "ends with item 0"}}) {
     Json request = example();
-    request["plan"] = {{"micro_batch", 1}, {"pipelines", {{{"micro_batches", 8}, {"stages", Json::parse(each.stages)}}}}};
+    request["plan"] = {{"micro_batch", 1},
+                       {"pipelines", {{{"micro_batches", 8}, {"stages", Json::parse(each.stages)}}}}};
     const std::string why = refusal([&] { price_layers_json(request.dump()); });
     EXPECT_NE(why.find(each.words), std::string::npos) << each.stages << ": " << why;
   }

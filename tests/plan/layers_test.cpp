@@ -15,7 +15,6 @@ using test::brute_seconds;
 using test::Dice;
 using test::even_layers;
 using test::layer_devices;
-using test::layer_item;
 using test::refusal;
 using Counts = std::vector<std::int64_t>;
 
@@ -224,7 +223,8 @@ TEST(Layers, KeepTheirProperties) {
     const std::size_t width = request.devices.size();
     if (parted.devices.back().count < 2) continue;
     --parted.devices.back().count;
-    parted.devices.push_back(layer_devices("like " + parted.devices.back().name, 1, parted.devices.back().memory_bytes));
+    parted.devices.push_back(
+        layer_devices("like " + parted.devices.back().name, 1, parted.devices.back().memory_bytes));
     for (LayerItem& item : parted.items) item.times.push_back(item.times.back());
     parted.links.clear();
     for (std::size_t a = 0; a <= width; ++a) {
@@ -242,13 +242,13 @@ TEST(Layers, KeepTheirProperties) {
 TEST(Layers, ExplainThePublishedPairs) {
   struct Pair {
     std::size_t blocks;
-    double head, amd;            // amd: rate of AMD alone over NVIDIA alone
-    std::size_t homogeneous;     // blocks on the first stage of two NVIDIA devices
-    std::size_t amd_blocks;      // of the mixed pair
+    double head, amd;         // amd: rate of AMD alone over NVIDIA alone
+    std::size_t homogeneous;  // blocks on the first stage of two NVIDIA devices
+    std::size_t amd_blocks;   // of the mixed pair
     double amd_last, nvidia_last;
   };
-  for (const Pair& pair : {Pair{32, 525.0 / 218, 0.973, 16, 15, 1.029, 0.948},
-                           Pair{28, 545.0 / 233, 0.923, 15, 12, 0.959, 0.836}}) {
+  for (const Pair& pair :
+       {Pair{32, 525.0 / 218, 0.973, 16, 15, 1.029, 0.948}, Pair{28, 545.0 / 233, 0.923, 15, 12, 0.959, 0.836}}) {
     LayerRequest request = even_layers(pair.blocks + 1, {1, 1 / pair.amd}, {2, 1}, 100000);
     for (LayerTime* time : {&request.items.back().times[0][0], &request.items.back().times[1][0]}) {
       *time = {1, time->forward * pair.head, time->backward * pair.head};
@@ -284,7 +284,8 @@ TEST(Layers, SayWhenDevicesOfOneKindAreFaster) {
   ASSERT_TRUE(answer.plan && answer.homogeneous);
   EXPECT_TRUE(answer.homogeneous_wins);
   EXPECT_EQ(answer.homogeneous_kind, "class0");
-  EXPECT_DOUBLE_EQ(answer.homogeneous->seconds, 4.0 * 4);  // two pipelines of one device, four micro-batches of four items
+  EXPECT_DOUBLE_EQ(answer.homogeneous->seconds,
+                   4.0 * 4);  // two pipelines of one device, four micro-batches of four items
   ASSERT_FALSE(answer.notes.empty());
   EXPECT_NE(answer.notes.front().find("class0 alone"), std::string::npos);
   request.leave_out = true;
@@ -318,6 +319,29 @@ TEST(Layers, GradientsBetweenReplicasArePriced) {
   request.replicas = {2};
   const LayerAnswer answer = plan_layers(request);
   EXPECT_FALSE(answer.proof.search);
+}
+
+TEST(Layers, TiesKeepItemsTogetherOrCostAReduction) {
+  LayerRequest request = even_layers(4, {1}, {2}, 4);
+  request.links = {{0.25, 0.5}};
+  for (const std::size_t item : {0, 3}) request.items[item].weight_bytes = request.items[item].gradient_bytes = 2;
+  request.ties.push_back({{0, 3}, 2, 2, 0, true});
+  const LayerAnswer apart = plan_layers(request);
+  ASSERT_TRUE(apart.plan.has_value());
+  // Stages of 2 items, of which the first sends for 2 * 0.25 s; two steps of a ring, with half of the bytes each.
+  EXPECT_DOUBLE_EQ(apart.plan->pipelines[0].ties, 2 * (0.25 + 0.5 * 1));
+  EXPECT_DOUBLE_EQ(apart.plan->seconds, 3 * 2.5 + 4.5 + 1.5);
+  EXPECT_EQ(apart.plan->pipelines[0].stages[0].memory_bytes, 4);
+  request.ties[0].apart = false;
+  EXPECT_NE(refusal([&] { price_layers(request, *apart.plan); }).find("item0 and item3 on different stages"),
+            std::string::npos);
+  EXPECT_FALSE(plan_layers(request).plan.has_value()) << "two devices must both be used";
+  request.leave_out = true;
+  const LayerAnswer together = plan_layers(request);
+  ASSERT_TRUE(together.plan.has_value());
+  EXPECT_EQ(together.plan->pipelines[0].stages.size(), 1u);
+  EXPECT_EQ(together.plan->pipelines[0].stages[0].memory_bytes, 4);
+  EXPECT_DOUBLE_EQ(together.plan->seconds, 16);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "atoll/plan/layer_costs.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "atoll/plan/cost.h"
 
@@ -66,7 +65,8 @@ LayerCosts::LayerCosts(const LayerRequest& request, std::int64_t micro_batch)
 }
 
 double LayerCosts::most_kept(std::size_t begin, std::size_t end) const {
-  const auto level = static_cast<std::size_t>(std::bit_width(end - begin) - 1);
+  std::size_t level = 0;
+  while (std::size_t{2} << level <= end - begin) ++level;
   return std::max(most_[level][begin], most_[level][end - (std::size_t{1} << level)]);
 }
 

@@ -21,11 +21,11 @@ const std::vector<LayerStage>& common_stages(const LayerRequest& request, const 
       refuse(format + " gives all pipelines as many micro-batches; these have " + std::to_string(first.micro_batches) +
              " and " + std::to_string(pipeline.micro_batches));
     }
-    const bool same = std::equal(
-        first.stages.begin(), first.stages.end(), pipeline.stages.begin(), pipeline.stages.end(),
-        [&](const LayerStage& a, const LayerStage& b) {
-          return a.begin == b.begin && a.end == b.end && request.devices[a.device].kind == request.devices[b.device].kind;
-        });
+    const bool same = std::equal(first.stages.begin(), first.stages.end(), pipeline.stages.begin(),
+                                 pipeline.stages.end(), [&](const LayerStage& a, const LayerStage& b) {
+                                   return a.begin == b.begin && a.end == b.end &&
+                                          request.devices[a.device].kind == request.devices[b.device].kind;
+                                 });
     if (!same) refuse(format + " has one division for all pipelines; these are divided differently");
     for (const LayerStage& stage : pipeline.stages) {
       if (stage.recompute != first.stages.front().recompute) {
@@ -45,8 +45,14 @@ std::vector<std::int64_t> blocks_of(const LayerRequest& request, const std::vect
     for (std::size_t i = stages[k].begin; i < stages[k].end; ++i) {
       const LayerItem& item = request.items[i];
       const auto wrong = [&](const std::string& rule) {
-        refuse(format + " " + rule + "; here " + item.name + " is item " + std::to_string(i) + " on stage " +
-               std::to_string(k) + " of " + std::to_string(stages.size()));
+        std::string message = format;
+        message.append(" ")
+            .append(rule)
+            .append("; here ")
+            .append(item.name)
+            .append(" is item ")
+            .append(std::to_string(i));
+        refuse(message + " on stage " + std::to_string(k) + " of " + std::to_string(stages.size()));
       };
       switch (item.kind) {
         case LayerKind::kBlock:

@@ -159,7 +159,8 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
     return (a.change == "memory") < (b.change == "memory") ||
            ((a.change == "memory") == (b.change == "memory") && a.plan.seconds < b.plan.seconds);
   });
-  answer.reason = "no plan fits the devices' memories";
+  answer.reason = request.ties.empty() ? "no plan fits the devices' memories"
+                                       : "no plan fits the devices' memories and keeps tied items as asked";
   if (answer.tightest) answer.reason += ": " + stage_text(request, *answer.tightest) + " at best";
   std::string ways;
   for (const LayerChange& change : answer.nearest) ways += (ways.empty() ? "" : "; ") + change.text;

@@ -124,7 +124,8 @@ LayerPlan price_layers(const LayerRequest& request, const LayerPlan& plan) {
   LayerRequest any = request;  // what is given may use any number of devices
   any.leave_out = true;
   check(any);
-  if (plan.micro_batch < 1) refuse("the plan's micro_batch is " + std::to_string(plan.micro_batch) + ": give at least 1");
+  if (plan.micro_batch < 1)
+    refuse("the plan's micro_batch is " + std::to_string(plan.micro_batch) + ": give at least 1");
   if (plan.pipelines.empty()) refuse("the plan has no pipelines: give at least one");
   const LayerCosts costs(request, plan.micro_batch);
   std::vector<LayerPipeline> pipelines;

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "atoll/core/error.h"
 #include "atoll/plan/batches.h"
 #include "atoll/plan/layer_pipeline.h"
 #include "atoll/plan/layer_price.h"
@@ -62,6 +63,16 @@ class PlacementSearch {
     return known.pipeline && known.pipeline->seconds < cutoff ? &*known.pipeline : nullptr;
   }
 
+  // The same where something fits for sure, since it does for more micro-batches; it takes hardly more than `cutoff`.
+  const LayerPipeline& solved(const std::vector<std::int64_t>& counts, std::int64_t micro_batches, double cutoff) {
+    const LayerPipeline* pipeline = solve(counts, micro_batches, cutoff);
+    if (pipeline == nullptr) pipeline = solve(counts, micro_batches, kInfinity);
+    if (pipeline == nullptr) {
+      throw Error(ErrorKind::kInternal, "a pipeline fits more micro-batches and not fewer: please report it");
+    }
+    return *pipeline;
+  }
+
   // The pipeline with most stages spreads its gradients over them, and no link is faster than the fastest.
   double least_gradients(const Placement& placement) const {
     if (request_.gradients == LayerOverlap::kOverlapped) return 0;
@@ -90,7 +101,8 @@ class PlacementSearch {
     const double more = pipeline_bound(costs_, counts, 2) - first;
     if (!(first < cutoff)) return 0;
     if (more <= 0 || cutoff == kInfinity) return most;
-    return static_cast<std::int64_t>(std::min(static_cast<double>(most), 1 + std::floor((cutoff - first) / more + 1e-6)));
+    return static_cast<std::int64_t>(
+        std::min(static_cast<double>(most), 1 + std::floor((cutoff - first) / more + 1e-6)));
   }
 
   // For each part the most micro-batches that a pipeline of it does in less than `cutoff`; empty where they are not
@@ -136,7 +148,7 @@ class PlacementSearch {
   std::vector<std::int64_t> shares(const Placement& placement, const std::vector<std::int64_t>& most) {
     std::vector<Rank> ranks;
     for (std::size_t i = 0; i < placement.size(); ++i) {
-      const LayerPipeline& pipeline = *solve(placement[i].counts, most[i], kInfinity);
+      const LayerPipeline& pipeline = solved(placement[i].counts, most[i], kInfinity);
       const double fixed = pipeline.seconds - static_cast<double>(most[i]) * pipeline.period;
       Rank rank;
       rank.cost = Cost::affine(std::max(0.0, fixed), pipeline.period);
@@ -152,8 +164,7 @@ class PlacementSearch {
     for (const PlacementPart& part : placement) {
       for (std::int64_t i = 0; i < part.times; ++i) {
         const std::int64_t share = shares[pipelines.size()];
-        const LayerPipeline* pipeline = solve(part.counts, share, best());
-        pipelines.push_back(pipeline != nullptr ? *pipeline : *solve(part.counts, share, kInfinity));
+        pipelines.push_back(solved(part.counts, share, best()));
       }
     }
     LayerPlan plan = assembled(costs_, std::move(pipelines));
@@ -194,8 +205,8 @@ double step_bound(const LayerCosts& costs, std::int64_t replicas) {
   const auto all = static_cast<double>(micro_batches);
   const auto pipelines = static_cast<double>(replicas);
   const double largest = std::ceil(all / pipelines);  // share of micro-batches
-  return std::max({all * spread, (all - once * pipelines) * spread + fill,
-                   (largest - once) * costs.longest_item(counts) + fill});
+  return std::max(
+      {all * spread, (all - once * pipelines) * spread + fill, (largest - once) * costs.longest_item(counts) + fill});
 }
 
 LayerSearch search_layers(const LayerRequest& request) {

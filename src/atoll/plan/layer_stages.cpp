@@ -144,8 +144,7 @@ bool StageSearch::fits(const std::vector<char>& blocked) const {
       if (to.empty()) to.assign(items_ + 1, 0);
       for (std::size_t end = 1; end <= items_; ++end) {
         if (begins[end] <= 0 || blocked[end]) continue;
-        const std::size_t low =
-            std::min(lowest(device, from_end, end, false), lowest(device, from_end, end, true));
+        const std::size_t low = std::min(lowest(device, from_end, end, false), lowest(device, from_end, end, true));
         if (low >= end) continue;
         ++to[low];
         --to[end];

@@ -71,9 +71,9 @@ class StageSearch {
   std::vector<std::size_t> unit_;  // [class]: what one more device adds to a code
   std::vector<std::int64_t> digits_, total_;
   std::vector<double> cap_;
-  std::vector<double> least_before_;            // [item]: no stages for the items before have a smaller sum
-  std::vector<std::size_t> memory_limit_[2];    // [recompute][(class, from_end, end)]: first item that fits
-  std::vector<std::size_t> busy_limit_[2];      // [recompute][(class, next, end)]
+  std::vector<double> least_before_;             // [item]: no stages for the items before have a smaller sum
+  std::vector<std::size_t> memory_limit_[2];     // [recompute][(class, from_end, end)]: first item that fits
+  std::vector<std::size_t> busy_limit_[2];       // [recompute][(class, next, end)]
   std::vector<std::vector<double>> charged_[2];  // totals with what ties cost
   std::vector<std::size_t> reach_, late_;        // [code]: earliest begin; [code]: latest end of stages before
   std::vector<double> value_;                    // [(code, class, begin)]

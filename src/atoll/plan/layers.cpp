@@ -55,15 +55,15 @@ void compare_homogeneous(const LayerRequest& request, LayerAnswer& answer) {
 
 void note_model(const LayerRequest& request, LayerAnswer& answer) {
   if (!answer.proof.search) {
-    answer.notes.push_back(
+    answer.notes.emplace_back(
         "the stages of each pipeline are the best for its devices and micro-batches; placements were searched "
         "in part, or without the time to reduce gradients");
   }
   if (request.schedule == LayerSchedule::kInterleaved) {
-    answer.notes.push_back("interleaved: an estimate, with each device's items spread evenly over its chunks");
+    answer.notes.emplace_back("interleaved: an estimate, with each device's items spread evenly over its chunks");
   }
   if (request.schedule == LayerSchedule::kZeroBubble) {
-    answer.notes.push_back("zero-bubble: the time is that of 1f1b, which zero-bubble schedules do not exceed");
+    answer.notes.emplace_back("zero-bubble: the time is that of 1f1b, which zero-bubble schedules do not exceed");
   }
 }
 

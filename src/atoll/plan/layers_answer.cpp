@@ -109,9 +109,8 @@ Json devices_without_stage(const LayerRequest& request, const LayerPlan& plan) {
   for (std::size_t device = 0; device < request.devices.size(); ++device) {
     for (std::int64_t number = 0; number < request.devices[device].count; ++number) {
       if (used.contains({device, number})) continue;
-      left_out.push_back({{"device", request.devices[device].name},
-                          {"number", number},
-                          {"rank", rank_of(request, device, number)}});
+      left_out.push_back(
+          {{"device", request.devices[device].name}, {"number", number}, {"rank", rank_of(request, device, number)}});
     }
   }
   return left_out;

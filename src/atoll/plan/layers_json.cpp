@@ -51,10 +51,11 @@ std::vector<LayerTime> read_times(const Json& times, const std::string& kind, co
   }
   std::vector<LayerTime> found;
   const Json& list = times.at(kind);
-  const bool is_list = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
-    return each.is_array() && each.size() == 3 &&
-           std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
-  });
+  const bool is_list =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
+        return each.is_array() && each.size() == 3 &&
+               std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
+      });
   if (!is_list) refuse(name + "'s times for " + kind + " are not [[samples, forward seconds, backward seconds], ...]");
   for (const Json& each : list) found.push_back({each[0].get<double>(), each[1].get<double>(), each[2].get<double>()});
   return found;
@@ -66,8 +67,10 @@ void read_item(const Json& value, LayerRequest& request) {
   LayerItem item;
   item.name = fields.text("name");
   const std::string name = unnamed + " (" + item.name + ")";
-  const std::map<std::string, LayerKind> kinds{{"embedding", LayerKind::kEmbedding}, {"block", LayerKind::kBlock},
-                                               {"norm", LayerKind::kNorm},           {"head", LayerKind::kHead},
+  const std::map<std::string, LayerKind> kinds{{"embedding", LayerKind::kEmbedding},
+                                               {"block", LayerKind::kBlock},
+                                               {"norm", LayerKind::kNorm},
+                                               {"head", LayerKind::kHead},
                                                {"other", LayerKind::kOther}};
   item.kind = named(kinds, fields.text("kind", "block"), name + "'s kind");
   const Json& times = fields.at("times");
@@ -91,7 +94,8 @@ void read_item(const Json& value, LayerRequest& request) {
   }
 }
 
-void read_link(const Json& value, const std::string& what, std::pair<std::string, std::string>* between, LayerLink& link) {
+void read_link(const Json& value, const std::string& what, std::pair<std::string, std::string>* between,
+               LayerLink& link) {
   Fields fields(value, what);
   if (between != nullptr) {
     const Json& names = fields.list("between");
@@ -119,7 +123,9 @@ void read_links(Fields& fields, LayerRequest& request) {
       const std::string what = "link " + std::to_string(known.size());
       read_link(value, what, &between, link);
       for (const std::string& name : {between.first, between.second}) {
-        if (!names.contains(name)) refuse(what + " is of \"" + name + "\", which is no class and no island");
+        if (names.contains(name)) continue;
+        std::string message = what;
+        refuse(message.append(" is of \"").append(name).append("\", which is no class and no island"));
       }
       if (between.second < between.first) std::swap(between.first, between.second);
       if (!known.emplace(between, link).second) {
@@ -173,7 +179,8 @@ std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
   for (const LayerTime& time : request.items.front().times.front()) {
     const auto everywhere = std::all_of(request.items.begin(), request.items.end(), [&](const LayerItem& item) {
       return std::all_of(item.times.begin(), item.times.end(), [&](const std::vector<LayerTime>& times) {
-        return std::any_of(times.begin(), times.end(), [&](const LayerTime& other) { return other.samples == time.samples; });
+        return std::any_of(times.begin(), times.end(),
+                           [&](const LayerTime& other) { return other.samples == time.samples; });
       });
     });
     if (!everywhere || !(time.samples >= 1 && time.samples <= static_cast<double>(request.batch))) continue;
@@ -224,7 +231,8 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
     for (const Json& stage_value : pipeline_fields.list("stages")) {
       Fields stage_fields(stage_value, "stage " + std::to_string(pipeline.stages.size()));
       const std::vector<std::int64_t> items = stage_fields.integers("items");
-      if (items.size() != 2 || items[0] < 0 || items[1] < items[0]) refuse("a stage's \"items\" are not [first, past the last]");
+      if (items.size() != 2 || items[0] < 0 || items[1] < items[0])
+        refuse("a stage's \"items\" are not [first, past the last]");
       LayerStage stage;
       stage.begin = static_cast<std::size_t>(items[0]);
       stage.end = static_cast<std::size_t>(items[1]);
@@ -241,7 +249,8 @@ LayerRequest read(const Json& root, LayerPlan* plan) {
   Fields fields(root, "the request");
   if (fields.integer("schema", 1) != 1) refuse("the request's schema is not 1, which is all that is known here");
   LayerRequest request;
-  for (const Json& value : fields.list("devices")) request.devices.push_back(read_devices(value, request.devices.size()));
+  for (const Json& value : fields.list("devices"))
+    request.devices.push_back(read_devices(value, request.devices.size()));
   for (const Json& value : fields.list("items")) read_item(value, request);
   read_links(fields, request);
   read_ties(fields, request);
