@@ -23,6 +23,7 @@ from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
 from atoll.planning.simulate_command import simulate
+from atoll.planning.layers_command import layers
 
 app = typer.Typer(
     name="atoll",
@@ -72,6 +73,7 @@ app.command()(launch.ps)
 app.command()(launch.stop)
 app.command()(serve)
 plan.command()(infer)
+plan.command()(layers)
 app.add_typer(plan)
 app.command()(simulate)
 profile.command()(model)

@@ -8,6 +8,7 @@
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division_json.h"
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/layers_json.h"
 #include "atoll/plan/operators_json.h"
 #include "atoll/plan/published_profile.h"
 
@@ -39,7 +40,8 @@ inline bool saved_json(const std::string& text) {
   return is_profile || is_division;
 }
 
-/// What `atoll plan infer` reads: a published profile, a list of operators, a link. Whether it was one of them.
+/// What `atoll plan` reads: a published profile, a list of operators, a link, a request about layers. Whether it was one
+/// of them.
 inline bool plan_files(const std::string& text) {
   constexpr ErrorKind kRefusal = ErrorKind::kInvalidArgument;
   const bool is_profile = is_read(kRefusal, [&] { plan::check(plan::published_profile(text).graph); });
@@ -50,7 +52,8 @@ inline bool plan_files(const std::string& text) {
     fields.done();
   });
   const bool is_link = is_read(kRefusal, [&] { plan::check(plan::read_link(plan::parse_json(text, "a link"))); });
-  return is_profile || is_list || is_link;
+  const bool is_layers = is_read(kRefusal, [&] { plan::layers_from_json(text); });
+  return is_profile || is_list || is_link || is_layers;
 }
 
 }  // namespace atl::fuzz

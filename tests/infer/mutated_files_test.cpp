@@ -76,7 +76,7 @@ TEST(MutatedFiles, ProfilesAndDivisions) {
 }
 
 TEST(MutatedFiles, FilesOfThePlanner) {
-  run("plan_files", 10'000, 3, [](const ByteVector& bytes) { return fuzz::plan_files(text_of_bytes(bytes)); });
+  run("plan_files", 10'000, 4, [](const ByteVector& bytes) { return fuzz::plan_files(text_of_bytes(bytes)); });
 }
 
 TEST(MutatedFiles, Addresses) {

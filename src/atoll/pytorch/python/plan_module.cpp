@@ -16,6 +16,7 @@
 #include "atoll/plan/policies.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/plan_fleet_module.h"
+#include "atoll/pytorch/python/plan_layers_module.h"
 #include "atoll/pytorch/python/plan_operators_module.h"
 #include "atoll/pytorch/python/plan_simulate_module.h"
 
@@ -255,6 +256,7 @@ void bind_plan(py::module_& module) {
   bind_plan_operators(module);
   bind_plan_fleet(module);
   bind_plan_simulate(module);
+  bind_plan_layers(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
              py::arg("names") = std::vector<std::string>());
   module.def("split_batches", &split_batches, py::arg("ranks"), py::arg("batch"), py::arg("algorithm") = "threshold");

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll plan layers`: which layers of a model go to which device."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Document = dict[str, Any]
+
+
+def layers(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Items, devices and links as JSON.")],
+    batch: Annotated[int, typer.Option(min=0, help="Samples of a step; 0: what PROFILE says.")] = 0,
+    micro_batch: Annotated[str, typer.Option(metavar="A,B,...", help="Sizes of micro-batches to choose from.")] = "",
+    replicas: Annotated[str, typer.Option(metavar="A,B,...", help="Numbers of pipelines to choose from.")] = "",
+    schedule: Annotated[str, typer.Option(help="1f1b, gpipe, interleaved or zero-bubble.")] = "",
+    transfers: Annotated[str, typer.Option(help="exposed or overlapped.")] = "",
+    recompute: Annotated[str, typer.Option(help="auto, never or always.")] = "",
+    leave_out: Annotated[bool, typer.Option("--leave-out", help="Devices may stay without a stage.")] = False,
+    given: Annotated[str, typer.Option("--plan", metavar="FILE", help="Price this plan, or an answer's.")] = "",
+    runtime: Annotated[str, typer.Option("--for", help="Only for this runtime: megatron, flagscale, torchtitan.")] = "",
+    json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with charts, complete in FILE.")] = "",
+) -> None:
+    """Divide a model's layers among unlike devices, as a pipeline: the fastest stages, what they take, and how far that
+    is from what the devices' speeds allow. Options replace what PROFILE says.
+
+    Ends with 1 where nothing fits the devices' memories, and says what would."""
+    try:
+        request = _request(profile)
+        for key, text in (("schedule", schedule), ("transfers", transfers), ("recompute", recompute)):
+            if text:
+                request[key] = text
+        for key, text in (("micro_batch", micro_batch), ("replicas", replicas)):
+            if text:
+                request[key] = _integers(key, text)
+        if batch:
+            request["batch"] = batch
+        if leave_out:
+            request["leave_out"] = True
+        answer = _answer(request, given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if runtime:
+        typer.echo(json_module.dumps(_format(answer, runtime), indent=1))
+        return
+    _show(answer, json, html)
+    if not answer["feasible"]:
+        raise typer.Exit(1)
+
+
+def _show(answer: Document, json: str, html: str) -> None:
+    if html:
+        _write(html, _page(answer))
+    text = json_module.dumps(answer, indent=1)
+    if json == "-":
+        typer.echo(text)
+        return
+    if json:
+        _write(json, text + "\n")
+    from atoll.planning.layers_table import show
+
+    show(answer)
+
+
+def _request(path: str) -> Document:
+    try:
+        request = json_module.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise ValueError(f"{path} is not a JSON object with items, devices and batch")
+    return request
+
+
+def _integers(key: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--{key.replace('_', '-')} {text!r}: give whole numbers with commas between") from None
+
+
+def _answer(request: Document, given: str) -> Document:
+    from atoll import _C
+
+    if given:
+        answer = _C.price_layers(json_module.dumps({**request, "plan": _request(given)}))
+    else:
+        answer = _C.plan_layers(json_module.dumps(request))
+    document: Document = json_module.loads(answer)
+    return document
+
+
+def _format(answer: Document, runtime: str) -> Document:
+    formats = answer.get("formats", {})
+    if not answer["feasible"]:
+        raise typer.BadParameter(answer.get("reason", "the plan does not fit the devices' memories"))
+    if runtime not in formats:
+        raise typer.BadParameter(f"--for {runtime}: choose from {', '.join(formats)}")
+    if "refused" in formats[runtime]:
+        raise typer.BadParameter(formats[runtime]["refused"])
+    found: Document = formats[runtime]
+    return found
+
+
+def _page(answer: Document) -> str:
+    try:
+        from atoll.planning.layers_page import page
+    except ImportError as error:
+        message = f"--html needs the packages plotly and jinja2 ({error}): pip install plotly jinja2"
+        raise typer.BadParameter(message) from None
+    return page(answer)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

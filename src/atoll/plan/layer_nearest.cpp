@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/layer_nearest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "atoll/plan/layer_pipeline.h"
+#include "atoll/plan/layer_search.h"
+#include "atoll/plan/text.h"
+
+namespace atl::plan {
+namespace {
+
+constexpr std::int64_t kFewPlacements = 20;  // that are looked at for the bytes that lack
+
+std::string gib(double bytes) {
+  return bytes >= 1 << 28 ? number(bytes / (1 << 30)) + " GiB" : number(bytes / (1 << 20)) + " MiB";
+}
+
+void attempt(LayerAnswer& answer, const LayerRequest& request, const std::string& change, const std::string& text) {
+  LayerSearch found = search_layers(request);
+  if (found.plan) answer.nearest.push_back({change, text, 0, std::move(*found.plan)});
+}
+
+void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer) {
+  const std::int64_t least = *std::min_element(request.micro_batches.begin(), request.micro_batches.end());
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 1; size * size <= request.batch; ++size) {
+    if (request.batch % size != 0) continue;
+    for (const std::int64_t each : {size, request.batch / size}) {
+      if (each < least) sizes.push_back(each);
+    }
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  // What fits with one size fits with all smaller ones, but for schedules that keep all micro-batches.
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    LayerRequest smaller = request;
+    smaller.micro_batches = {*size};
+    const std::size_t before = answer.nearest.size();
+    attempt(answer, smaller, "micro_batch", "micro-batches of " + counted(*size, "sample"));
+    if (answer.nearest.size() > before) return;
+  }
+}
+
+void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
+  const std::int64_t least = *std::min_element(request.replicas.begin(), request.replicas.end());
+  const std::vector<std::int64_t> counts = counts_of(request);
+  const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto items = static_cast<std::int64_t>(request.items.size());
+  for (std::int64_t replicas = std::min(least, devices) - 1; replicas >= 1; --replicas) {
+    if (!request.leave_out && devices > items * replicas) return;
+    LayerRequest fewer = request;
+    fewer.replicas = {replicas};
+    const std::size_t before = answer.nearest.size();
+    attempt(answer, fewer, "replicas", counted(replicas, "pipeline") + " of more devices each");
+    if (answer.nearest.size() > before) return;
+  }
+}
+
+// Whether shares of the micro-batches exist with which all pipelines of the placement fit.
+bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement& placement, double extra) {
+  std::int64_t replicas = 0;
+  for (const PlacementPart& part : placement) replicas += part.times;
+  const std::int64_t all = request.batch / costs.micro_batch();
+  std::int64_t total = 0;
+  for (const PlacementPart& part : placement) {
+    std::int64_t most = 0;
+    std::int64_t out = all - replicas + 2;
+    while (out - most > 1) {
+      const std::int64_t middle = most + (out - most) / 2;
+      (pipeline_fits(costs, part.counts, middle, request.leave_out, extra) ? most : out) = middle;
+    }
+    if (most == 0) return false;
+    total += part.times * most;
+  }
+  return total >= all;
+}
+
+// The fewest whole bytes more on each device with which some plan fits.
+double missing_bytes(const LayerRequest& request) {
+  double least = HUGE_VAL;
+  const std::vector<std::int64_t> counts = counts_of(request);
+  const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto most_devices = request.leave_out ? devices : static_cast<std::int64_t>(request.items.size());
+  for (const std::int64_t size : request.micro_batches) {
+    if (request.batch % size != 0) continue;
+    const LayerCosts costs(request, size);
+    for (const std::int64_t replicas : request.replicas) {
+      if (replicas > devices || replicas > request.batch / size) continue;
+      const auto ways = placements(counts, replicas, most_devices, std::min(kFewPlacements, request.most_placements));
+      for (const Placement& placement : ways.all) {
+        double out = 0;
+        double in = std::min(least, 0x1p53);  // up to which doubles count single bytes
+        if (!fits(costs, request, placement, in)) continue;
+        while (in - out > 1) {
+          const double middle = std::floor(out + (in - out) / 2);
+          (fits(costs, request, placement, middle) ? in : out) = middle;
+        }
+        least = std::min(least, in);
+      }
+    }
+  }
+  return least;
+}
+
+std::string stage_text(const LayerRequest& request, const LayerStage& stage) {
+  const std::string items = stage.end - stage.begin == 1
+                                ? request.items[stage.begin].name
+                                : request.items[stage.begin].name + " to " + request.items[stage.end - 1].name;
+  return items + " on " + request.devices[stage.device].name + " needs " + gib(stage.memory_bytes) + " of " +
+         gib(stage.cap_bytes);
+}
+
+void try_more_memory(const LayerRequest& request, LayerAnswer& answer) {
+  const double missing = missing_bytes(request);
+  if (missing == HUGE_VAL) return;
+  LayerRequest larger = request;
+  // A byte for rounding where a share of the memory stays free.
+  const double more = request.margin > 0 ? missing / (1 - request.margin) + 1 : missing;
+  for (LayerDevices& devices : larger.devices) devices.memory_bytes += more;
+  LayerSearch found = search_layers(larger);
+  if (!found.plan) return;
+  for (LayerPipeline& pipeline : found.plan->pipelines) {
+    for (LayerStage& stage : pipeline.stages) {
+      stage.cap_bytes = request.devices[stage.device].memory_bytes * (1 - request.margin);
+      const auto lack = [](const LayerStage& each) { return each.memory_bytes - each.cap_bytes; };
+      if (!answer.tightest || lack(stage) > lack(*answer.tightest)) answer.tightest = stage;
+    }
+  }
+  found.plan->fits = false;
+  answer.nearest.push_back({"memory", gib(missing) + " more on each device", missing, std::move(*found.plan)});
+}
+
+}  // namespace
+
+void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
+  if (request.recompute == LayerRecompute::kNever) {
+    LayerRequest other = request;
+    other.recompute = LayerRecompute::kAuto;
+    attempt(answer, other, "recompute", "recomputation of activations (recompute: auto)");
+  }
+  if (request.schedule != LayerSchedule::k1F1B) {
+    LayerRequest other = request;
+    other.schedule = LayerSchedule::k1F1B;
+    attempt(answer, other, "schedule", "the schedule 1f1b");
+  }
+  if (!request.leave_out) {
+    LayerRequest other = request;
+    other.leave_out = true;
+    attempt(answer, other, "leave_out", "fewer devices (leave_out: true)");
+  }
+  try_smaller_micro_batches(request, answer);
+  try_fewer_replicas(request, answer);
+  try_more_memory(request, answer);
+  std::stable_sort(answer.nearest.begin(), answer.nearest.end(), [](const LayerChange& a, const LayerChange& b) {
+    return (a.change == "memory") < (b.change == "memory") ||
+           ((a.change == "memory") == (b.change == "memory") && a.plan.seconds < b.plan.seconds);
+  });
+  answer.reason = request.ties.empty() ? "no plan fits the devices' memories"
+                                       : "no plan fits the devices' memories and keeps tied items as asked";
+  if (answer.tightest) answer.reason += ": " + stage_text(request, *answer.tightest) + " at best";
+  std::string ways;
+  for (const LayerChange& change : answer.nearest) ways += (ways.empty() ? "" : "; ") + change.text;
+  answer.reason += ways.empty() ? "; no change of memory alone helps" : "; what would help: " + ways;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "atoll/plan/layers.h"
+
+namespace atl::plan {
+
+/// For a request that nothing fits: the reason, the stage that lacks most memory in the plan that lacks least, and what
+/// makes a plan feasible: recomputation, 1F1B, a smaller micro-batch, fewer replicas, devices left out, or so many
+/// bytes more on each device, to the byte. Each is tried alone; those that help are listed, the fastest first.
+void explain_infeasible(const LayerRequest& request, LayerAnswer& answer);
+
+}  // namespace atl::plan
