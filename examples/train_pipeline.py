@@ -5,8 +5,8 @@ atoll run --island fast:1,device=cpu --island slow:1,device=cpu examples/train_p
 atoll run --island a:2,device=cpu --island b:2,device=cpu examples/train_pipeline.py --replicas 2 --plan 3,1
 torchrun --nproc-per-node 2 examples/train_pipeline.py --model gpt2 --schedule gpipe
 
-Without --plan the devices are measured and the fastest plan is taken. Prints the plan, the loss, and the loss on files that
-training never sees."""
+Without --plan the devices are measured and the fastest plan is taken. Prints the plan, the loss, and the loss on files
+that training never sees."""
 
 import argparse
 import sysconfig
@@ -52,8 +52,8 @@ def make(kind: str, blocks: int, width: int, tokens: int) -> nn.Module:
             attn_pdrop=0, bos_token_id=0, eos_token_id=0,
         ))  # fmt: skip
     return LlamaForCausalLM(LlamaConfig(
-        vocab_size=BYTES, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=blocks, num_attention_heads=4,
-        max_position_embeddings=tokens, bos_token_id=0, eos_token_id=0,
+        vocab_size=BYTES, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=blocks,
+        num_attention_heads=4, max_position_embeddings=tokens, bos_token_id=0, eos_token_id=0,
     ))  # fmt: skip
 
 

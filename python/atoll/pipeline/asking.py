@@ -95,10 +95,11 @@ def _items(
     classes: dict[str, list[int]], wish: Wish,
 ) -> list[dict[str, Any]]:  # fmt: skip
     found = []
+    names = asked_names(parts)
     for number, item in enumerate(parts.items):
-        kept = _smallest(ranks, number)
+        kept = _kept(ranks, number)
         asked: dict[str, Any] = {
-            "name": item.name, "kind": item.kind, **_weights(whole, item.modules, wish),
+            "name": names[number], "kind": item.kind, **_weights(whole, item.modules, wish),
             "times": {name: _times(ranks, members, number, item.name) for name, members in classes.items()},
             "kept_bytes": kept,
         }  # fmt: skip
@@ -108,6 +109,12 @@ def _items(
             asked["recompute_bytes"] = min(kept, output_bytes[number - 1])
         found.append(asked)
     return found
+
+
+def asked_names(parts: Parts) -> list[str]:
+    """By item, its first module, as other runtimes know it; the item's own name where it has none or shares it."""
+    first = [item.modules[0] if item.modules else item.name for item in parts.items]
+    return [name if first.count(name) == 1 else item.name for name, item in zip(first, parts.items, strict=True)]
 
 
 def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name: str) -> list[list[float]]:
@@ -125,7 +132,7 @@ def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name:
     ]
 
 
-def _smallest(ranks: Sequence[Measured], number: int) -> int:
+def _kept(ranks: Sequence[Measured], number: int) -> int:
     """Bytes that the item keeps of a sample: the same on all devices, but for what their kernels save."""
     return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
 
@@ -148,7 +155,7 @@ def _ties(whole: nn.Module, parts: Parts, wish: Wish) -> list[dict[str, Any]]:
     found = []
     for names in ties_of(whole):
         items = [
-            item.name for item in parts.items
+            shown for shown, item in zip(asked_names(parts), parts.items, strict=True)
             if any(name.startswith(f"{module}.") for name in names for module in item.modules)
         ]  # fmt: skip
         if len(items) > 1:

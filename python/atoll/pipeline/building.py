@@ -136,8 +136,8 @@ def _each(wanted: Wanted) -> list[int]:
         return [wanted.micro_batches] * wanted.replicas
     if len(wanted.micro_batches) != wanted.replicas:
         raise ValueError(
-            f"micro_batches has {len(wanted.micro_batches)} numbers for {wanted.replicas} pipelines: give one for each, "
-            "or one for all"
+            f"micro_batches has {len(wanted.micro_batches)} numbers for {wanted.replicas} pipelines: give one for "
+            "each, or one for all"
         )
     return list(wanted.micro_batches)
 
@@ -155,13 +155,13 @@ def _wish(wanted: Wanted) -> Wish:
         raise ValueError(f"micro_batches={count}: give at least 1")
     if wanted.replicas < 1 or batch % (wanted.replicas * (count or 1)):
         raise ValueError(
-            f"the example has {batch} samples, which are not {wanted.replicas} pipelines' {count or 1} micro-batches of "
-            "one size: with plan='auto' give the inputs of a whole step of all pipelines"
+            f"the example has {batch} samples, which are not {wanted.replicas} pipelines' {count or 1} micro-batches "
+            "of one size: with plan='auto' give the inputs of a whole step of all pipelines"
         )
     if not _sizes_of(batch // wanted.replicas, count, wanted.settings):
         raise ValueError(
-            f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {batch // wanted.replicas} samples "
-            "of a pipeline: give some that do"
+            f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {batch // wanted.replicas} "
+            "samples of a pipeline: give some that do"
         )
     again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
     if wanted.schedule == "zero-bubble":
@@ -171,12 +171,13 @@ def _wish(wanted: Wanted) -> Wish:
 
 
 def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan:
-    """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing fits."""
+    """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing
+    fits."""
     wish = _wish(wanted)
     hosts = exchange.facts(socket.gethostname())
     measuring = Measuring(
-        copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast), device,
-        wanted.seed, wanted.initial, known.source,
+        copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
+        device, wanted.seed, wanted.initial, known.source,
     )  # fmt: skip
     name = measuring.fingerprint(_sizes(wanted, wish), hosts.count(hosts[exchange.rank]))
     earlier = measuring.earlier(name) if wanted.settings.reuse else None

@@ -15,7 +15,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
 
 
-def save(folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+def save(
+    folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]
+) -> None:
     """Collective over the default group. What several ranks hold is written once. `extra`: the same on all ranks, what
     JSON can say."""
     state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
@@ -35,7 +37,9 @@ def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
         saved = known[MODEL + name]
         if not isinstance(saved, TensorStorageMetadata) or saved.size != tensor.shape:
             size = list(saved.size) if isinstance(saved, TensorStorageMetadata) else type(saved).__name__
-            raise ValueError(f"{folder} has {name!r} as {size}, the model as {list(tensor.shape)}: it is of another model")
+            raise ValueError(
+                f"{folder} has {name!r} as {size}, the model as {list(tensor.shape)}: it is of another model"
+            )
     checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
 
 

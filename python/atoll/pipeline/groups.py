@@ -11,8 +11,8 @@ from atoll.pipeline.plan import Plan
 
 
 def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[int, ...]]:
-    """For each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or several where
-    stages share it."""
+    """For each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or several
+    where stages share it."""
     first_name = {name: names[0] for names in ties_of(whole) for name in names}
     ranks: dict[str, set[int]] = {}
     for number, item in enumerate(parts.items):

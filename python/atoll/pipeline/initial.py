@@ -18,9 +18,10 @@ Draw = Callable[[nn.Module], object]
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Module:
-    """Gives the parameters of a whole model the values that `atoll.pipeline.Pipeline(..., seed=seed)` gives them, however
-    it is cut. Each module is drawn by its own rule (transformers' `_init_weights`, `reset_parameters`, or `draw`) from
-    random numbers of its name and the seed; those of the program go on as they were. Returns the model."""
+    """Gives the parameters of a whole model the values that `atoll.pipeline.Pipeline(..., seed=seed)` gives them,
+    however it is cut. Each module is drawn by its own rule (transformers' `_init_weights`, `reset_parameters`, or
+    `draw`) from random numbers of its name and the seed; those of the program go on as they were. Returns the
+    model."""
     _draw(model, model, "", seed, draw)
     for names in ties_of(model):
         _copy_tied(model, model, names, seed, draw)

@@ -70,7 +70,8 @@ class Measuring:
             return None
 
     def costs(self, name: str, sizes: Sequence[int]) -> list[list[Cost]]:
-        """By item, at each of `sizes` samples that memory holds, growing. Kept under this fingerprint for the next run."""
+        """By item, at each of `sizes` samples that memory holds, growing. Kept under this fingerprint for the next
+        run."""
         by_kind: dict[str, list[Cost]] = {}
         found = []
         for number, kind in enumerate(self.kinds()):
@@ -132,7 +133,8 @@ class Measuring:
             begin = self._now()
             output = run(value)
             between = self._now()
-            output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
+            if output.requires_grad:
+                output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
             if step >= WARM_UP:
                 moments.append((begin, between, self._now()))
             value.grad = None

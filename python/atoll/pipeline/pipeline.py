@@ -35,8 +35,8 @@ class Pipeline:
     and calls its methods alike.
 
     model: a function that returns the model, which is called where tensors have no data, so that no rank needs memory
-        for all of it; parameters are drawn from `seed` and their modules' names (`atoll.pipeline.initialise` gives a whole
-        model the same). Or a model with data, of which each rank keeps what it holds.
+        for all of it; parameters are drawn from `seed` and their modules' names (`atoll.pipeline.initialise` gives a
+        whole model the same). Or a model with data, of which each rank keeps what it holds.
     example: inputs of a step of all pipelines, or inputs and labels. Their shape counts, and with plan="auto" they are
         what is measured.
     micro_batches: into how many parts of one size each pipeline divides its batch, or a number for each pipeline. With
@@ -222,8 +222,8 @@ class Pipeline:
         return state
 
     def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
-        """Writes the whole model's state, and the optimizer's, in torch.distributed.checkpoint's format. `extra` is what
-        JSON can say and all ranks have alike: a loader's state, the step. Collective."""
+        """Writes the whole model's state, and the optimizer's, in torch.distributed.checkpoint's format. `extra` is
+        what JSON can say and all ranks have alike: a loader's state, the step. Collective."""
         of_optimizer = {} if optimizer is None else checkpoints.optimizer_state(optimizer, self._names())
         checkpoints.save(Path(folder), self.state_dict(), of_optimizer, extra)
 
@@ -240,8 +240,8 @@ class Pipeline:
 
     def loader(self, dataset: Any, global_batch: int, **options: Any) -> DataLoader:
         """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
-        `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches have
-        one size. Collective."""
+        `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
+        have one size. Collective."""
         check_batch(global_batch, self.plan.shares)
         for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
             if name in options:

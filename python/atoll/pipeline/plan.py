@@ -129,8 +129,8 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
 
 
 def _nearest(counts: Sequence[int], parts: Parts) -> list[int]:
-    """Numbers of the model's blocks (of its items, where those are fewer than stages) in the proportion of `counts`, none
-    0."""
+    """Numbers of the model's blocks (of its items, where those are fewer than stages) in the proportion of `counts`,
+    none 0."""
     wanted = len(parts.blocks) if len(parts.blocks) >= len(counts) else len(parts.items)
     near = [max(1, count) for count in counts]
     while sum(near) != wanted and (sum(near) < wanted or max(near) > 1):
@@ -168,8 +168,8 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
     held = [rank for pipe in plan.pipes for rank in pipe.ranks]
     if missing := sorted(set(held) - set(range(ranks))):
         raise ValueError(
-            f"the plan needs rank {missing[0]}, and the job has ranks 0 to {ranks - 1}: start {max(held) + 1} ranks, or "
-            "make a plan for these"
+            f"the plan needs rank {missing[0]}, and the job has ranks 0 to {ranks - 1}: start {max(held) + 1} ranks, "
+            "or make a plan for these"
         )
     if twice := sorted({rank for rank in held if held.count(rank) > 1}):
         raise ValueError(f"rank {twice[0]} is in two pipelines of the plan: give it stages of one")
@@ -200,6 +200,6 @@ def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:
     kind.check_micro_batches(pipe.micro_batches, len(positions), len(pipe.stages))
     if kind.splits_backward and any(stage.recompute for stage in pipe.stages):
         raise ValueError(
-            f"schedule {kind.name!r} computes gradients of parameters later, and PyTorch would compute a block again for "
-            "each of them: give recompute=False, or schedule '1f1b', 'gpipe' or 'interleaved'"
+            f"schedule {kind.name!r} computes gradients of parameters later, and PyTorch would compute a block again "
+            "for each of them: give recompute=False, or schedule '1f1b', 'gpipe' or 'interleaved'"
         )

@@ -19,8 +19,8 @@ class Settings:
     chunks: int = 2
     """Stages on each rank, of the schedule interleaved."""
     sizes: Sequence[int] | None = None
-    """Samples of a micro-batch to measure and to choose from, where micro_batches is not given. Without it 1, 2, 4 and 8,
-    as far as they divide the batch."""
+    """Samples of a micro-batch to measure and to choose from, where micro_batches is not given. Without it 1, 2, 4 and
+    8, as far as they divide the batch."""
     reuse: bool = True
     """Whether a profile of an earlier run of the same model on the same hardware is taken."""
 

@@ -60,7 +60,7 @@ def batch(samples: int, step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def mean_loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
     """Over all tokens that count."""
-    return next_token_sum(model(inputs, **given).logits, labels) / next_tokens(labels)
+    return next_token_sum(model(inputs, use_cache=False, **given).logits, labels) / next_tokens(labels)
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:

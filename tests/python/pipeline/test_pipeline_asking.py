@@ -16,7 +16,18 @@ from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
 from atoll.pipeline.plan import Stage
 from atoll.pipeline.stage import Computing
-from pipeline_models import MODELS, SEED, TOKENS, VOCABULARY, WIDTH, alone, batch, check_same, train_alone, train_together
+from pipeline_models import (
+    MODELS,
+    SEED,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    alone,
+    batch,
+    check_same,
+    train_alone,
+    train_together,
+)
 from support import Ranks, raises
 
 CPU = torch.device("cpu")
@@ -93,6 +104,7 @@ def test_request() -> None:
     names = [device["name"] for device in asked["devices"]]
     assert [device["ranks"] for device in asked["devices"]] == [[0, 1], [2]]
     assert ["memory_bytes" in device for device in asked["devices"]] == [False, True]
+    assert [item["name"] for item in asked["items"]][::5] == ["transformer.wte", "lm_head"]
     assert [item["kind"] for item in asked["items"]] == ["embedding", "block", "block", "block", "norm", "head"]
     block = asked["items"][1]
     assert block["times"] == {names[0]: [[2, pytest.approx(2.02), pytest.approx(4.04)]], names[1]: [[2, 4.0, 8.0]]}
@@ -104,7 +116,7 @@ def test_request() -> None:
     assert "recompute_bytes" not in asked["items"][5]
     assert "output_bytes" not in asked["items"][5]
     shared = 8 * VOCABULARY * WIDTH
-    assert asked["ties"] == [{"items": ["embedding", "head"], "apart": True, "weight_bytes": shared,
+    assert asked["ties"] == [{"items": ["transformer.wte", "lm_head"], "apart": True, "weight_bytes": shared,
                               "gradient_bytes": shared, "optimiser_bytes": 2 * shared}]  # fmt: skip
     slowest = {tuple(link["between"]): link["seconds_per_byte"] for link in asked["links"]}
     assert slowest == {(names[0], names[0]): 1e-9, tuple(sorted(names)): 4e-9}

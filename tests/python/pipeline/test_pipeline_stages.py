@@ -25,8 +25,8 @@ def stage(whole: nn.Module, parts: Parts, first: int, last: int) -> StageModule:
 def givens() -> list[dict[str, torch.Tensor]]:
     inputs, _ = batch(4)
     mask = torch.ones_like(inputs)
-    mask[0, :4] = 0
-    mask[3, :1] = 0
+    mask[0, -4:] = 0
+    mask[3, -1:] = 0
     packed = torch.cat([torch.arange(5), torch.arange(inputs.shape[1] - 5)])[None]
     return [{}, {"attention_mask": mask}, {"position_ids": packed}]
 
@@ -49,7 +49,7 @@ def test_any_cut_gives_the_bits_of_the_stock_model(name: str, more: dict[str, An
     parts = parts_of(model, None)
     inputs, _ = batch(4)
     for given in givens():
-        expected = model(inputs, **given).logits
+        expected = model(inputs, use_cache=False, **given).logits
         items = len(parts.items)
         assert torch.equal(stage(model, parts, 0, items)(inputs, **given), expected)
         for cut in range(1, items):
@@ -90,7 +90,7 @@ def test_parameters_do_not_depend_on_the_cut(name: str) -> None:
         fill(whole, [*held, *parts.everywhere], None, SEED, None, CPU)
         prune(whole, [*held, *parts.everywhere])
         state = whole.state_dict()
-        assert state or first == last
+        assert state
         for key, value in state.items():
             assert torch.equal(value, expected[key]), key
         for key, value in whole.named_buffers():
