@@ -76,6 +76,7 @@ __all__ = [
     "links",
     "merge_batch_norm",
     "monitored_barrier",
+    "pipeline",
     "print_schedule",
     "register_vendor",
     "replica_difference",
@@ -95,8 +96,8 @@ _autoload.register()
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
-    if name == "infer":
-        return import_module("atoll.infer")
+    if name in ("infer", "pipeline"):
+        return import_module(f"atoll.{name}")
     if name == "device":
         return import_module("atoll.vendors").this_device
     raise AttributeError(f"module 'atoll' has no attribute '{name}'")

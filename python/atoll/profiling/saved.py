@@ -50,32 +50,54 @@ def fingerprint(
         for module in model.modules()
     ]
     facts = {
-        "version": VERSION, "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "ranks_here": ranks_here, "layers": layers, "parameters": shapes, "training": model.training, "sizes": sizes,
-        "accumulates": accumulates, "memory": total_bytes(device), "autocast": _autocast(device),
-        "forward": None if forward is None else _function(forward),
-        "sample": _shape(sample), "simulated": [os.environ.get(name) for name in SIMULATED],
+        "version": VERSION, **surroundings(device, ranks_here), "layers": layers, "parameters": shapes,
+        "training": model.training, "sizes": sizes, "accumulates": accumulates, "autocast": _autocast(device),
+        "forward": None if forward is None else _function(forward), "sample": _shape(sample),
     }  # fmt: skip
     text = json.dumps(facts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def surroundings(device: torch.device, ranks_here: int) -> dict[str, Any]:
+    """What times depend on besides the model: hardware, versions, and ranks beside this one on its host."""
+    return {
+        "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
+        "ranks_here": ranks_here, "memory": total_bytes(device),
+        "simulated": [os.environ.get(name) for name in SIMULATED],
+    }  # fmt: skip
+
+
 def load(name: str) -> DeviceProfile | None:
     """None when there is none, or none that can be read."""
+    text = read(name)
     try:
-        return DeviceProfile.from_json(json.loads((folder() / "profiles" / f"{name}.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        return None if text is None else DeviceProfile.from_json(text)
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def save(name: str, profile: DeviceProfile) -> None:
     """Nothing happens where the folder cannot be written: measuring again is all that is lost."""
+    write(name, profile.to_json())
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """What was written under this name; None when there is nothing, or nothing that can be read."""
+    try:
+        text = json.loads((folder() / "profiles" / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return text if isinstance(text, dict) else None
+
+
+def write(name: str, text: dict[str, Any]) -> None:
+    """As `save`, of anything that JSON can say."""
     with contextlib.suppress(OSError):
         file = folder() / "profiles" / f"{name}.json"
         part = file.with_suffix(f".{os.getpid()}.part")
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            part.write_text(json.dumps(profile.to_json(), indent=1) + "\n")
+            part.write_text(json.dumps(text, indent=1) + "\n")
             part.replace(file)
         finally:
             part.unlink(missing_ok=True)

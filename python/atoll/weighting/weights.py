@@ -143,6 +143,11 @@ def weights_of(model: nn.Module) -> Weights:
     return _known[model]
 
 
+def know(model: nn.Module, weights: Weights) -> None:
+    """From now on these are the weights of the model, for what reduces gradients in a way of its own."""
+    _known[model] = weights
+
+
 def communicates_in_forward(model: nn.Module) -> bool:
     """Whether some layer of the model is a known one that exchanges something with other ranks in its forward pass."""
     from atoll.weighting.batch_norm import SyncBatchNorm

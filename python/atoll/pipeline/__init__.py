@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model over unlike devices as a pipeline: stock models are cut into stages, by measured time, and trained on the
+schedules of torch.distributed.pipelining.
+
+    pipe = atoll.pipeline.Pipeline(lambda: LlamaForCausalLM(config), example, micro_batches=8)
+    optimizer = torch.optim.AdamW(pipe.parameters())
+    loss = pipe.step(input_ids, labels)
+    pipe.clip_grad_norm_(1.0)
+    optimizer.step()"""
+
+from atoll.pipeline.initial import initialise
+from atoll.pipeline.items import Call, Item, Parts
+from atoll.pipeline.losses import Loss
+from atoll.pipeline.pipeline import Pipeline
+from atoll.pipeline.plan import Plan
+from atoll.pipeline.settings import Settings
+
+__all__ = ["Call", "Item", "Loss", "Parts", "Pipeline", "Plan", "Settings", "initialise"]

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the planner of layers is asked, from what all ranks measured, and its answer as a plan (docs/plan-layers.md)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from torch import nn
+
+from atoll.pipeline.items import Parts, ties_of
+from atoll.pipeline.measuring import Cost
+from atoll.pipeline.plan import Pipe, Plan, Stage
+
+ALIKE = 0.05
+"""Devices of one name and island whose times differ by less are of one class."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank tells of itself."""
+
+    device: str
+    island: int
+    memory_bytes: int  # 0: no limit is known
+    costs: list[list[Cost]]
+
+    def seconds(self) -> float:
+        """Of all items at the smallest measured number of samples."""
+        return sum(item[0].forward + item[0].backward for item in self.costs if item)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of two ranks, one direction."""
+
+    a: int
+    b: int
+    latency: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user says of the step."""
+
+    batch: int
+    schedule: str
+    replicas: int
+    micro_batches: int | None = None
+    """Of each pipeline on average."""
+    recompute: str = "auto"
+    margin: float = 0.1
+    chunks: int = 2
+    optimiser_states: float = 2
+    """Numbers that the optimizer keeps for each parameter."""
+
+
+def request_of(
+    whole: nn.Module, parts: Parts, output_bytes: Sequence[int], ranks: Sequence[Measured], links: Sequence[Link],
+    wish: Wish,
+) -> dict[str, Any]:  # fmt: skip
+    """`output_bytes`: by item but the last, what it passes on of one sample. Raises ValueError where a device does not
+    hold some item."""
+    classes = classes_of(ranks)
+    return {
+        "items": _items(whole, parts, output_bytes, ranks, classes, wish),
+        "ties": _ties(whole, parts, wish),
+        "devices": [_device(name, members, ranks) for name, members in classes.items()],
+        "links": _links(classes, links),
+        **_step(wish),
+    }
+
+
+def classes_of(ranks: Sequence[Measured]) -> dict[str, list[int]]:
+    """Ranks by class: of one island, equally named, equally large and equally fast."""
+    alike: dict[tuple[int, str, int], list[int]] = {}
+    for rank, own in enumerate(ranks):
+        alike.setdefault((own.island, own.device, own.memory_bytes), []).append(rank)
+    classes: dict[str, list[int]] = {}
+    for (island, device, _), members in alike.items():
+        fastest: float | None = None
+        for rank in sorted(members, key=lambda each: (ranks[each].seconds(), each)):
+            seconds = ranks[rank].seconds()
+            if fastest is None or seconds > fastest * (1 + ALIKE):
+                fastest, name = seconds, f"{device}, island {island}, class {len(classes)}"
+                classes[name] = []
+            classes[name].append(rank)
+    return {name: sorted(members) for name, members in classes.items()}
+
+
+def _items(
+    whole: nn.Module, parts: Parts, output_bytes: Sequence[int], ranks: Sequence[Measured],
+    classes: dict[str, list[int]], wish: Wish,
+) -> list[dict[str, Any]]:  # fmt: skip
+    found = []
+    names = asked_names(parts)
+    for number, item in enumerate(parts.items):
+        kept = _kept(ranks, number)
+        asked: dict[str, Any] = {
+            "name": names[number], "kind": item.kind, **_weights(whole, item.modules, wish),
+            "times": {name: _times(ranks, members, number, item.name) for name, members in classes.items()},
+            "kept_bytes": kept,
+        }  # fmt: skip
+        if number < len(parts.items) - 1:
+            asked["output_bytes"] = output_bytes[number]
+        if item.kind == "block" and number:
+            asked["recompute_bytes"] = min(kept, output_bytes[number - 1])
+        found.append(asked)
+    return found
+
+
+def asked_names(parts: Parts) -> list[str]:
+    """By item, its first module, as other runtimes know it; the item's own name where it has none or shares it."""
+    first = [item.modules[0] if item.modules else item.name for item in parts.items]
+    return [name if first.count(name) == 1 else item.name for name, item in zip(first, parts.items, strict=True)]
+
+
+def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name: str) -> list[list[float]]:
+    """The mean of a class, at the numbers of samples that all of it holds."""
+    by_rank = [{cost.samples: cost for cost in ranks[rank].costs[number]} for rank in members]
+    sizes = sorted(set.intersection(*(set(costs) for costs in by_rank)))
+    if not sizes:
+        raise ValueError(
+            f"the memory of rank {members[0]} ({ranks[members[0]].device}) does not hold item {name!r} with one "
+            "micro-batch: give more micro_batches, so that each has fewer samples, or leave the rank out"
+        )
+    return [
+        [size, fmean(costs[size].forward for costs in by_rank), fmean(costs[size].backward for costs in by_rank)]
+        for size in sizes
+    ]
+
+
+def _kept(ranks: Sequence[Measured], number: int) -> int:
+    """Bytes that the item keeps of a sample: the same on all devices, but for what their kernels save."""
+    return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
+
+
+def _weights(whole: nn.Module, modules: Sequence[str], wish: Wish) -> dict[str, int]:
+    held = {id(each): each for name in modules for each in whole.get_submodule(name).parameters()}
+    return _bytes(list(held.values()), wish)
+
+
+def _bytes(held: Sequence[nn.Parameter], wish: Wish) -> dict[str, int]:
+    trained = sum(each.numel() * each.element_size() for each in held if each.requires_grad)
+    return {
+        "weight_bytes": sum(each.numel() * each.element_size() for each in held),
+        "gradient_bytes": trained,
+        "optimiser_bytes": round(wish.optimiser_states * trained),
+    }
+
+
+def _ties(whole: nn.Module, parts: Parts, wish: Wish) -> list[dict[str, Any]]:
+    found = []
+    for names in ties_of(whole):
+        items = [
+            shown for shown, item in zip(asked_names(parts), parts.items, strict=True)
+            if any(name.startswith(f"{module}.") for name in names for module in item.modules)
+        ]  # fmt: skip
+        if len(items) > 1:
+            found.append({"items": items, "apart": True, **_bytes([whole.get_parameter(names[0])], wish)})
+    return found
+
+
+def _device(name: str, members: Sequence[int], ranks: Sequence[Measured]) -> dict[str, Any]:
+    first = ranks[members[0]]
+    limit = {"memory_bytes": first.memory_bytes} if first.memory_bytes else {}
+    return {"name": name, "count": len(members), "ranks": list(members), "island": str(first.island), **limit}
+
+
+def _links(classes: dict[str, list[int]], links: Sequence[Link]) -> list[dict[str, Any]]:
+    """The slowest measured pair of each two classes. A pair of classes without one is left to the planner's default."""
+    class_of = {rank: name for name, members in classes.items() for rank in members}
+    slowest: dict[tuple[str, str], Link] = {}
+    for link in links:
+        a, b = sorted((class_of[link.a], class_of[link.b]))
+        known = slowest.get((a, b))
+        if known is None or link.seconds_per_byte > known.seconds_per_byte:
+            slowest[a, b] = link
+    return [
+        {"between": list(pair), "latency": link.latency, "seconds_per_byte": link.seconds_per_byte}
+        for pair, link in sorted(slowest.items())
+    ]
+
+
+def _step(wish: Wish) -> dict[str, Any]:
+    step: dict[str, Any] = {
+        "batch": wish.batch, "schedule": wish.schedule, "replicas": wish.replicas, "recompute": wish.recompute,
+        "margin": wish.margin,
+    }  # fmt: skip
+    if wish.micro_batches is not None:
+        step["micro_batch"] = wish.batch // (wish.replicas * wish.micro_batches)
+    if wish.schedule == "interleaved":
+        step["chunks"] = wish.chunks
+    return step
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """The planner's answer. Raises ValueError where no plan fits, with what would."""
+    from atoll import _C
+
+    answer: dict[str, Any] = json.loads(_C.plan_layers(json.dumps(request)))
+    if not answer["feasible"]:
+        nearest = "; ".join(change["text"] for change in answer["nearest"])
+        raise ValueError(f"no plan fits the devices' memory: {answer['reason']}. Nearest: {nearest or 'none'}")
+    return answer
+
+
+def plan_of(answer: dict[str, Any]) -> Plan:
+    """As the stages are built."""
+    pipes = []
+    for pipeline in answer["pipelines"]:
+        stages = tuple(
+            Stage(stage["items"][0], stage["items"][1], stage["rank"], bool(stage["recompute"]))
+            for stage in pipeline["stages"]
+        )
+        pipes.append(Pipe(stages, pipeline["micro_batches"]))
+    return Plan(tuple(pipes), answer)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user gives to a plan that all ranks agree on."""
+
+import copy
+import json
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from atoll._build_info import VERSION
+from atoll.loading.communication import islands_of
+from atoll.loading.exchange import Exchange
+from atoll.pipeline.asking import Link, Measured, Wish, ask, plan_of, request_of
+from atoll.pipeline.families import parts_of
+from atoll.pipeline.initial import Draw, without_data
+from atoll.pipeline.items import Parts, check_parts, ties_of
+from atoll.pipeline.losses import Loss
+from atoll.pipeline.measuring import Cost, Example, Measuring
+from atoll.pipeline.plan import Plan, check_plan, equal_counts, from_counts, ranks_in_lines
+from atoll.pipeline.schedules import Kind, schedule_of
+from atoll.pipeline.settings import Settings
+from atoll.pipeline.stage import Computing, passes
+from atoll.profiling.room import usable_bytes
+
+PlanLike = str | Path | Plan | dict[str, Any] | Sequence[int]
+SIZES = (1, 2, 4, 8)
+SAME_ARGUMENTS = "Give all ranks the same arguments, the same model and the same Atoll."
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user gave to Pipeline."""
+
+    model: nn.Module | Callable[[], nn.Module]
+    example: Example
+    plan: PlanLike
+    schedule: str
+    micro_batches: int | Sequence[int] | None
+    replicas: int
+    recompute: bool | Sequence[bool] | None
+    autocast: torch.dtype | None
+    items: Sequence[str] | Parts | None
+    loss: Loss
+    initial: Draw | None
+    seed: int
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Known:
+    """What one rank knows of the model before there is a plan."""
+
+    whole: nn.Module
+    """Without data."""
+    source: nn.Module | None
+    """With data, where the user gave it so."""
+    parts: Parts
+    between: list[torch.Tensor]
+    """What each item gives, without data."""
+    kind: Kind
+    plan: Plan | None
+    """None: it is to be made of measurements."""
+
+
+def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[str, Any]]:
+    """This rank's part, and what must be the same on all ranks. Raises ValueError or TypeError for what cannot work."""
+    kind = schedule_of(wanted.schedule)
+    _check_types(wanted.autocast, device)
+    whole, source = without_data(wanted.model)
+    parts = parts_of(whole, wanted.items)
+    check_parts(whole, parts)
+    ties_of(whole)
+    between = passes(whole, parts, wanted.example.inputs[:1])
+    plan = _given_plan(wanted, parts, kind, ranks)
+    if plan is None:
+        _wish(wanted)
+    else:
+        check_plan(plan, parts, kind, ranks)
+    shapes = [[name, list(each.shape), str(each.dtype)] for name, each in whole.named_parameters()]
+    facts = {
+        "Atoll": VERSION, "items": parts.names, "parameters": shapes, "schedule": wanted.schedule,
+        "replicas": wanted.replicas, "micro_batches": _counts(wanted), "seed": wanted.seed,
+        "plan": "auto" if plan is None else plan.to_json()["pipes"], "autocast": str(wanted.autocast),
+        "recompute": wanted.recompute, "example": list(wanted.example.inputs.shape),
+        "settings": {name: value for name, value in asdict(wanted.settings).items() if name != "memory_bytes"},
+    }  # fmt: skip
+    return Known(whole, source, parts, between, kind, plan), facts
+
+
+def _check_types(autocast: torch.dtype | None, device: torch.device) -> None:
+    if autocast is None:
+        return
+    if autocast is torch.float16:
+        raise ValueError(
+            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not do: give "
+            "torch.bfloat16"
+        )
+    if not torch.amp.is_autocast_available(device.type):
+        raise ValueError(f"autocast={autocast}: PyTorch has no autocast for {device.type}; leave it out")
+
+
+def _counts(wanted: Wanted) -> int | list[int] | None:
+    return wanted.micro_batches if isinstance(wanted.micro_batches, int | None) else list(wanted.micro_batches)
+
+
+def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
+    """None: measure."""
+    plan = wanted.plan
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, Path) or (isinstance(plan, str) and plan.endswith(".json")):
+        plan = json.loads(Path(plan).read_text())
+    if isinstance(plan, dict):
+        return plan_of(plan) if "pipelines" in plan else Plan.from_json(plan)
+    if plan == "auto":
+        return None
+    lines = ranks_in_lines(ranks, wanted.replicas)
+    if plan == "equal":
+        plan = equal_counts(parts, len(lines[0]) * (kind.chunks or wanted.settings.chunks))
+    if isinstance(plan, str):
+        raise ValueError(f'plan {plan!r}: give "auto", "equal", blocks of each stage such as [15, 17], or a plan')
+    return from_counts(plan, parts, lines, kind, _each(wanted), wanted.recompute or False)
+
+
+def _each(wanted: Wanted) -> list[int]:
+    """The micro-batches of each pipeline."""
+    if wanted.micro_batches is None:
+        raise ValueError("micro_batches is not given, and only plan='auto' finds it: give how many a step has")
+    if isinstance(wanted.micro_batches, int):
+        return [wanted.micro_batches] * wanted.replicas
+    if len(wanted.micro_batches) != wanted.replicas:
+        raise ValueError(
+            f"micro_batches has {len(wanted.micro_batches)} numbers for {wanted.replicas} pipelines: give one for "
+            "each, or one for all"
+        )
+    return list(wanted.micro_batches)
+
+
+def _wish(wanted: Wanted) -> Wish:
+    """What the planner is to keep to. Raises ValueError for what it does not know."""
+    if wanted.schedule == "zbv":
+        raise ValueError("plan='auto' does not know the schedule 'zbv': give numbers of blocks, or 'zero-bubble'")
+    if not isinstance(wanted.recompute, bool | None):
+        raise ValueError("recompute for each stage belongs to a plan of your own: give True, False or None with 'auto'")
+    if not isinstance(wanted.micro_batches, int | None):
+        raise ValueError("micro_batches of each pipeline is what plan='auto' finds: give one number, the mean, or none")
+    batch, count = len(wanted.example.inputs), wanted.micro_batches
+    if count is not None and count < 1:
+        raise ValueError(f"micro_batches={count}: give at least 1")
+    if wanted.replicas < 1 or batch % (wanted.replicas * (count or 1)):
+        raise ValueError(
+            f"the example has {batch} samples, which are not {wanted.replicas} pipelines' {count or 1} micro-batches "
+            "of one size: with plan='auto' give the inputs of a whole step of all pipelines"
+        )
+    if not _sizes_of(batch // wanted.replicas, count, wanted.settings):
+        raise ValueError(
+            f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {batch // wanted.replicas} "
+            "samples of a pipeline: give some that do"
+        )
+    again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
+    if wanted.schedule == "zero-bubble":
+        again = "never"
+    of = wanted.settings
+    return Wish(batch, wanted.schedule, wanted.replicas, count, again, of.margin, of.chunks, of.optimiser_states)
+
+
+def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan:
+    """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing
+    fits."""
+    wish = _wish(wanted)
+    hosts = exchange.facts(socket.gethostname())
+    measuring = Measuring(
+        copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
+        device, wanted.seed, wanted.initial, known.source,
+    )  # fmt: skip
+    name = measuring.fingerprint(_sizes(wanted, wish), hosts.count(hosts[exchange.rank]))
+    earlier = measuring.earlier(name) if wanted.settings.reuse else None
+    if not all(have == [1.0] for have in exchange.numbers([0.0 if earlier is None else 1.0])):
+        earlier = None  # ranks share buses and power, so they measure at once or not at all
+
+    def own() -> tuple[Measured, dict[str, Any]]:
+        costs = measuring.costs(name, _sizes(wanted, wish)) if earlier is None else earlier
+        return _of_this_rank(wanted, device, exchange, costs), {}
+
+    measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
+    everyone = [
+        Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
+        for facts in exchange.facts(asdict(measured))
+    ]
+    links = _measured_links(exchange)
+    output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
+
+    def planned() -> tuple[Plan, dict[str, Any]]:
+        request = request_of(known.whole, known.parts, output_bytes, everyone, links, wish)
+        plan = plan_of(ask(request))
+        check_plan(plan, known.parts, known.kind, exchange.ranks)
+        return plan, {"plan": plan.to_json()["pipes"]}
+
+    return exchange.agree("atoll.pipeline.Pipeline", planned, SAME_ARGUMENTS)
+
+
+def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, costs: list[list[Cost]]) -> Measured:
+    islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
+    island = next(number for number, members in enumerate(islands) if exchange.rank in members)
+    memory = wanted.settings.memory_bytes or usable_bytes(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Measured(name, island, memory, costs)
+
+
+def _sizes(wanted: Wanted, wish: Wish) -> list[int]:
+    return _sizes_of(wish.batch // wish.replicas, wish.micro_batches, wanted.settings)
+
+
+def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> list[int]:
+    """Samples of a micro-batch to measure, where a pipeline has so many in a step."""
+    if micro_batches is not None:
+        return [samples // micro_batches]
+    return [size for size in settings.sizes or SIZES if samples % size == 0]
+
+
+def _measured_links(exchange: Exchange) -> list[Link]:
+    """Of each pair that was measured, its slower direction. Collective."""
+    from atoll.doctor.links import measure
+
+    if exchange.ranks == 1:
+        return []
+    islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
+    return [
+        Link(pair["a"], pair["b"], pair["latency_us"] * 1e-6, 1 / (min(pair["a_to_b"], pair["b_to_a"]) * 1e9))
+        for pairs in exchange.facts(measure(exchange.group, islands)) for pair in pairs
+    ]  # fmt: skip
+
+
+def default_group() -> dist.ProcessGroup:
+    """Raises RuntimeError where there is none."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            'a pipeline needs its ranks: call torch.distributed.init_process_group("atoll") before '
+            "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
+        )
+    return dist.distributed_c10d._get_default_group()

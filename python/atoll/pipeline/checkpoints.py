@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States by the whole model's names, in torch.distributed.checkpoint's format: each rank writes what it holds and reads
+what it needs, so another plan, another number of ranks or one process can load them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
+
+
+def save(
+    folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]
+) -> None:
+    """Collective over the default group. What several ranks hold is written once. `extra`: the same on all ranks, what
+    JSON can say."""
+    state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
+    state |= optimizer
+    state[EXTRA] = json.dumps(extra)
+    checkpoint.save(state, checkpoint_id=folder)
+
+
+def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
+    """Into these tensors. Collective over the default group. Raises ValueError where the checkpoint is of another
+    model."""
+    known = _known(folder)
+    missing = [name for name in model if MODEL + name not in known]
+    if missing:
+        raise ValueError(f"{folder} has no {missing[0]!r} ({len(missing)} are missing): it is of another model")
+    for name, tensor in model.items():
+        saved = known[MODEL + name]
+        if not isinstance(saved, TensorStorageMetadata) or saved.size != tensor.shape:
+            size = list(saved.size) if isinstance(saved, TensorStorageMetadata) else type(saved).__name__
+            raise ValueError(
+                f"{folder} has {name!r} as {size}, the model as {list(tensor.shape)}: it is of another model"
+            )
+    checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
+
+
+def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> None:
+    """Its state for the parameters in `names`, and how each of their groups is set. Collective over the default group.
+    Raises ValueError where the checkpoint was saved without an optimizer."""
+    known = _known(folder)
+    if not any(key.startswith(OPTIMIZER) for key in known):
+        raise ValueError(f"{folder} was saved without an optimizer: load it without one, and begin that anew")
+    wanted: dict[str, Any] = {}
+    for name in names.values():
+        for key, saved in known.items():
+            if key.startswith((f"{OPTIMIZER}{name}/", f"{GROUP}{name}/")):
+                is_tensor = isinstance(saved, TensorStorageMetadata)
+                wanted[key] = torch.empty(saved.size, dtype=saved.properties.dtype) if is_tensor else None
+    checkpoint.load(wanted, checkpoint_id=folder)
+    state, groups, index = {}, [], 0
+    for group in optimizer.param_groups:
+        settings: dict[str, Any] = {key: value for key, value in group.items() if key != "params"}
+        numbers = []
+        for parameter in group["params"]:
+            name = _name_of(parameter, names)
+            settings |= _under(wanted, f"{GROUP}{name}/")
+            if found := _under(wanted, f"{OPTIMIZER}{name}/"):
+                state[index] = found
+            numbers.append(index)
+            index += 1
+        groups.append({**settings, "params": numbers})
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
+    """By the names of the parameters."""
+    found: dict[str, Any] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = _name_of(parameter, names)
+            found |= {f"{OPTIMIZER}{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+            found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key != "params"}
+    return found
+
+
+def load_extra(folder: Path) -> dict[str, Any]:
+    """What else was saved. Collective over the default group."""
+    found: dict[str, Any] = {EXTRA: ""}
+    checkpoint.load(found, checkpoint_id=folder)
+    extra: dict[str, Any] = json.loads(found[EXTRA])
+    return extra
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    return dict(checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata)
+
+
+def _under(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+
+
+def _name_of(parameter: nn.Parameter, names: Mapping[nn.Parameter, str]) -> str:
+    if parameter not in names:
+        raise ValueError(
+            f"the optimizer has a parameter of {list(parameter.shape)} that the pipeline does not have: make it of "
+            "Pipeline.parameters()"
+        )
+    return names[parameter]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of the library transformers that are separated without the user's help. Between stages only the hidden states
+are sent; each stage computes positions, rotary embeddings and masks by the library's own functions, as the whole model
+does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.pipeline.items import Call, Item, Parts, calls, in_turn
+
+GIVEN = frozenset({"attention_mask", "position_ids"})
+
+
+def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
+    """Of a known model, or as the user says: names of modules that are called one after the other, or Parts. Raises
+    ValueError for a model that nobody here knows."""
+    if isinstance(items, Parts):
+        return items
+    if items is not None:
+        return in_turn(whole, items)
+    for kind in type(whole).__mro__:
+        if kind.__name__ in FAMILIES and kind.__module__.startswith("transformers."):
+            return FAMILIES[kind.__name__](whole)
+    raise ValueError(
+        f"{type(whole).__name__} has no blocks that atoll.pipeline knows how to separate (it knows "
+        f"{', '.join(sorted(FAMILIES))}): give items=[...], the names of modules that are called one after the other, "
+        "or atoll.pipeline.Parts"
+    )
+
+
+def _positions(hidden: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+    positions = given.get("position_ids")
+    if positions is None:
+        return torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
+    return positions
+
+
+def _hidden_like(table: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    """As wide as the rows of an embedding's table."""
+
+    def hidden(whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        weight = whole.get_parameter(table)
+        return torch.empty(*inputs.shape, weight.shape[1], dtype=weight.dtype, device="meta")
+
+    return hidden
+
+
+def _rotary(whole: nn.Module) -> Parts:
+    """LLaMA and Qwen2: `model` with embed_tokens, layers, norm and rotary_emb; then lm_head."""
+
+    def context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
+        base: Any = whole.get_submodule("model")
+        positions = _positions(hidden, given)
+        return {
+            "masks": _masks(base, hidden, given.get("attention_mask"), positions),
+            "position_ids": positions,
+            "position_embeddings": base.rotary_emb(hidden, position_ids=positions),
+        }
+
+    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
+        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+            base: Any = whole.get_submodule("model")
+            known = call.context(value)
+            kinds = getattr(base.config, "layer_types", None)
+            mask = known["masks"][kinds[number] if kinds else "full_attention"]
+            output: torch.Tensor = base.layers[number](
+                value, attention_mask=mask, position_embeddings=known["position_embeddings"],
+                position_ids=known["position_ids"], past_key_values=None, use_cache=False,
+            )  # fmt: skip
+            return output
+
+        return run
+
+    count = len(whole.get_submodule("model.layers"))  # type: ignore[arg-type]
+    items = (
+        Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding"),
+        *(Item(f"block {number}", (f"model.layers.{number}",), block(number)) for number in range(count)),
+        Item("norm", ("model.norm",), calls("model.norm"), "norm"),
+        Item("head", ("lm_head",), calls("lm_head"), "head"),
+    )
+    return Parts(items, ("model.rotary_emb",), context, GIVEN, _hidden_like("model.embed_tokens.weight"))
+
+
+def _masks(base: Any, hidden: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor) -> dict[str, Any]:
+    """By the kind of a layer's attention."""
+    from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+    known = {"config": base.config, "inputs_embeds": hidden, "attention_mask": mask, "past_key_values": None,
+             "position_ids": positions}  # fmt: skip
+    masks = {"full_attention": create_causal_mask(**known)}
+    if getattr(base, "has_sliding_layers", False):
+        masks["sliding_attention"] = create_sliding_window_causal_mask(**known)
+    return masks
+
+
+def _gpt2(whole: nn.Module) -> Parts:
+    """GPT-2: `transformer` with wte, wpe, drop, h and ln_f; then lm_head."""
+
+    def embed(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        base: Any = whole.get_submodule("transformer")
+        hidden = base.wte(value)
+        output: torch.Tensor = base.drop(hidden + base.wpe(_positions(hidden, call.given)))
+        return output
+
+    def context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
+        base: Any = whole.get_submodule("transformer")
+        positions = _positions(hidden, given)
+        mask = _masks(base, hidden, given.get("attention_mask"), positions)["full_attention"]
+        return {"attention_mask": mask, "position_ids": positions}
+
+    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
+        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+            layer = whole.get_submodule(f"transformer.h.{number}")
+            output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
+            return output
+
+        return run
+
+    count = len(whole.get_submodule("transformer.h"))  # type: ignore[arg-type]
+    first = ("transformer.wte", "transformer.wpe", "transformer.drop")
+    items = (
+        Item("embedding", first, embed, "embedding"),
+        *(Item(f"block {number}", (f"transformer.h.{number}",), block(number)) for number in range(count)),
+        Item("norm", ("transformer.ln_f",), calls("transformer.ln_f"), "norm"),
+        Item("head", ("lm_head",), calls("lm_head"), "head"),
+    )
+    return Parts(items, (), context, GIVEN, _hidden_like("transformer.wte.weight"))
+
+
+FAMILIES: dict[str, Callable[[nn.Module], Parts]] = {
+    "GPT2LMHeadModel": _gpt2,
+    "LlamaForCausalLM": _rotary,
+    "Qwen2ForCausalLM": _rotary,
+}
+"""By the name of a transformers class, also for classes derived from it."""

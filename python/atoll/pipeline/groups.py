@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a parameter."""
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import nn
+
+from atoll.pipeline.items import Parts, ties_of
+from atoll.pipeline.plan import Plan
+
+
+def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[int, ...]]:
+    """For each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or several
+    where stages share it."""
+    first_name = {name: names[0] for names in ties_of(whole) for name in names}
+    ranks: dict[str, set[int]] = {}
+    for number, item in enumerate(parts.items):
+        holders = {stage.rank for pipe in plan.pipes for stage in pipe.stages if number in stage.numbers}
+        for module in item.modules:
+            for inner, _ in whole.get_submodule(module).named_parameters(remove_duplicate=False):
+                name = f"{module}.{inner}"
+                ranks.setdefault(first_name.get(name, name), set()).update(holders)
+    return {name: tuple(sorted(holders)) for name, holders in ranks.items()}
+
+
+class Groups:
+    """Of one rank. Making them is collective over the default group."""
+
+    def __init__(self, plan: Plan, holders: dict[str, tuple[int, ...]], rank: int) -> None:
+        place = plan.place(rank)
+        pipelines = [_group(pipe.ranks) for pipe in plan.pipes]
+        self.pipeline = pipelines[place]
+        """The ranks of this rank's pipeline, in its order."""
+        self.copies = {ranks: _group(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
+        """The ranks that hold copies of the same parameters, by themselves. Of groups without this rank nothing may be
+        asked."""
+        self.ends = _group([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
+        """The ranks that compute the loss; None where there is one."""
+        self.share = self._shares(plan, rank, place)
+        """One rank of each pipeline, in their order, this rank among them."""
+
+    def _shares(self, plan: Plan, rank: int, place: int) -> dist.ProcessGroup:
+        """Ranks at the same position; those behind the end of a shorter pipeline are together with its last one."""
+        found = None
+        taken: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        for position in range(max(len(pipe.ranks) for pipe in plan.pipes)):
+            ranks = tuple(pipe.ranks[min(position, len(pipe.ranks) - 1)] for pipe in plan.pipes)
+            taken[ranks] = _group(ranks)
+            if ranks[place] == rank and found is None:
+                found = taken[ranks]
+        assert found is not None
+        return found
+
+
+def _group(ranks: Sequence[int]) -> dist.ProcessGroup:
+    """In this order."""
+    options = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+    return dist.new_group(list(ranks), **options)

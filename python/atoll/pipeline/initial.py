@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters that a rank begins with: drawn for each module by its name, so that they do not depend on who holds
+it, or copied from a model that is there."""
+
+import contextlib
+import copy
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.pipeline.items import ties_of
+
+Draw = Callable[[nn.Module], object]
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Module:
+    """Gives the parameters of a whole model the values that `atoll.pipeline.Pipeline(..., seed=seed)` gives them,
+    however it is cut. Each module is drawn by its own rule (transformers' `_init_weights`, `reset_parameters`, or
+    `draw`) from random numbers of its name and the seed; those of the program go on as they were. Returns the
+    model."""
+    _draw(model, model, "", seed, draw)
+    for names in ties_of(model):
+        _copy_tied(model, model, names, seed, draw)
+    return model
+
+
+def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module | None]:
+    """The model on the meta device, which takes no memory; and the model itself, where one was given that has data."""
+    is_given = isinstance(model, nn.Module)
+    if not isinstance(model, nn.Module):
+        with torch.device("meta"):
+            made = model()
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"model() returned a {type(made).__name__}: give a function that returns a torch.nn.Module")
+        model = made
+    on_meta = {tensor.is_meta for tensor in model.parameters()}
+    if not on_meta:
+        raise ValueError(f"{type(model).__name__} has no parameters to train")
+    if on_meta == {True}:
+        return copy.deepcopy(model) if is_given else model, None
+    if True in on_meta:
+        raise ValueError("some parameters of the model are on the meta device and some are not: make all of them alike")
+    data: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    known: dict[int, Any] = {id(tensor): _empty_like(tensor, torch.device("meta")) for tensor in data}
+    return copy.deepcopy(model, known), model
+
+
+def fill(
+    whole: nn.Module, modules: Iterable[str], source: nn.Module | None, seed: int, draw: Draw | None,
+    device: torch.device,
+) -> None:  # fmt: skip
+    """Gives these modules of a model without data what they begin with, on `device`: the values that `source` has, or
+    drawn ones. What several of them share stays shared."""
+    names = list(modules)
+    ties = ties_of(whole)
+    drawn_like = {first: copy.deepcopy(whole.get_submodule(_parent(first))) for first, *_ in ties}
+    known: dict[int, torch.Tensor] = {}
+    for name in names:
+        for module in whole.get_submodule(name).modules():
+            _materialise(module, known)
+    if source is not None:
+        _copy(whole, names, source)
+    else:
+        for name in names:
+            _draw(whole, whole.get_submodule(name), name, seed, draw)
+        for tied in ties:
+            if any(_is_inside(each, names) for each in tied):
+                _copy_tied(whole, drawn_like[tied[0]], tied, seed, draw, names)
+    _move(whole, names, device)
+
+
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=device, requires_grad=False)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+def _materialise(module: nn.Module, known: dict[int, Any]) -> None:
+    for tensors in (module._parameters, module._buffers):
+        for key, tensor in tensors.items():
+            if tensor is not None and tensor.is_meta:
+                if id(tensor) not in known:
+                    known[id(tensor)] = _empty_like(tensor, torch.device("cpu"))
+                tensors[key] = known[id(tensor)]
+
+
+@torch.no_grad()
+def _move(whole: nn.Module, names: list[str], device: torch.device) -> None:
+    """As Module.to, for several modules that share parameters."""
+    known: dict[int, Any] = {}
+    kept = []  # while ids are compared
+    for module in (inner for name in names for inner in whole.get_submodule(name).modules()):
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                if tensor is None or tensor.device == device:
+                    continue
+                if id(tensor) not in known:
+                    kept.append(tensor)
+                    moved = tensor.detach().to(device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    known[id(tensor)] = nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
+                tensors[key] = known[id(tensor)]
+
+
+@torch.no_grad()
+def _copy(whole: nn.Module, names: list[str], source: nn.Module) -> None:
+    for name in names:
+        target, origin = whole.get_submodule(name), source.get_submodule(name)
+        for tensors, values in (
+            (target.named_parameters(remove_duplicate=False), dict(origin.named_parameters(remove_duplicate=False))),
+            (target.named_buffers(remove_duplicate=False), dict(origin.named_buffers(remove_duplicate=False))),
+        ):
+            for inner, tensor in tensors:
+                tensor.copy_(values[inner])
+
+
+@torch.no_grad()
+def _draw(whole: nn.Module, top: nn.Module, prefix: str, seed: int, draw: Draw | None) -> None:
+    """Children before the modules that hold them, as their own rules expect it."""
+    for name, module in reversed(list(top.named_modules(prefix=prefix))):
+        of_all: Draw | None = draw or getattr(whole, "_init_weights", None)
+        own: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+        if of_all is None and own is None:
+            if any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values())):
+                raise ValueError(
+                    f"nothing says how {name or 'the model'} ({type(module).__name__}) is initialised: give it "
+                    "reset_parameters(), give initial=, a function of a module, or give a model that has its values"
+                )
+            continue
+        with _numbers_of(seed, name):
+            if of_all is not None:
+                of_all(module)
+            elif own is not None:
+                own()
+
+
+@torch.no_grad()
+def _copy_tied(
+    whole: nn.Module, origin: nn.Module, tied: tuple[str, ...], seed: int, draw: Draw | None,
+    names: list[str] | None = None,
+) -> None:  # fmt: skip
+    """A parameter with several names begins with what its first name says, also where that module is elsewhere.
+    `origin`: a model that has it, or a copy without data of the module that does."""
+    first = tied[0]
+    parent, key = _parent(first), first.rpartition(".")[2]
+    module = copy.deepcopy(whole.get_submodule(parent) if origin is whole else origin)
+    for inner in module.modules():
+        _materialise(inner, {})
+    _draw(whole, module, parent, seed, draw)
+    for name in tied:
+        if names is None or _is_inside(name, names):
+            whole.get_parameter(name).copy_(module.get_parameter(key))
+
+
+@contextlib.contextmanager
+def _numbers_of(seed: int, name: str) -> Iterator[None]:
+    """Random numbers of the CPU that depend on these two alone."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
+    generator.manual_seed(int.from_bytes(digest, "big"))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _is_inside(name: str, modules: list[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)

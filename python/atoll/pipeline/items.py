@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as a list of items, between any two of which it may be cut."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+KINDS = ("embedding", "block", "norm", "head", "other")
+
+
+class Call:
+    """One forward pass of a stage: what the step was given besides the inputs, and what items share."""
+
+    def __init__(self, parts: "Parts", whole: nn.Module, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self._parts, self._whole = parts, whole
+        self._context: Any = None
+        self._is_known = False
+
+    def context(self, hidden: torch.Tensor) -> Any:
+        """Masks, positions and the like, from what passes between stages; computed once."""
+        if not self._is_known:
+            self._context, self._is_known = self._parts.context(self._whole, hidden, self.given), True
+        return self._context
+
+
+Run = Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of a model. It takes one tensor, and gives the one that the next item takes."""
+
+    name: str
+    """Shown, and how plans name it; unique in a model."""
+    modules: tuple[str, ...]
+    """Those of its parameters, by their names in the whole model."""
+    run: Run
+    """Of the model (in which the other items' modules are missing), a value and the pass: the item's output."""
+    kind: str = "block"
+    """embedding, block, norm, head or other. Blocks are what plans count and what may be computed twice."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"item {self.name!r}: kind {self.kind!r} is none of {', '.join(KINDS)}")
+
+
+def _no_context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model that is separated into items."""
+
+    items: tuple[Item, ...]
+    everywhere: tuple[str, ...] = ()
+    """Modules without parameters that each stage has: rotary embeddings, say."""
+    context: Callable[[nn.Module, torch.Tensor, Mapping[str, Any]], Any] = _no_context
+    """Of the model, what passes between stages and what the step was given: what Call.context returns."""
+    given: frozenset[str] = frozenset()
+    """What `step` may be given besides inputs and labels, by name: tensors with a row for each sample."""
+    hidden: Callable[[nn.Module, torch.Tensor], torch.Tensor] | None = None
+    """Of the model and the inputs, both without data, something of the shape and type that passes between stages.
+    Without it the items are run on the meta device to find out."""
+
+    @property
+    def names(self) -> list[str]:
+        return [item.name for item in self.items]
+
+    @property
+    def blocks(self) -> list[int]:
+        """The numbers of the items that are blocks."""
+        return [number for number, item in enumerate(self.items) if item.kind == "block"]
+
+    def modules(self, numbers: Iterable[int]) -> list[str]:
+        """Names of the modules of these items, each once, in order."""
+        return list(dict.fromkeys(name for number in numbers for name in self.items[number].modules))
+
+
+def in_turn(whole: nn.Module, names: Sequence[str]) -> Parts:
+    """Modules that are called one after the other. Raises ValueError for one that the model does not have."""
+    known = dict(whole.named_modules())
+    for name in names:
+        if name not in known:
+            raise ValueError(f"items: the model has no module {name!r}: give names as named_modules() has them")
+    items, seen = [], dict.fromkeys(names, 0)
+    for name in names:
+        shown = name if not seen[name] else f"{name} again {seen[name]}"
+        seen[name] += 1
+        items.append(Item(shown, (name,), calls(name)))
+    return Parts(tuple(items))
+
+
+def calls(name: str) -> Run:
+    """How an item runs that is one module of one tensor."""
+
+    def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        output: torch.Tensor = whole.get_submodule(name)(value)
+        return output
+
+    return run
+
+
+def check_parts(whole: nn.Module, parts: Parts) -> None:
+    """Raises ValueError where the items are not the whole model, each parameter in one of them or shared."""
+    if not parts.items:
+        raise ValueError("items: the list is empty; a model is cut between its items, so give at least one")
+    if len(set(parts.names)) != len(parts.items):
+        raise ValueError(f"items: two have the same name: {parts.names}")
+    known = dict(whole.named_modules())
+    covered: set[str] = set()
+    for name in [*parts.modules(range(len(parts.items))), *parts.everywhere]:
+        if not name or name not in known:
+            raise ValueError(f"items: the model has no module {name!r}: give names as named_modules() has them")
+        covered.update(f"{name}.{inner}" for inner, _ in _named_tensors(known[name]))
+    left = [name for name, _ in _named_tensors(whole) if name not in covered]
+    if left:
+        raise ValueError(
+            f"items: {len(left)} parameters and buffers belong to none, the first is {left[0]!r}: no stage would have "
+            "them; name their modules in an item"
+        )
+    for name in parts.everywhere:
+        if any(True for _ in known[name].parameters()):
+            raise ValueError(
+                f"items: {name!r} is to be on every stage and has parameters, of which there must be one copy: name it "
+                "in an item"
+            )
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def ties_of(whole: nn.Module) -> list[tuple[str, ...]]:
+    """The names of each parameter that has several. Raises ValueError for parameters that are views of each other: on
+    two ranks they would be two."""
+    by_parameter: dict[int, list[str]] = {}
+    by_storage: dict[int, tuple[int, str]] = {}
+    for name, parameter in whole.named_parameters(remove_duplicate=False):
+        by_parameter.setdefault(id(parameter), []).append(name)
+        storage = parameter.untyped_storage()._cdata
+        other, other_name = by_storage.setdefault(storage, (id(parameter), name))
+        if other != id(parameter):
+            raise ValueError(
+                f"tied weights: {name!r} and {other_name!r} are two views of one memory, which two ranks cannot share: "
+                "use one torch.nn.Parameter in both modules"
+            )
+    return [tuple(names) for names in by_parameter.values() if len(names) > 1]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each item of a model costs on this rank's device: seconds forward and backward, and bytes. Items that are alike
+are measured once. Only the item that is measured takes memory."""
+
+import copy
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.pipeline.initial import Draw, fill
+from atoll.pipeline.items import Call, Item, Parts
+from atoll.pipeline.losses import Loss
+from atoll.pipeline.stage import Computing, passes
+from atoll.profiling import saved
+from atoll.profiling.room import fits
+
+WARM_UP, STEPS = 2, 5
+VERSION = 1
+Moment = Any  # an event on a device, or seconds on the host's clock
+
+
+@dataclass
+class Cost:
+    """Of one item at one number of samples, all of them together."""
+
+    samples: int
+    forward: float
+    backward: float
+    kept_bytes: int
+    """From forward to backward, without parameters."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a step gets."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor | None
+
+    def samples(self, count: int) -> "Example":
+        """So many rows, again from the first one where there are fewer."""
+        rows = torch.arange(count) % self.inputs.shape[0]
+        return Example(self.inputs[rows], None if self.labels is None else self.labels[rows])
+
+
+class Measuring:
+    """One model on one device."""
+
+    def __init__(
+        self, whole: nn.Module, parts: Parts, example: Example, loss: Loss, computing: Computing, device: torch.device,
+        seed: int, draw: Draw | None, source: nn.Module | None = None,
+    ) -> None:  # fmt: skip
+        """`whole` has no data; it is left so. `source`: the model with its data, where it has any."""
+        self._whole, self._parts, self._example, self._loss, self._source = whole, parts, example, loss, source
+        self._computing, self._device, self._seed, self._draw = computing, device, seed, draw
+
+    def earlier(self, name: str) -> list[list[Cost]] | None:
+        """What an earlier run measured under this fingerprint; None where none did."""
+        text = saved.read(name)
+        try:
+            return None if text is None else [[Cost(**cost) for cost in item] for item in text["items"]]
+        except (KeyError, TypeError):
+            return None
+
+    def costs(self, name: str, sizes: Sequence[int]) -> list[list[Cost]]:
+        """By item, at each of `sizes` samples that memory holds, growing. Kept under this fingerprint for the next
+        run."""
+        by_kind: dict[str, list[Cost]] = {}
+        found = []
+        for number, kind in enumerate(self.kinds()):
+            if kind not in by_kind:
+                by_kind[kind] = self._measured(number, sizes)
+            found.append(by_kind[kind])
+        saved.write(name, {"items": [[asdict(cost) for cost in item] for item in found]})
+        return found
+
+    def kinds(self) -> list[str]:
+        """By item, a text that is equal where items are alike: their modules, parameters, and what they take."""
+        given = [self._example.inputs, *passes(self._whole, self._parts, self._example.inputs)]
+        found = []
+        for item, value in zip(self._parts.items, given, strict=True):
+            layers, shapes = [], []
+            for name in item.modules:
+                module = self._whole.get_submodule(name)
+                layers += [f"{type(each).__qualname__}({each.extra_repr()})" for each in module.modules()]
+                shapes += [(list(each.shape), str(each.dtype), each.requires_grad) for each in module.parameters()]
+            is_last = item is self._parts.items[-1]
+            layer_kind = _attention_of(self._whole, item)
+            found.append(json.dumps([item.kind, layer_kind, layers, shapes, list(value.shape[1:]), str(value.dtype),
+                                     is_last]))  # fmt: skip
+        return found
+
+    def fingerprint(self, sizes: Sequence[int], ranks_here: int) -> str:
+        """Equal where a measurement can be used again."""
+        facts = {
+            "version": VERSION, **saved.surroundings(self._device, ranks_here), "sizes": list(sizes),
+            "kinds": self.kinds(), "autocast": str(self._computing.autocast),
+        }  # fmt: skip
+        text = json.dumps(facts, sort_keys=True)
+        return "layers-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _measured(self, number: int, sizes: Sequence[int]) -> list[Cost]:
+        item = self._parts.items[number]
+        names = list(dict.fromkeys([*item.modules, *self._parts.everywhere]))
+        whole = copy.deepcopy(self._whole)
+        fill(whole, names, self._source, self._seed, self._draw, self._device)
+        found: list[Cost] = []
+        for size in sorted(sizes):
+            example = self._example.samples(size)
+
+            def step(example: Example = example) -> None:
+                found.append(self._cost(whole, number, example))
+
+            if not fits(step, self._device):
+                break
+        return found
+
+    def _cost(self, whole: nn.Module, number: int, example: Example) -> Cost:
+        run, value = self._run(whole, number, example), self._value(number, example)
+        parameters = [parameter for parameter in whole.parameters() if not parameter.is_meta]
+        kept = _kept_bytes(run, value, parameters)
+        moments = []
+        for step in range(WARM_UP + STEPS):
+            for parameter in parameters:
+                parameter.grad = None
+            begin = self._now()
+            output = run(value)
+            between = self._now()
+            if output.requires_grad:
+                output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
+            if step >= WARM_UP:
+                moments.append((begin, between, self._now()))
+            value.grad = None
+        for parameter in parameters:
+            parameter.grad = None
+        if self._device.type != "cpu":
+            moments[-1][-1].synchronize()  # the device has passed all of them then
+        forward = statistics.median(_seconds(begin, between) for begin, between, _ in moments)
+        backward = statistics.median(_seconds(between, end) for _, between, end in moments)
+        return Cost(len(example.inputs), forward, backward, kept)
+
+    def _run(self, whole: nn.Module, number: int, example: Example) -> Callable[[torch.Tensor], torch.Tensor]:
+        item, is_last = self._parts.items[number], number == len(self._parts.items) - 1
+        labels = None if example.labels is None else example.labels.to(self._device)
+
+        def run(value: torch.Tensor) -> torch.Tensor:
+            with self._computing.context(self._device):
+                output = item.run(whole, value, Call(self._parts, whole, {}))
+                if is_last and labels is not None:
+                    output = self._loss.total(output, labels)
+            return output
+
+        return run
+
+    def _value(self, number: int, example: Example) -> torch.Tensor:
+        """What the item gets: the inputs, or something of the shape that the item before it gives."""
+        if number == 0:
+            return example.inputs.to(self._device)
+        like = passes(self._whole, self._parts, example.inputs)[number - 1]
+        generator = torch.Generator().manual_seed(self._seed)
+        value = torch.randn(like.shape, generator=generator).to(like.dtype).to(self._device)
+        return value.requires_grad_()
+
+    def _now(self) -> Moment:
+        if self._device.type == "cpu":
+            return time.perf_counter()
+        event = torch.Event(self._device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(self._device))
+        return event
+
+
+def _seconds(begin: Moment, end: Moment) -> float:
+    return end - begin if isinstance(begin, float) else float(begin.elapsed_time(end)) * 1e-3
+
+
+def _attention_of(whole: nn.Module, item: Item) -> str:
+    """The kind of attention of a layer, where its model has several."""
+    kinds = getattr(getattr(whole, "config", None), "layer_types", None)
+    place = item.modules[0].rpartition(".")[2]
+    return str(kinds[int(place)]) if kinds and item.kind == "block" and place.isdigit() else ""
+
+
+def _kept_bytes(
+    run: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, parameters: Sequence[nn.Parameter]
+) -> int:
+    """What a forward pass saves for its backward pass, each memory once."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = run(value)
+    del output
+    return sum(kept.values())

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll.pipeline.Pipeline`: this rank's stages of a model, and the steps of its training."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from atoll.loading.exchange import Exchange
+from atoll.loading.loader import DataLoader
+from atoll.loading.settings import Settings as LoaderSettings
+from atoll.pipeline import checkpoints
+from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, know
+from atoll.pipeline.feeding import PipelineWeights, check_batch
+from atoll.pipeline.groups import Groups, holders_of
+from atoll.pipeline.initial import Draw, fill
+from atoll.pipeline.items import Parts, ties_of
+from atoll.pipeline.losses import Loss, loss_of
+from atoll.pipeline.measuring import Example
+from atoll.pipeline.plan import Pipe, Plan
+from atoll.pipeline.reducing import Reducer, total_norm
+from atoll.pipeline.running import Runner
+from atoll.pipeline.settings import Settings
+from atoll.pipeline.stage import Computing, StageModule, passes, prune
+from atoll.vendors import this_device
+from atoll.weighting.weights import know as know_weights
+
+
+class Pipeline:
+    """A model whose layers are divided among the ranks of the default group. Every rank makes it with equal arguments
+    and calls its methods alike.
+
+    model: a function that returns the model, which is called where tensors have no data, so that no rank needs memory
+        for all of it; parameters are drawn from `seed` and their modules' names (`atoll.pipeline.initialise` gives a
+        whole model the same). Or a model with data, of which each rank keeps what it holds.
+    example: inputs of a step of all pipelines, or inputs and labels. Their shape counts, and with plan="auto" they are
+        what is measured.
+    micro_batches: into how many parts of one size each pipeline divides its batch, or a number for each pipeline. With
+        plan="auto" the mean, and None leaves it to the planner.
+    plan: "auto" measures the devices and finds the fastest division that fits their memory; "equal" divides the
+        blocks evenly; [15, 17] says how many blocks each stage has, or how many items with what is around the blocks; a
+        Plan, or a planner's answer as a dictionary or a JSON file.
+    schedule: "1f1b", "gpipe", "interleaved", "zero-bubble" or "zbv" of torch.distributed.pipelining.
+    replicas: how many pipelines work side by side. Rank r of them belongs to pipeline r modulo `replicas`.
+    loss: of output and labels the sum over the samples of a micro-batch, or atoll.pipeline.Loss where elements are
+        other than samples. Without it that of a language model: the next token's, labels of -100 left out.
+    items: how the model is separated, where it is none that is known: names of modules that are called one after the
+        other, or atoll.pipeline.Parts.
+    autocast: torch.bfloat16 computes in it where PyTorch says it can; parameters and gradients keep their type.
+    recompute: whether blocks are computed again for their gradients instead of keeping what they need, for all stages
+        or for each. None: as the planner finds, or not.
+    initial: of a module, gives its parameters their first values, where the model's own way is not wanted.
+
+    Raises ValueError or TypeError on every rank when arguments of any of them are wrong, do not fit the model or each
+    other, or differ between ranks, and when nothing fits the devices' memory."""
+
+    def __init__(
+        self, model: nn.Module | Callable[[], nn.Module], example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], *,
+        micro_batches: int | Sequence[int] | None = None, plan: PlanLike = "auto", schedule: str = "1f1b",
+        replicas: int = 1, seed: int = 0, loss: Loss | Callable[..., torch.Tensor] | None = None,
+        items: Sequence[str] | Parts | None = None, autocast: torch.dtype | None = None,
+        recompute: bool | Sequence[bool] | None = None, initial: Draw | None = None,
+        device: torch.device | str | None = None, settings: Settings | None = None,
+    ) -> None:  # fmt: skip
+        group = default_group()
+        self.device = this_device() if device is None else torch.device(device)
+        self.rank = dist.get_rank(group)
+        self._exchange = Exchange(group, self.device)
+        wanted = Wanted(
+            model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast, items,
+            loss_of(loss), initial, seed, settings or Settings(),
+        )  # fmt: skip
+        known = self._exchange.agree(
+            "atoll.pipeline.Pipeline", lambda: know(wanted, self.device, self._exchange.ranks), SAME_ARGUMENTS
+        )
+        self.plan: Plan = known.plan or find_plan(wanted, known, self.device, self._exchange)
+        """Who holds what; `plan.answer` is what the planner said."""
+        self.place = self.plan.place(self.rank)
+        """The number of this rank's pipeline, and so of its part of the batch."""
+        self._pipe = self.plan.pipes[self.place]
+        self._parts, self._kind, self._loss = known.parts, known.kind, wanted.loss
+        self._build(wanted, known)
+
+    def _build(self, wanted: Wanted, known: Known) -> None:
+        whole, parts = known.whole, known.parts
+        holders = holders_of(whole, parts, self.plan)
+        self._groups = Groups(self.plan, holders, self.rank)
+        self._ties = ties_of(whole)
+        skeleton = copy.deepcopy(whole)  # which stays without data
+        mine = {number: stage for number, stage in enumerate(self._pipe.stages) if stage.rank == self.rank}
+        modules = parts.modules(number for stage in mine.values() for number in stage.numbers)
+        held = list(dict.fromkeys([*modules, *parts.everywhere]))
+
+        def filled() -> tuple[None, dict[str, Any]]:
+            fill(whole, held, known.source, wanted.seed, wanted.initial, self.device)
+            return None, {}
+
+        self._exchange.agree("atoll.pipeline.Pipeline", filled, SAME_ARGUMENTS)
+        prune(whole, held)
+        self.model = whole
+        """The whole model, in which the modules that other ranks hold are missing."""
+        stages = {}
+        for number, stage in mine.items():
+            computing = Computing(stage.recompute, wanted.autocast)
+            sends = None if stage.last == len(parts.items) else known.between[stage.last - 1].dtype
+            stages[number] = StageModule(whole, parts, stage.numbers, computing, self.device, sends)
+        self._autocast = Computing(autocast=wanted.autocast)
+        self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
+                              lambda inputs: passes(skeleton, parts, inputs))  # fmt: skip
+        self._named = self._first_names(modules)
+        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], self._pipe)]
+        self._reducer = Reducer(self._named, holders, self._groups.copies)
+        know_weights(whole, PipelineWeights(self._groups.share))
+
+    def _first_names(self, modules: Sequence[str]) -> dict[str, nn.Parameter]:
+        """This rank's parameters, by their first names in the whole model."""
+        first = {name: names[0] for names in self._ties for name in names}
+        found: dict[str, nn.Parameter] = {}
+        for module in modules:
+            for inner, parameter in self.model.get_submodule(module).named_parameters(remove_duplicate=False):
+                name = f"{module}.{inner}"
+                found.setdefault(first.get(name, name), parameter)
+        return found
+
+    def step(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+        """The mean loss over all elements of the step, of all pipelines, on every rank; parameters have its gradient
+        afterwards, whatever they had before. All ranks of a pipeline are given the same: its part of the batch, with
+        `attention_mask` and `position_ids` where the model takes them."""
+        for parameter in self._named.values():
+            parameter.grad = None
+        loss = self._run(inputs, labels, given, self._runner.train)
+        self._reducer.reduce()
+        return loss
+
+    def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+        """The same loss without gradients. Dropout goes by `train` and `eval`."""
+        return self._run(inputs, labels, given, self._runner.evaluate)
+
+    def _run(
+        self, inputs: torch.Tensor, labels: torch.Tensor, given: Mapping[str, torch.Tensor],
+        run: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:  # fmt: skip
+        self._check(inputs, labels, given)
+        rows = {
+            name: value.expand(len(inputs), *value.shape[1:]).to(self.device) for name, value in given.items()
+            if value is not None
+        }  # fmt: skip
+        inputs, labels = inputs.to(self.device), labels.to(self.device)
+        total = self._elements(labels)
+        divisor = total.clamp(min=1)
+
+        def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            with self._autocast.context(self.device):
+                return self._loss.total(output, target) / divisor
+
+        own = run(inputs, labels, rows, loss)
+        told = torch.stack([own, total if self._is_teller else torch.zeros_like(total)])
+        dist.all_reduce(told)
+        return torch.where(told[1] > 0, told[0], torch.nan)
+
+    def _check(self, inputs: torch.Tensor, labels: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        self._runner.check_batch(len(inputs))
+        if len(labels) != len(inputs):
+            raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels: give labels for each sample")
+        for name, value in given.items():
+            if name not in self._parts.given:
+                known = ", ".join(sorted(self._parts.given)) or "nothing"
+                raise ValueError(f"step cannot be given {name!r}: besides inputs and labels this model takes {known}")
+            if value is not None and len(value) not in (1, len(inputs)):
+                raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: give a row for each, or one")
+
+    @property
+    def _is_teller(self) -> bool:
+        """Whether this rank tells all others how many elements the step has."""
+        return self.rank == self.plan.pipes[0].stages[-1].rank
+
+    def _elements(self, labels: torch.Tensor) -> torch.Tensor:
+        """Of the step of all pipelines; known where the loss is computed."""
+        total = torch.as_tensor(self._loss.elements(labels), dtype=torch.float64, device=self.device).clone()
+        if self._runner.has_last and self._groups.ends is not None:
+            total = total.reshape(1)
+            dist.all_reduce(total, group=self._groups.ends)
+            total = total[0]
+        return total
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_ for the whole model: the norm of all gradients of the step, on every rank,
+        before they were made smaller to have at most `max_norm`."""
+        if not norm_type > 0:
+            raise ValueError(f"norm_type={norm_type}: give a number above 0, or infinity")
+        norm = total_norm(self._counted, norm_type, self._groups.pipeline, self.device)
+        # The variant that PyTorch would choose differs between device types in the last bits.
+        nn.utils.clip_grads_with_norm_(self._named.values(), max_norm, norm, foreach=False)
+        return norm
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Those that this rank holds; for optimizers."""
+        return iter(self._named.values())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """By the names that they have in the whole model; of several names of one, the first."""
+        return iter(self._named.items())
+
+    def train(self, mode: bool = True) -> "Pipeline":
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> "Pipeline":
+        return self.train(False)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What this rank holds of the whole model's state_dict, with all names of what has several."""
+        state: dict[str, torch.Tensor] = dict(self.model.state_dict())
+        for names in self._ties:
+            if names[0] in self._named:
+                state |= dict.fromkeys(names, self._named[names[0]].detach())
+        return state
+
+    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
+        """Writes the whole model's state, and the optimizer's, in torch.distributed.checkpoint's format. `extra` is
+        what JSON can say and all ranks have alike: a loader's state, the step. Collective."""
+        of_optimizer = {} if optimizer is None else checkpoints.optimizer_state(optimizer, self._names())
+        checkpoints.save(Path(folder), self.state_dict(), of_optimizer, extra)
+
+    def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+        """Reads what `save` wrote, with whatever plan and number of ranks; the extra that was saved. Collective. Raises
+        ValueError for a checkpoint of another model, or without the optimizer that is asked for."""
+        checkpoints.load_model(Path(folder), self.state_dict())
+        if optimizer is not None:
+            checkpoints.load_optimizer(Path(folder), optimizer, self._names())
+        return checkpoints.load_extra(Path(folder))
+
+    def _names(self) -> dict[nn.Parameter, str]:
+        return {parameter: name for name, parameter in self._named.items()}
+
+    def loader(self, dataset: Any, global_batch: int, **options: Any) -> DataLoader:
+        """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
+        `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
+        have one size. Collective."""
+        check_batch(global_batch, self.plan.shares)
+        for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
+            if name in options:
+                raise ValueError(f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out")
+        options.setdefault("settings", LoaderSettings(update_interval=0, measure=False))
+        options.setdefault("drop_last", True)
+        return DataLoader(dataset, global_batch, model=self.model, policy="fixed", shares=self.plan.shares, **options)
+
+    def __str__(self) -> str:
+        return self.plan.table(self._parts)
+
+
+def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_language: bool) -> Example:
+    if isinstance(example, torch.Tensor):
+        return Example(example, example if is_language else None)
+    inputs, labels = example
+    return Example(inputs, labels)
+
+
+def _owner(holders: Sequence[int], pipe: Pipe) -> int:
+    """Of a pipeline's ranks that hold a parameter, the one that counts it."""
+    return min(rank for rank in holders if rank in pipe.ranks)

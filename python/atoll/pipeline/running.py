@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages and schedules of torch.distributed.pipelining for the shapes that come, made once for each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from atoll.pipeline.plan import Pipe
+from atoll.pipeline.schedules import Kind
+from atoll.pipeline.stage import StageModule
+
+Passes = Callable[[torch.Tensor], list[torch.Tensor]]
+LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Given = Mapping[str, torch.Tensor]
+
+
+class Runner:
+    """This rank's stages of one pipeline, in whatever shapes batches have."""
+
+    def __init__(
+        self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
+        device: torch.device, passes: Passes,
+    ) -> None:  # fmt: skip
+        """`modules`: by the stage's number. `passes`: of inputs without data, what each item gives (stage.passes)."""
+        self._modules, self._pipe, self._kind, self._group = dict(sorted(modules.items())), pipe, kind, group
+        self._device, self._passes = device, passes
+        self._made: dict[tuple[Any, ...], Any] = {}
+        self._loss: LossOf | None = None
+
+    @property
+    def has_first(self) -> bool:
+        return 0 in self._modules
+
+    @property
+    def has_last(self) -> bool:
+        return len(self._pipe.stages) - 1 in self._modules
+
+    def check_batch(self, samples: int) -> None:
+        """Raises ValueError for a batch that has no equal micro-batches, with the nearest that has."""
+        count = self._pipe.micro_batches
+        if samples and samples % count == 0:
+            return
+        below = samples // count * count
+        near = f"{below} or {below + count}" if below else f"{count}"
+        dividing = [each for each in range(1, samples + 1) if samples % each == 0 and self._is_possible(each)]
+        nearest = min(dividing, key=lambda each: abs(each - count), default=None)
+        other = "" if nearest is None else f", or make the pipeline with micro_batches={nearest}"
+        raise ValueError(
+            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size: give {near} "
+            f"samples{other}"
+        )
+
+    def _is_possible(self, micro_batches: int) -> bool:
+        try:
+            self._kind.check_micro_batches(micro_batches, len(self._pipe.ranks), len(self._pipe.stages))
+        except ValueError:
+            return False
+        return True
+
+    def train(self, inputs: torch.Tensor, labels: torch.Tensor, given: Given, loss: LossOf) -> torch.Tensor:
+        """Forward and backward passes of this pipeline's batch; the sum of its micro-batches' losses, 0 where the last
+        stage is elsewhere. Gradients are added to those that parameters have."""
+        key = (tuple(inputs.shape), inputs.dtype)
+        if key not in self._made:
+            self._made[key] = self._schedule(inputs)
+        arguments = (inputs,) if self.has_first else ()
+        losses: list[torch.Tensor] = []
+        ends: dict[str, Any] = {"target": labels, "losses": losses} if self.has_last else {}
+        self._loss = loss
+        with torch.enable_grad():
+            self._made[key].step(*arguments, **ends, return_outputs=False, **given)
+        return self._sum(losses)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, given: Given, loss: LossOf) -> torch.Tensor:
+        """The same without gradients. All micro-batches pass one stage of a rank before its next one."""
+        count = self._pipe.micro_batches
+        rows = {name: value.chunk(count) for name, value in given.items()}
+        values, targets = list(inputs.chunk(count)), labels.chunk(count)
+        losses: list[torch.Tensor] = []
+        sent: list[tuple[Any, torch.Tensor]] = []
+        for number, module in self._modules.items():
+            before, behind = self._neighbour(number - 1), self._neighbour(number + 1)
+            if before is not None:
+                values = self._buffers(inputs, number)
+            for place in range(count):
+                if before is not None:
+                    dist.recv(values[place], group=self._group, group_src=before)
+                value = module(values[place], **{name: parts[place] for name, parts in rows.items()})
+                if module.is_last:
+                    losses.append(loss(value, targets[place]))
+                elif behind is not None:
+                    sent.append((dist.isend(value, group=self._group, group_dst=behind), value))
+                values[place] = value
+        for work, _ in sent:
+            work.wait()
+        return self._sum(losses)
+
+    def _neighbour(self, number: int) -> int | None:
+        """The position of the rank with this stage; None where there is none, or it is this rank."""
+        if number in self._modules or not 0 <= number < len(self._pipe.stages):
+            return None
+        return self._pipe.ranks.index(self._pipe.stages[number].rank)
+
+    def _buffers(self, inputs: torch.Tensor, number: int) -> list[torch.Tensor]:
+        like = self._passes(self._micro(inputs))[self._pipe.stages[number].first - 1]
+        return [torch.empty_like(like, device=self._device) for _ in range(self._pipe.micro_batches)]
+
+    def _sum(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        if not losses:
+            return torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.stack([each.detach() for each in losses]).to(torch.float64).sum()
+
+    def _micro(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The shape of a micro-batch."""
+        samples = inputs.shape[0] // self._pipe.micro_batches
+        return torch.empty(samples, *inputs.shape[1:], dtype=inputs.dtype, device="meta")
+
+    def _schedule(self, inputs: torch.Tensor) -> Any:
+        """With shapes stated, so that PyTorch need not run the model to find them out."""
+        micro = self._micro(inputs)
+        between = [_trained(each) for each in self._passes(micro)]
+        stages = []
+        for number, module in self._modules.items():
+            of = self._pipe.stages[number]
+            stages.append(PipelineStage(
+                module, number, len(self._pipe.stages), self._device, group=self._group,
+                input_args=micro if module.is_first else between[of.first - 1],
+                output_args=micro if module.is_last else between[of.last - 1],  # of the last one nothing is sent
+            ))  # fmt: skip
+        is_single = isinstance(self._kind.build, type) and issubclass(self._kind.build, PipelineScheduleSingle)
+        held: Any = stages[0] if is_single else stages
+        count = self._pipe.micro_batches
+        return self._kind.build(held, n_microbatches=count, loss_fn=self._loss_of, scale_grads=False)
+
+    def _loss_of(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        assert self._loss is not None
+        return self._loss(output, target)
+
+
+def _trained(value: torch.Tensor) -> torch.Tensor:
+    value = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return value.requires_grad_() if value.is_floating_point() else value

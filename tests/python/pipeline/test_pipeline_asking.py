@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured, what the planner is asked, and what its answer becomes."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import atoll
+from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of
+from atoll.pipeline.families import parts_of
+from atoll.pipeline.initial import without_data
+from atoll.pipeline.losses import Loss
+from atoll.pipeline.measuring import Cost, Example, Measuring
+from atoll.pipeline.plan import Stage
+from atoll.pipeline.stage import Computing
+from pipeline_models import (
+    MODELS,
+    SEED,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    alone,
+    batch,
+    check_same,
+    train_alone,
+    train_together,
+)
+from support import Ranks, raises
+
+CPU = torch.device("cpu")
+
+
+def measuring(name: str, computing: Computing | None = None) -> Measuring:
+    whole, _ = without_data(lambda: MODELS[name](3))
+    parts = parts_of(whole, None)
+    return Measuring(whole, parts, Example(*batch(4)), Loss(), computing or Computing(), CPU, SEED, None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_items_that_are_alike_are_measured_once(name: str) -> None:
+    kinds = measuring(name).kinds()
+    assert len(kinds) == 6
+    assert len(set(kinds)) == 4
+    assert len(set(kinds[1:4])) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_costs(name: str) -> None:
+    found = measuring(name).costs("never", [1, 4])
+    assert [[cost.samples for cost in item] for item in found] == [[1, 4]] * 6
+    for item in found:
+        for cost in item:
+            assert cost.forward > 0
+            assert cost.backward > 0
+    hidden = WIDTH * TOKENS * 8
+    for small, large in found[1:4]:
+        assert small.kept_bytes >= 4 * hidden, "a block keeps more than its input"
+        assert large.kept_bytes > 3 * small.kept_bytes
+    norm, head = found[4][1], found[5][1]
+    assert norm.kept_bytes < found[1][1].kept_bytes
+    assert head.kept_bytes >= 4 * VOCABULARY * (TOKENS - 1) * 8, "the loss keeps its scores"
+
+
+def test_a_measurement_is_used_again() -> None:
+    mine = measuring("llama")
+    name = mine.fingerprint([2], 1)
+    assert name == measuring("llama").fingerprint([2], 1)
+    assert mine.earlier(name) is None
+    found = mine.costs(name, [2])
+    assert mine.earlier(name) == found
+    others = {
+        mine.fingerprint([4], 1), mine.fingerprint([2], 2), measuring("qwen2").fingerprint([2], 1),
+        measuring("llama", Computing(autocast=torch.bfloat16)).fingerprint([2], 1),
+    }  # fmt: skip
+    assert len(others | {name}) == 5
+
+
+def rank(device: str, island: int, seconds: float, memory: int = 0, sizes: tuple[int, ...] = (2,)) -> Measured:
+    costs = [Cost(size, seconds * size, 2 * seconds * size, 100 * size) for size in sizes]
+    return Measured(device, island, memory, [list(costs) for _ in range(6)])
+
+
+def test_classes() -> None:
+    ranks = [rank("a", 0, 1.0), rank("a", 0, 1.04), rank("a", 0, 1.2), rank("a", 1, 1.0), rank("b", 0, 1.0),
+             rank("a", 0, 1.0, 5), rank("a", 0, 1.21)]  # fmt: skip
+    assert sorted(classes_of(ranks).values()) == [[0, 1], [2, 6], [3], [4], [5]]
+    assert len(classes_of(ranks)) == 5
+
+
+def request(ranks: list[Measured], **wishes: Any) -> dict[str, Any]:
+    whole, _ = without_data(lambda: MODELS["gpt2"](3))
+    parts = parts_of(whole, None)
+    hidden = WIDTH * TOKENS * 8
+    links = [Link(0, 1, 1e-5, 1e-9), Link(0, 2, 2e-5, 4e-9), Link(1, 2, 3e-5, 3e-9)]
+    wish = Wish(**{"batch": 8, "schedule": "1f1b", "replicas": 1, "micro_batches": 4, **wishes})
+    return request_of(whole, parts, [hidden] * 5, ranks, links, wish)
+
+
+def test_request() -> None:
+    asked = request([rank("a", 0, 1.0), rank("a", 0, 1.02), rank("b", 1, 2.0, 1 << 30)])
+    names = [device["name"] for device in asked["devices"]]
+    assert [device["ranks"] for device in asked["devices"]] == [[0, 1], [2]]
+    assert ["memory_bytes" in device for device in asked["devices"]] == [False, True]
+    assert [item["name"] for item in asked["items"]][::5] == ["transformer.wte", "lm_head"]
+    assert [item["kind"] for item in asked["items"]] == ["embedding", "block", "block", "block", "norm", "head"]
+    block = asked["items"][1]
+    assert block["times"] == {names[0]: [[2, pytest.approx(2.02), pytest.approx(4.04)]], names[1]: [[2, 4.0, 8.0]]}
+    parameters = sum(each.numel() for each in MODELS["gpt2"](3).transformer.h[0].parameters())
+    assert block["weight_bytes"] == block["gradient_bytes"] == 8 * parameters
+    assert block["optimiser_bytes"] == 16 * parameters
+    assert block["kept_bytes"] == block["recompute_bytes"] == 100
+    assert block["output_bytes"] == WIDTH * TOKENS * 8
+    assert "recompute_bytes" not in asked["items"][5]
+    assert "output_bytes" not in asked["items"][5]
+    shared = 8 * VOCABULARY * WIDTH
+    assert asked["ties"] == [{"items": ["transformer.wte", "lm_head"], "apart": True, "weight_bytes": shared,
+                              "gradient_bytes": shared, "optimiser_bytes": 2 * shared}]  # fmt: skip
+    slowest = {tuple(link["between"]): link["seconds_per_byte"] for link in asked["links"]}
+    assert slowest == {(names[0], names[0]): 1e-9, tuple(sorted(names)): 4e-9}
+    assert asked["micro_batch"] == 2
+    assert asked["batch"] == 8
+    assert "chunks" not in asked
+
+
+def test_a_device_that_holds_no_item() -> None:
+    with pytest.raises(ValueError, match=r"rank 1 \(b\) does not hold item 'embedding'.*more micro_batches"):
+        request([rank("a", 0, 1.0), rank("b", 1, 1.0, 1, ()), rank("a", 0, 1.0)])
+
+
+def test_answer() -> None:
+    stage = {"rank": 1, "items": [0, 4], "recompute": True}
+    answer = {"pipelines": [{"micro_batches": 3, "stages": [stage, {**stage, "rank": 0, "items": [4, 6]}]}]}
+    plan = plan_of(answer)
+    assert plan.pipes[0].stages == (Stage(0, 4, 1, True), Stage(4, 6, 0, True))
+    assert plan.shares == [3]
+    assert plan.answer == answer
+
+
+def auto_body(rank: int, schedule: str, replicas: int, own: dict[str, Any]) -> None:
+    pipe = atoll.pipeline.Pipeline(
+        MODELS["gpt2"], batch(16)[0], schedule=schedule, replicas=replicas, seed=SEED, **own
+    )  # fmt: skip
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, pipe.plan.to_json()["pipes"])
+    assert all(each == told[0] for each in told)
+    assert pipe.plan.answer["feasible"]
+    assert pipe.plan.answer["seconds"] >= pipe.plan.answer["bound"] > 0
+    assert sum(pipe.plan.shares) * pipe.plan.answer["micro_batch"] == 16
+    reference = alone(MODELS["gpt2"])
+    train_alone(reference, 2, 16)
+    train_together(pipe, 2, 16)
+    check_same(pipe, reference)
+
+
+@pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_plan_of_measurements(ranks: Ranks, schedule: str, replicas: int) -> None:
+    ranks.run(auto_body, schedule, replicas, {"micro_batches": 4})
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+def test_a_plan_of_two_ranks(ranks: Ranks, schedule: str) -> None:
+    ranks.run(auto_body, schedule, 1, {"micro_batches": 4})
+    ranks.run(auto_body, schedule, 1, {"settings": atoll.pipeline.Settings(sizes=[2, 4])})
+
+
+def no_room_body(rank: int) -> None:
+    settings = atoll.pipeline.Settings(memory_bytes=60_000, margin=0)
+    with raises(ValueError, "no plan fits the devices' memory", "Nearest: "):
+        atoll.pipeline.Pipeline(MODELS["gpt2"], batch(8)[0], micro_batches=4, settings=settings)
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_no_room(ranks: Ranks) -> None:
+    ranks.run(no_room_body)
+
+
+def test_the_cache_is_the_tests_own() -> None:
+    assert "atoll-cache-" in os.environ["ATOLL_CACHE"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [({"memory_bytes": 0}, "above 0"), ({"margin": 1.0}, "below 1"), ({"optimiser_states": -1}, "at least 0"),
+     ({"chunks": 0}, "at least 1")],
+)  # fmt: skip
+def test_settings(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        atoll.pipeline.Settings(**wrong)

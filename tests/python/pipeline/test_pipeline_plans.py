@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of the user's: what they mean, and what is wrong with those that mean nothing."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from atoll.pipeline.items import Item, Parts
+from atoll.pipeline.plan import (
+    Pipe,
+    Plan,
+    Stage,
+    _nearest,
+    check_plan,
+    equal_counts,
+    from_counts,
+    ranks_in_lines,
+)
+from atoll.pipeline.schedules import KINDS, schedule_of
+
+
+def nothing(whole: torch.nn.Module, value: torch.Tensor, call: object) -> torch.Tensor:
+    return value
+
+
+def model(blocks: int) -> Parts:
+    middle = [Item(f"block {number}", (), nothing) for number in range(blocks)]
+    ends = [Item(name, (), nothing, name) for name in ("embedding", "norm", "head")]
+    return Parts((ends[0], *middle, *ends[1:]))
+
+
+def ranges(counts: list[int], blocks: int = 4) -> list[tuple[int, int]]:
+    lines = [list(range(len(counts)))]
+    (pipe,) = from_counts(counts, model(blocks), lines, KINDS["gpipe"], [1], False).pipes
+    return [(stage.first, stage.last) for stage in pipe.stages]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([4], [(0, 7)]),
+        ([1, 3], [(0, 2), (2, 7)]),
+        ([0, 4], [(0, 1), (1, 7)]),
+        ([4, 0], [(0, 5), (5, 7)]),
+        ([2, 5], [(0, 2), (2, 7)]),  # items
+        ([6, 1], [(0, 6), (6, 7)]),
+    ],
+)
+def test_blocks_or_items(counts: list[int], expected: list[tuple[int, int]]) -> None:
+    assert ranges(counts) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ([2, 3], r"\[2, 3\] has 5: the model has 4 blocks \(7 items.*nearest: \[2, 2\]"),
+        ([15, 17], r"nearest: \[2, 2\]"),
+        ([2, 0, 2], r"stage 1 is empty.*nearest: \[1, 1, 2\]|stage 1 is empty.*nearest: \[2, 1, 1\]"),
+        ([-1, 5], "at least 0"),
+        ([], "at least 0"),
+    ],
+)
+def test_counts_that_do_not_fit(counts: list[int], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        ranges(counts)
+
+
+@given(some.lists(some.integers(0, 40), min_size=1, max_size=6), some.integers(6, 40))
+def test_the_nearest_plan_is_one(counts: list[int], blocks: int) -> None:
+    near = _nearest(counts, model(blocks))
+    assert sum(near) == blocks
+    assert min(near) >= 1
+    assert len(near) == len(counts)
+    ranges(near, blocks)
+
+
+@given(some.integers(1, 8), some.integers(8, 40))
+def test_equal_counts(stages: int, blocks: int) -> None:
+    counts = equal_counts(model(blocks), stages)
+    assert sum(counts) == blocks
+    assert max(counts) - min(counts) <= 1
+
+
+def test_ranks_of_pipelines_are_neighbours() -> None:
+    assert ranks_in_lines(4, 2) == [[0, 2], [1, 3]]
+    assert ranks_in_lines(3, 1) == [[0, 1, 2]]
+    with pytest.raises(ValueError, match=r"3 pipelines .* 4 ranks: start 6 ranks, or give replicas="):
+        ranks_in_lines(4, 3)
+
+
+def test_where_stages_go_back() -> None:
+    assert KINDS["zbv"].ranks_of_stages(3, 6) == [0, 1, 2, 2, 1, 0]
+    assert KINDS["interleaved"].ranks_of_stages(3, 6) == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_micro_batches_as_pytorch_takes_them(name: str) -> None:
+    """What is allowed here can be scheduled there, and the numbers that errors name are allowed."""
+    kind = schedule_of(name)
+    for positions, chunks in itertools.product(range(1, 5), [kind.chunks] if kind.chunks else [1, 2]):
+        for count in range(0, 12):
+            try:
+                kind.check_micro_batches(count, positions, positions * chunks)
+            except ValueError as error:
+                for near in str(error).rpartition("give ")[2].split(" or "):
+                    kind.check_micro_batches(int(near), positions, positions * chunks)
+            else:
+                assert count > 0
+
+
+def test_schedules_and_stages() -> None:
+    with pytest.raises(ValueError, match="'2f2b' is not known: 1f1b, gpipe"):
+        schedule_of("2f2b")
+    with pytest.raises(ValueError, match="3 stages on 2 ranks"):
+        KINDS["interleaved"].check(2, 3)
+    with pytest.raises(ValueError, match=r"'1f1b' has 1 stages on each rank, the plan has 2 .*'interleaved'"):
+        KINDS["1f1b"].check(2, 4)
+    with pytest.raises(ValueError, match=r"give a plan of 4 stages, or schedule='1f1b'"):
+        KINDS["zbv"].check(2, 2)
+
+
+GOOD = Plan((Pipe((Stage(0, 3, 0), Stage(3, 7, 1)), 2),))
+
+
+def broken(**changes: object) -> Plan:
+    pipe = GOOD.pipes[0]
+    return Plan((replace(pipe, **changes),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "schedule", "ranks", "text"),
+    [
+        (GOOD, "gpipe", 1, "needs rank 1, and the job has ranks 0 to 0: start 2 ranks"),
+        (GOOD, "gpipe", 3, "rank 2 has no stage"),
+        (Plan(GOOD.pipes * 2), "gpipe", 2, "rank 0 is in two pipelines"),
+        (broken(stages=(Stage(0, 3, 0), Stage(4, 7, 1))), "gpipe", 2, "do not follow each other"),
+        (broken(stages=(Stage(0, 3, 0), Stage(3, 6, 1))), "gpipe", 2, "for 6 items.* the model has 7"),
+        (broken(stages=(Stage(0, 7, 0), Stage(7, 7, 1))), "gpipe", 2, "at least one"),
+        (broken(stages=()), "gpipe", 2, "do not follow"),
+        (broken(micro_batches=1), "1f1b", 2, "into 1 micro-batches: give 2"),
+        (GOOD, "zbv", 2, "'zbv' has 2 stages on each rank"),
+        (broken(stages=(Stage(0, 3, 0, True), Stage(3, 7, 1))), "zero-bubble", 2, "compute a block again for each"),
+    ],
+)
+def test_plans_that_cannot_be(plan: Plan, schedule: str, ranks: int, text: str) -> None:
+    check_plan(GOOD, model(4), KINDS["gpipe"], 2)
+    with pytest.raises(ValueError, match=text):
+        check_plan(plan, model(4), KINDS[schedule], ranks)
+
+
+def test_plans_as_json_and_text() -> None:
+    assert Plan.from_json(GOOD.to_json()) == GOOD
+    assert GOOD.table(model(4)).splitlines() == [
+        "pipeline 0 stage 0 on rank 0: embedding to block 1",
+        "pipeline 0 stage 1 on rank 1: block 2 to head",
+    ]

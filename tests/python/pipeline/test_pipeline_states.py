@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints move between plans, schedules and numbers of ranks; loaders give each pipeline its part."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+
+import atoll
+from pipeline_models import (
+    MODELS,
+    SEED,
+    TOKENS,
+    VOCABULARY,
+    adam,
+    alone,
+    batch,
+    check_close,
+    check_same,
+    mean_loss,
+    train_alone,
+    train_together,
+)
+from support import Ranks, raises
+
+Arguments = dict[str, Any]
+
+
+def made(model: str, **arguments: Any) -> "atoll.pipeline.Pipeline":
+    return atoll.pipeline.Pipeline(MODELS[model], batch(8)[0], **{"seed": SEED, **arguments})
+
+
+def moving_body(rank: int, folder: str, model: str, before: Arguments, after: Arguments) -> None:
+    saved = made(model, **before)
+    update = adam(saved.parameters())
+    update.param_groups[0]["lr"] = 5e-3
+    train_together(saved, 2, 8, update=update)
+    saved.save(folder, update, step=2, loader={"position": [16]})
+
+    loaded = made(model, **after)
+    other = adam(loaded.parameters())
+    assert loaded.load(folder, other) == {"step": 2, "loader": {"position": [16]}}
+    assert other.param_groups[0]["lr"] == 5e-3
+    reference = alone(MODELS[model])
+    update = adam(reference.parameters())
+    update.param_groups[0]["lr"] = 5e-3
+    train_alone(reference, 2, 8, update=update)
+    check_same(loaded, reference)
+    expected, _ = train_alone(reference, 2, 8, first=2, update=update)
+    own, _ = train_together(loaded, 2, 8, first=2, update=other)
+    check_close(own, expected)
+    check_same(loaded, reference)
+
+
+@pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"plan": [1, 1, 1, 1], "micro_batches": 4}, {"plan": [3, 1], "replicas": 2, "micro_batches": 2}),
+        ({"plan": [0, 4], "replicas": 2, "micro_batches": [1, 3], "schedule": "gpipe"},
+         {"plan": [1, 2, 3, 1], "micro_batches": 4}),
+        ({"plan": [2, 3, 1, 1], "micro_batches": 4}, {"plan": [7], "replicas": 4, "micro_batches": 2}),
+    ],
+)  # fmt: skip
+def test_another_plan(ranks: Ranks, tmp_path: Path, model: str, before: Arguments, after: Arguments) -> None:
+    after = {**after, "seed": SEED + 1}  # what is loaded counts
+    ranks.run(moving_body, str(tmp_path / "state"), model, before, after)
+
+
+@pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
+def test_chunks_of_another_schedule(ranks: Ranks, tmp_path: Path) -> None:
+    before = {"plan": [2, 1, 1, 3], "replicas": 2, "micro_batches": 2, "schedule": "interleaved"}
+    after = {"plan": [1, 1, 1, 1], "micro_batches": 4}
+    ranks.run(moving_body, str(tmp_path / "state"), "gpt2", before, after)
+
+
+def whole_body(rank: int, folder: str) -> None:
+    pipe = made("gpt2", plan=[2, 2], micro_batches=2)
+    train_together(pipe, 1, 8)
+    pipe.save(folder)
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_one_process_loads_the_whole_model(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(whole_body, str(tmp_path / "state"))
+    model = MODELS["gpt2"]()
+    state = {"model": model.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path / "state", no_dist=True)
+    model.load_state_dict(state["model"])
+    reference = alone(MODELS["gpt2"])
+    train_alone(reference, 1, 8)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, reference.get_parameter(name), rtol=0, atol=1e-10)
+
+
+def wrong_body(rank: int, folder: str) -> None:
+    pipe = made("gpt2", plan=[2, 2], micro_batches=2)
+    pipe.save(folder)
+    optimizer = adam(pipe.parameters())
+    with raises(ValueError, "was saved without an optimizer"):
+        pipe.load(folder, optimizer)
+    with raises(ValueError, "has no 'model.", "another model"):
+        made("llama", plan=[2, 2], micro_batches=2).load(folder)
+    wider = functools.partial(MODELS["gpt2"], n_inner=24)
+    other = atoll.pipeline.Pipeline(wider, batch(8)[0], plan=[2, 2], micro_batches=2)
+    with raises(ValueError, "mlp.c_fc", "another model"):
+        other.load(folder)
+    with raises(ValueError, "that the pipeline does not have"):
+        pipe.save(folder, adam([torch.nn.Parameter(torch.zeros(2))]))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_states_of_something_else(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(wrong_body, str(tmp_path / "state"))
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Each with its number."""
+
+    def __init__(self, count: int) -> None:
+        random = torch.Generator().manual_seed(1)
+        self.rows = torch.randint(VOCABULARY, (count, TOKENS), generator=random)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"number": torch.tensor(index), "inputs": self.rows[index]}
+
+
+def loader_body(rank: int, shares: list[int]) -> None:
+    pipe = made("gpt2", plan=[1, 3], replicas=2, micro_batches=shares)
+    reference = alone(MODELS["gpt2"])
+    update, alone_update = adam(pipe.parameters()), adam(reference.parameters())
+    size, seen = 2 * sum(shares), []
+    loader = pipe.loader(Sentences(5 * size + 3), size)
+    for part in loader:
+        assert len(part["inputs"]) == 2 * shares[pipe.place]
+        told: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(told, part["number"].tolist())
+        assert told[0] == told[2], "ranks of one pipeline have the same samples"
+        assert told[1] == told[3]
+        numbers = told[0] + told[1]
+        seen += numbers
+        loss = pipe.step(part["inputs"], part["inputs"])
+        update.step()
+        alone_update.zero_grad()
+        rows = Sentences(5 * size + 3).rows[numbers]
+        expected = mean_loss(reference, rows, rows)
+        expected.backward()
+        alone_update.step()
+        check_close([loss.item()], [expected.item()])
+    assert len(seen) == len(set(seen)) == 5 * size
+    check_same(pipe, reference)
+    state = loader.state_dict()
+    assert state["epoch"] == 1
+    assert state["position"] == 0
+
+
+@pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
+@pytest.mark.parametrize("shares", [[2, 2], [3, 2]])
+def test_loader(ranks: Ranks, shares: list[int]) -> None:
+    ranks.run(loader_body, shares)
+
+
+def one_loader_body(rank: int) -> None:
+    pipe = made("gpt2", plan=[1, 3], micro_batches=2)
+    for part in pipe.loader(Sentences(9), 4, shuffle=False):
+        loss = pipe.step(part["inputs"], part["inputs"])
+        assert loss.isfinite()
+        numbers = part["number"].tolist()
+        assert numbers in ([0, 1, 2, 3], [4, 5, 6, 7])
+    with raises(ValueError, "a batch of 5 samples", "2 micro-batches", "give 4 or 6"):
+        pipe.loader(Sentences(9), 5)
+    with raises(ValueError, "shares cannot be given"):
+        pipe.loader(Sentences(9), 4, shares=[1])
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_loader_of_one_pipeline(ranks: Ranks) -> None:
+    ranks.run(one_loader_body)
