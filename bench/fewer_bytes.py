@@ -106,11 +106,11 @@ def report(document: dict[str, Any]) -> str:
     text = (
         f"A byte-level transformer ({run['layers']} layers of width {run['width']}, {run['batch']} samples of 32 bytes "
         f"per rank and step, Adam) learns the Python standard library's source for {document['steps']} steps, with "
-        f"{document['seeds']} seeds. Two ranks, an island each, in network namespaces joined by a veth pair. *Gradients*: "
-        "both hold the model, DistributedDataParallel. *Boundary*: two stages, 1F1B, four micro-batches. Bytes are what "
-        "the interfaces of both sides have sent, headers and acknowledgements included, per step after the first one. "
-        "The loss is that of samples nobody trained on, after the last step; its ratio to float32's is taken by seed, "
-        f"with its 95 % interval. The tolerance for int8 is a ratio of {document['loss_limit']}.\n\n"
+        f"{document['seeds']} seeds. Two ranks, an island each, in network namespaces joined by a veth pair. "
+        "*Gradients*: both hold the model, DistributedDataParallel. *Boundary*: two stages, 1F1B, four micro-batches. "
+        "Bytes are what the interfaces of both sides have sent, headers and acknowledgements included, per step after "
+        "the first one. The loss is that of samples nobody trained on, after the last step; its ratio to float32's is "
+        f"taken by seed, with its 95 % interval. The tolerance for int8 is a ratio of {document['loss_limit']}.\n\n"
     )
     rows = []
     for kind, packings in KINDS.items():

@@ -20,40 +20,42 @@ residuals, up to float32's rounding.
 With K islands the leads of a lane send 2 (K-1)/K bytes per element and 1/32 more over the bridge, and bfloat16 takes
 twice 2 (K-1)/K: 33/64 of its bytes."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions, ReduceOptions
 
-from atoll._newer_torch import all_gather_single
-from atoll.backend import backend_of
+from atoll.backend import backend_of, beside
 from atoll.packing.blocks import BLOCK, pack, packed_bytes, unpack
 
 
 class Exchange:
-    """Has groups of its own, so that its collectives may run beside others, on a thread of their own; those of all
+    """Has backends of its own, so that its collectives may run beside others, on a thread of their own; those of all
     ranks in the same order."""
 
-    def __init__(self, group: dist.ProcessGroup, format: str, compress_inside: bool) -> None:
+    def __init__(self, group: dist.ProcessGroup, format: str, compress_inside: bool, number: int) -> None:
         """Collective over the group, whose backend must be atoll (else ValueError). `compress_inside`: each rank is
-        taken as an island of its own."""
-        timeout = backend_of(group).options._timeout
-        members = dist.get_process_group_ranks(group)
-        self.group = _new_group(members, timeout)
-        self.rank, self.size = self.group.rank(), self.group.size()
+        taken as an island of its own. `number`: another one for each exchange of a group, the same on all ranks."""
+        self.rank, self.size = group.rank(), group.size()
         self._format = format
-        by_rank = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
-        islands = [sorted(ranks) for _, ranks in backend_of(self.group).islands()]
+        islands = [ranks for _, ranks in backend_of(group).islands()]
         if compress_inside:
             islands = [[rank] for rank in range(self.size)]
         own = next(ranks for ranks in islands if self.rank in ranks)
-        self._inside = _new_group([by_rank[rank] for rank in own], timeout) if 1 < len(own) < self.size else None
         self.islands = len(islands)
+        self._all: Any = beside(group, list(range(self.size)), f"packing/{number}")
+        self._inside: Any = None
+        if 1 < len(own) < self.size:
+            self._inside = beside(group, own, f"packing/{number}/{own[0]}")
         self._lanes = [sorted(ranks[lane] for ranks in islands) for lane in range(min(map(len, islands)))]
-        # Of each lane, the lead in this island.
-        self._leads = [next(rank for rank in lane if rank in own) for lane in self._lanes]
         self._lane = next((i for i, lane in enumerate(self._lanes) if self.rank in lane), None)
         self._memory: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        if self._inside is not None:
-            self._leads_inside = [dist.get_group_rank(self._inside, by_rank[rank]) for rank in self._leads]
+
+    def time_split(self) -> dict[str, float]:
+        """As atoll.time_split, of all that it does."""
+        splits = [backend.time_split() for backend in (self._all, self._inside) if backend is not None]
+        return {name: sum(split[name] for split in splits) for name in splits[0]}
 
     @property
     def is_lossy(self) -> bool:
@@ -72,7 +74,7 @@ class Exchange:
         """Makes the flat values their mean over ranks. `residual` (float32, as many as `led`) is added first, and gets
         what is lost; without it that is forgotten. Collective."""
         if not self.is_lossy:
-            dist.all_reduce(values, group=self.group)
+            self._all.allreduce([values], AllreduceOptions()).wait()
             values.div_(self.size)
             return
         part = self._part(values.numel())
@@ -80,18 +82,17 @@ class Exchange:
         self._add_inside(values, wide)
         own = values.new_empty(0, dtype=torch.uint8)
         if self._lane is None:
-            dist.all_to_all_single(own, own.clone(), [0] * self.size, [0] * self.size, group=self.group)
+            self._send(own.clone(), own, [0] * self.size)
         else:
             own = self._result(values[self._lane * wide : (self._lane + 1) * wide], residual, part)
         self._spread(own, values, part)
 
     def close(self) -> None:
-        """Ends its groups. On all ranks."""
+        """Ends its backends. On all ranks."""
         self._memory.clear()
-        for group in (self._inside, self.group):
-            if group is not None:
-                dist.destroy_process_group(group)
-        self._inside = None
+        for backend in (self._inside, self._all):
+            if backend is not None:
+                backend.shutdown()
 
     def _part(self, count: int) -> int:
         """Elements of an owner: whole blocks, as many for all."""
@@ -101,13 +102,18 @@ class Exchange:
         if self._inside is None:
             return
         works = []
-        for lane, lead in enumerate(self._leads_inside):
+        for lane in range(len(self._lanes)):
             part = values[lane * wide : (lane + 1) * wide]
             if part.numel():
-                works.append(dist.reduce(part, group=self._inside, group_dst=lead, async_op=True))
+                options = ReduceOptions()
+                options.rootRank = lane
+                works.append(self._inside.reduce([part], options))
         for work in works:
-            if work is not None:
-                work.wait()
+            work.wait()
+
+    def _send(self, sent: torch.Tensor, received: torch.Tensor, splits: list[int]) -> None:
+        """So many bytes to and from each rank."""
+        self._all.alltoall_base(received, sent, splits, splits, AllToAllOptions()).wait()
 
     def _result(self, values: torch.Tensor, residual: torch.Tensor | None, part: int) -> torch.Tensor:
         """This owner's part of the mean, packed."""
@@ -125,7 +131,7 @@ class Exchange:
         pack(self._format, held[: mine * part], sent[:mine], part, keep)
         pack(self._format, held[(mine + 1) * part :], sent[mine:], part, keep)
         splits = [bytes_of_part if rank in leads and rank != self.rank else 0 for rank in range(self.size)]
-        dist.all_to_all_single(received.view(-1), sent.view(-1), splits, splits, group=self.group)
+        self._send(sent.view(-1), received.view(-1), splits)
 
         total = self._take("total", part, values, torch.float32).zero_()
         own = held[mine * part : (mine + 1) * part]
@@ -146,11 +152,11 @@ class Exchange:
         owners = [rank for lane in self._lanes for rank in lane]
         rows = self._take("rows", len(owners) * packed_bytes(part), values, torch.uint8).view(len(owners), -1)
         if owners == list(range(self.size)):
-            all_gather_single(rows.view(-1), own, group=self.group)
+            self._all._allgather_base(rows.view(-1), own, AllgatherOptions()).wait()
         else:
             nothing = own.new_empty(0)
             outputs = [rows[owners.index(rank)] if rank in owners else nothing for rank in range(self.size)]
-            dist.all_gather(outputs, own, group=self.group)
+            self._all.allgather([outputs], [own], AllgatherOptions()).wait()
         unpack(self._format, rows, values, part)
 
     def _take(self, name: str, count: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -159,10 +165,3 @@ class Exchange:
         if held is None or held.numel() < count:
             held = self._memory[name, dtype] = like.new_empty(count, dtype=dtype)
         return held[:count]
-
-
-def _new_group(members: list[int], timeout: object) -> dist.ProcessGroup:
-    """Made by its members alone."""
-    made = dist.new_group(members, backend="atoll", timeout=timeout, use_local_synchronization=True)
-    assert isinstance(made, dist.ProcessGroup)
-    return made

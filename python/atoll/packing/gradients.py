@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +52,9 @@ class CompressedGradients:
         self._error: Exception | None = None
         self._stream: torch.Stream | None = None
 
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """In which packed gradients travel: `atoll.time_split(compressed.group)` counts their bytes."""
-        return self._exchange.group
+    def time_split(self) -> dict[str, float]:
+        """As atoll.time_split, of these gradients alone: `bytes_bridge` is what has crossed to other islands."""
+        return self._exchange.time_split()
 
     @property
     def is_lossy(self) -> bool:
@@ -95,7 +94,7 @@ class CompressedGradients:
         self._pieces.clear()
 
     def close(self) -> None:
-        """Ends its groups, after the last backward pass. On all ranks."""
+        """Ends its connections, after the last backward pass. On all ranks."""
         self._wait()
         self._worker.shutdown()
         self._exchange.close()
@@ -156,6 +155,7 @@ class CompressedGradients:
         if held is not None and held.parameters == identities:
             return held
         if held is not None:
+            self._settle(buffer.device)
             self._dissolve()
         if sum(parameter.numel() for parameter in parameters) != buffer.numel():
             raise RuntimeError(f"bucket {index} of {buffer.numel()} elements is not laid out as its parameters: a bug")
@@ -170,6 +170,12 @@ class CompressedGradients:
             for offset, values in self._pieces.pop(span.name, ()):
                 self._give(held, buffer, span.begin + offset, values)
         return held
+
+    def _settle(self, device: torch.device) -> None:
+        """Buckets of this pass that are under way change their residuals no more."""
+        wait(self._pending)
+        if self._stream is not None:
+            torch.accelerator.current_stream(device).wait_stream(self._stream)
 
     def _give(self, held: _Bucket, buffer: torch.Tensor, begin: int, values: torch.Tensor) -> None:
         """Adds residuals where this rank has residuals, and elsewhere to the gradient, which another rank leads now."""
@@ -219,9 +225,9 @@ def compress_gradients(
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"compress_gradients: got a {type(model).__name__}: give DistributedDataParallel(net)")
     wanted = {"format": format, "error_feedback": bool(error_feedback), "compress_inside": bool(compress_inside)}
-    _check_agreement(wanted, model.process_group)
+    number = _agree(wanted, model.process_group)
     check_format(format)
-    exchange = Exchange(model.process_group, format, compress_inside)
+    exchange = Exchange(model.process_group, format, compress_inside, number)
     if not exchange.is_lossy and exchange.size > 1 and exchange.rank == 0:
         _log.warning(
             "compress_gradients: all ranks are one island, so nothing is compressed; compress_inside=True compresses "
@@ -239,12 +245,17 @@ def compress_gradients(
     return compressed
 
 
-def _check_agreement(wanted: dict[str, object], group: dist.ProcessGroup) -> None:
-    """Raises ValueError on all ranks alike."""
-    said: list[dict[str, object] | None] = [None] * group.size()
-    dist.all_gather_object(said, wanted, group=group)
-    for rank, other in enumerate(said):
-        if other != said[0]:
+_made: dict[str, int] = {}  # exchanges by name of their group
+
+
+def _agree(wanted: dict[str, object], group: dist.ProcessGroup) -> int:
+    """The number of the next exchange of the group. Raises ValueError on all ranks alike."""
+    said: list[Any] = [None] * group.size()
+    dist.all_gather_object(said, (wanted, _made.get(group.group_name, 0)), group=group)
+    for rank, (other, _) in enumerate(said):
+        if other != said[0][0]:
             raise ValueError(
-                f"compress_gradients: rank 0 asks for {said[0]}, rank {rank} for {other}: ask for the same on all ranks"
+                f"compress_gradients: rank 0 asks for {said[0][0]}, rank {rank} for {other}: ask for the same"
             )
+    number = _made[group.group_name] = 1 + max(made for _, made in said)
+    return number

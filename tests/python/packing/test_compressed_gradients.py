@@ -101,9 +101,9 @@ def test_bytes_on_the_bridge(rank: int, size: int) -> None:
     compressed = atoll.compress_gradients(model)
     inputs = torch.ones(1, 1024)
     model(inputs).sum().backward()
-    before = atoll.time_split(compressed.group)["bytes_bridge"]
+    before = compressed.time_split()["bytes_bridge"]
     model(inputs).sum().backward()
-    packed = atoll.time_split(compressed.group)["bytes_bridge"] - before
+    packed = compressed.time_split()["bytes_bridge"] - before
     plain = dist.new_group()
     dist.all_reduce(torch.ones(count, dtype=torch.bfloat16), group=plain)
     sent = torch.tensor([packed, atoll.time_split(plain)["bytes_bridge"]], dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_one_island_stays_exact(rank: int, size: int) -> None:
         assert compressed.is_lossy == compress_inside
         gradients = contribution(0, rank)
         error = (take_step(model, gradients) - mean_over_ranks(flat(gradients))).abs().max().item()
-        assert (error > 1e-4) == compress_inside
+        assert (error > 1e-5 * flat(gradients).abs().max().item()) == compress_inside
         check_equal_everywhere(take_step(model, gradients))
         compressed.close()
 
