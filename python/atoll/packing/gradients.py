@@ -157,12 +157,12 @@ class CompressedGradients:
         if held is not None:
             self._settle(buffer.device)
             self._dissolve()
-        if sum(parameter.numel() for parameter in parameters) != buffer.numel():
+        if sum(map(_elements, parameters)) != buffer.numel():
             raise RuntimeError(f"bucket {index} of {buffer.numel()} elements is not laid out as its parameters: a bug")
         spans, begin = [], 0
         for parameter in parameters:
-            spans.append(_Span(self._names[id(parameter)], begin, begin + parameter.numel()))
-            begin += parameter.numel()
+            spans.append(_Span(self._names[id(parameter)], begin, begin + _elements(parameter)))
+            begin = spans[-1].end
         led = self._exchange.led(buffer.numel()) if self._feeds_back else None
         residual = buffer.new_zeros(len(led), dtype=torch.float32) if led is not None else None
         held = self._buckets[index] = _Bucket(identities, spans, led, residual)
@@ -201,6 +201,11 @@ class CompressedGradients:
         self._buckets.clear()
 
 
+def _elements(parameter: torch.Tensor) -> int:
+    """In DDP's buckets, where a complex number is two."""
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
 def _common(led: range, begin: int, end: int) -> tuple[int, int]:
     """What is in both; nothing as `begin`, `begin`."""
     low, high = max(led.start, begin), min(led.stop, end)
@@ -235,7 +240,7 @@ def compress_gradients(
         )
     parameters = dict(model.module.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
-    sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+    sizes = {name: _elements(parameter) for name, parameter in parameters.items()}
     compressed = CompressedGradients(names, sizes, exchange, error_feedback)
     try:
         model.register_comm_hook(None, compressed.hook)

@@ -27,7 +27,7 @@ class Fixed(nn.Module):
 
     def forward(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         result = torch.zeros((), device=gradients[0].device)
-        for index in (2, 0, 5, 1, 4, 3)[: len(self.parts)]:
+        for index in (2, 0, 5, 1, 4, 3):
             if index < len(self.parts):
                 result = result + (self.parts[index] * gradients[index]).sum().float()
         return result

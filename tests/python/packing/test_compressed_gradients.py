@@ -177,6 +177,21 @@ def test_other_types_of_gradients(rank: int, size: int) -> None:
         compressed.close()
 
 
+@on_layouts("AB")
+def test_complex_gradients(rank: int, size: int) -> None:
+    model = DistributedDataParallel(nn.Linear(20, 3, dtype=torch.complex64))
+    compressed = atoll.compress_gradients(model)
+    for step in range(3):
+        model.zero_grad()
+        inputs = torch.randn(5, 20, dtype=torch.complex64, generator=torch.Generator().manual_seed(10 * step + rank))
+        model(inputs).abs().square().mean().backward()
+        assert model.module.weight.grad is not None
+        check_equal_everywhere(torch.view_as_real(model.module.weight.grad))
+        assert model.module.weight.grad.abs().max() > 0
+    assert {piece["name"] for piece in compressed.state_dict()["pieces"]} == {"weight", "bias"}
+    compressed.close()
+
+
 @on_layouts("AB", "ABA")
 def test_uneven_numbers_of_batches(rank: int, size: int) -> None:
     model = DistributedDataParallel(network(torch.float32))
