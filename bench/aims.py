@@ -13,6 +13,7 @@ import kaitian
 import online
 import parity
 import shares
+from fewer_bytes import bytes_of_half, losses_of_exact
 from found import Document, Found, one
 from results import table
 from split_aims import divided, software, with_bytes
@@ -309,6 +310,8 @@ AIMS = [
         with_bytes(AGRNAV, "compact", "indoors"),
         at_most=True,
     ),
+    Aim("fewer_bytes", "int8 instead of bfloat16: bytes on the wire", 0.55, "x", bytes_of_half, at_most=True),
+    Aim("fewer_bytes", "int8: loss by that of float32", 1.01, "x", losses_of_exact, at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import fewer_bytes_training
 import nothing
 from atoll.bench import groups, links
 from atoll.bench.block import run_block
 from atoll.bench.devices import oversubscribed, take_device
 from atoll.bench.operations import Operation, Problem, make
 from ddp_step import DdpSteps
+from fewer_bytes import Run as FewerBytes
 from pairs import run_pairs
 from training import Training
 from uneven import Run
@@ -109,6 +111,9 @@ class Rank:
 
     def do_train(self, **run: Any) -> dict[str, Any]:
         return UnevenTraining(Run(**run), self.device, self.groups[run["backend"]]).run()
+
+    def do_fewer_bytes(self, **run: Any) -> dict[str, Any]:
+        return fewer_bytes_training.train(FewerBytes(**run))
 
     def do_oversubscribed(self) -> dict[str, Any]:
         return {"late": oversubscribed(self.device)}

@@ -60,8 +60,8 @@ def commit() -> str:
 def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
     """Measures and writes NAME.json. Raises BusyError when others use the machine and that is not forced."""
     before = machine.cores_used_by_others()
-    is_simulated = hasattr(scenario, "SIMULATED")  # then nothing is timed
-    if before > machine.BUSY_CORES and not settings.force_busy and not is_simulated:
+    is_untimed = any(hasattr(scenario, each) for each in ("SIMULATED", "UNTIMED"))
+    if before > machine.BUSY_CORES and not settings.force_busy and not is_untimed:
         raise BusyError(f"others use {before:.2f} cores of this machine (--force-busy measures and says so)")
     say(f"{name}: {scenario.TITLE}")
     load, own = machine.OthersLoad(), machine.own_seconds()
@@ -78,7 +78,7 @@ def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
         "quick": settings.quick,
         "others_cores_before": round(before, 3),
         "others_cores_during": round(during, 3),
-        "busy": not is_simulated and max(before, during) > machine.BUSY_CORES,
+        "busy": not is_untimed and max(before, during) > machine.BUSY_CORES,
         "backends": settings.backends,
         **found,
     }

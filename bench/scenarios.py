@@ -6,6 +6,7 @@ import breakeven
 import bridge
 import ddp
 import devices
+import fewer_bytes
 import host
 import idle
 import kaitian
@@ -38,6 +39,7 @@ SCENARIOS: dict[str, Scenario] = {
     "online": online,
     "parity": parity,
     "breakeven": breakeven,
+    "fewer_bytes": fewer_bytes,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
     "split_bytes": split_bytes,

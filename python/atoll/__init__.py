@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from atoll.loading.loader import DataLoader
     from atoll.loading.sampler import BatchSampler
     from atoll.loading.settings import Settings
+    from atoll.packing.boundary import BoundaryCodec, pack_boundaries
+    from atoll.packing.gradients import CompressedGradients, compress_gradients
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
     from atoll.watching.options import Watch
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "BatchSampler": "atoll.loading.sampler",
+    "BoundaryCodec": "atoll.packing.boundary",
+    "CompressedGradients": "atoll.packing.gradients",
     "DataLoader": "atoll.loading.loader",
     "Island": "atoll.backend",
     "Options": "atoll.backend",
@@ -44,6 +48,7 @@ _WHERE = {
     "Vendor": "atoll.vendors",
     "Watch": "atoll.watching.options",
     "align_replicas": "atoll.weighting.replicas",
+    "compress_gradients": "atoll.packing.gradients",
     "convert_batch_norm": "atoll.weighting.batch_norm",
     "dump": "atoll.backend",
     "islands": "atoll.backend",
@@ -51,6 +56,7 @@ _WHERE = {
     "links": "atoll.backend",
     "merge_batch_norm": "atoll.weighting.batch_norm",
     "monitored_barrier": "atoll.backend",
+    "pack_boundaries": "atoll.packing.boundary",
     "print_schedule": "atoll.backend",
     "register_vendor": "atoll.vendors",
     "replica_difference": "atoll.weighting.replicas",
@@ -58,6 +64,8 @@ _WHERE = {
 }
 __all__ = [
     "BatchSampler",
+    "BoundaryCodec",
+    "CompressedGradients",
     "DataLoader",
     "Island",
     "Options",
@@ -67,6 +75,7 @@ __all__ = [
     "Watch",
     "__version__",
     "align_replicas",
+    "compress_gradients",
     "convert_batch_norm",
     "device",
     "dump",
@@ -76,6 +85,7 @@ __all__ = [
     "links",
     "merge_batch_norm",
     "monitored_barrier",
+    "pack_boundaries",
     "pipeline",
     "print_schedule",
     "register_vendor",

@@ -9,6 +9,7 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -84,6 +85,22 @@ def _create(settings: Any, options: Any) -> _C.Backend:
         global_rank=ranks[settings.group_rank] if ranks else settings.group_rank,
         place=_place(),
     )
+
+
+def beside(group: dist.ProcessGroup, members: list[int], name: str) -> _C.Backend:
+    """A backend of its own for these ranks of `group`, the group's own numbers, ascending; made by them alone, under a
+    name that is new in the group and the same on all of them. torch.distributed does not know it: new_group needs the
+    ranks of the whole job. To be ended with shutdown()."""
+    ranks = dist.get_process_group_ranks(group)
+    settings = SimpleNamespace(
+        store=dist.PrefixStore(f"beside/{name}/", distributed_c10d._get_process_group_store(group)),
+        timeout=backend_of(group).options._timeout,
+        group_id=f"{group.group_name}/{name}",
+        group_rank=members.index(group.rank()),
+        group_size=len(members),
+        global_ranks_in_group=[ranks[member] for member in members],
+    )
+    return _create(settings, None)
 
 
 def _place() -> _C.Place:

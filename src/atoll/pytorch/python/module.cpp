@@ -5,6 +5,7 @@
 #include "atoll/collectives/schedule.h"
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
+#include "atoll/pytorch/python/blocks_module.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_module.h"
 #include "atoll/pytorch/python/plan_module.h"
@@ -153,6 +154,7 @@ PYBIND11_MODULE(_C, module) {
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
+  atl::pytorch::bind_blocks(module);
   atl::pytorch::bind_plan(module);
   atl::pytorch::bind_infer(module);
   module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
