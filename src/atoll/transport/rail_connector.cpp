@@ -3,13 +3,21 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "atoll/transport/address.h"
 #include "atoll/transport/discovery.h"
 
 namespace atl::transport {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLongestAttempt{3000};  // a path that is back is found by the next one
+
+}  // namespace
 
 RailConnector::RailConnector(Loop& loop, Owner& owner, const EndpointOptions& options, const PeerAddress& peer,
                              WantedRail wanted)
@@ -61,7 +69,7 @@ void RailConnector::fail_later(const Error& error) {
 }
 
 void RailConnector::tick(Clock::time_point now) {
-  if (!stream_ || now - begun_ < answer_patience(options_)) return;
+  if (!stream_ || now - begun_ < std::min(answer_patience(options_), kLongestAttempt)) return;
   stream_.reset();
   owner_.on_rail_failed(*this, Error(ErrorKind::kPeerLost, wanted_.to + " does not answer"));
 }

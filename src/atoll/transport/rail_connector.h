@@ -30,7 +30,7 @@ class RailConnector : private HandshakeStream::Owner {
 
   void begin(const std::function<Handshake()>& make_handshake);
 
-  /// Gives up an attempt that takes longer than the heartbeat.
+  /// Gives up an attempt that takes longer than three seconds, or the heartbeat.
   void tick(Clock::time_point now);
 
   const PeerId& peer() const noexcept { return peer_; }

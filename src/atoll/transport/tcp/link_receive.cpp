@@ -148,7 +148,8 @@ void TcpLink::on_probe(Rail& rail) {
 void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
   if (number == 0 && control_) {
     const std::lock_guard lock(mutex_);
-    return spread_->control_released(released_bytes);
+    spread_->control_released(released_bytes);
+    return spread_->pump(Clock::now());
   }
   TcpChannel* channel = nullptr;
   {
