@@ -119,7 +119,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   void open_rail_on_loop(Rail& rail, Fd stream);
   void drop_rail_on_loop(Rail& rail, const std::string& why);
   void repeat_credit_on_loop();
-  bool is_another_rail_alive_on_loop(const Rail& rail) const;
+  bool is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const;
   void watch_rails_on_loop(Clock::duration passed);
   void note_progress_on_loop(Rail& rail, Clock::duration passed);
   std::size_t open_rails_on_loop() const noexcept;

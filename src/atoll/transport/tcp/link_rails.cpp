@@ -155,10 +155,10 @@ void TcpLink::repeat_credit_on_loop() {
   send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
 }
 
-bool TcpLink::is_another_rail_alive_on_loop(const Rail& rail) const {
+/// A process that was stopped is not to lose its rails: what counts is that the peer has spoken on another one meanwhile.
+bool TcpLink::is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const {
   return std::any_of(rails_.begin(), rails_.end(), [&](const auto& other) {
-    return other.get() != &rail && other->is_open() && other->watch.stalled < kStallLimit / 2 &&
-           other->watch.silence < patience_;
+    return other.get() != &rail && other->is_open() && other->watch.silence < within;
   });
 }
 
@@ -177,14 +177,19 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
     return fail_on_loop(lost("has been silent for " + seconds + " s: stopped, or the network between is cut"));
   }
   if (!spread_) return;
+  bool has_doubt = false;
   for (const auto& rail : rails_) {
+    if (!rail->is_open()) continue;
     const auto& watch = rail->watch;
-    const bool is_dead = watch.stalled >= kStallLimit || watch.silence >= patience_;
-    if (!rail->is_open() || !is_dead || !is_another_rail_alive_on_loop(*rail)) continue;
+    const bool is_stuck = watch.stalled >= kStallLimit && is_another_rail_heard_on_loop(*rail, watch.stalled / 2);
+    const bool is_silent = watch.silence >= patience_ && is_another_rail_heard_on_loop(*rail, patience_ / 2);
+    has_doubt = has_doubt || watch.stalled >= kStallLimit / 2;
+    if (!is_stuck && !is_silent) continue;
     const auto seconds = std::chrono::duration<double>(std::max(watch.stalled, watch.silence)).count();
     drop_rail_on_loop(*rail, "nothing has passed for " + one_decimal(seconds) + " s");
   }
   const std::lock_guard lock(mutex_);
+  if (has_doubt) spread_->ask_idle_rails(Clock::now());
   spread_->probe(Clock::now());
   spread_->pump(Clock::now());
 }

@@ -55,6 +55,8 @@ class Spread {
   void pump(Time now);
   /// Measures a rail that is unused, when it is time.
   void probe(Time now);
+  /// Asks for an acknowledgement on each rail that carries nothing.
+  void ask_idle_rails(Time now);
 
   /// Everything that was accepted has arrived.
   bool is_idle() const noexcept { return behind_.empty() && pool_.free_count() == pool_.count(); }
