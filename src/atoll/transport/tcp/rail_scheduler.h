@@ -52,7 +52,6 @@ class RailScheduler {
   /// A rail of `ready` that is to be sent so many bytes without meaning, or nothing. They count as sent.
   std::optional<Turn> probe(Time now, unsigned ready) noexcept;
 
-  void set_latency(std::size_t rail, double seconds) noexcept { rails_[rail].latency = seconds; }
   double rate(std::size_t rail) const noexcept { return rails_[rail].rate; }  ///< bytes per second
   std::uint64_t on_its_way(std::size_t rail) const noexcept { return rails_[rail].on_its_way; }
 
