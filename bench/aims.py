@@ -108,6 +108,18 @@ def bridge_rows(rates: tuple[int, ...], of_bound: bool) -> Any:
     return measure
 
 
+def rail_rows(name: str) -> Any:
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in document["rows"]:
+            if row["rails"] > 1:
+                ratio, case = row[name], f"{row['rails']} at {row['rate'] / 1e9:g} Gbit/s"
+                found.append(Found(ratio["median"], ratio["p10"], ratio["p90"], case))
+        return found
+
+    return measure
+
+
 def exposed(document: Document) -> list[Found]:
     """Exposed time as a share of what is allowed."""
     found = []
@@ -237,6 +249,9 @@ AIMS = [
     Aim("bridge", "200 Mbit/s and 1 Gbit/s, of M/B", 0.95, "%", bridge_rows((GBIT // 5, GBIT), True)),
     Aim("bridge", "200 Mbit/s and 1 Gbit/s, against Gloo", 1.4, "x", bridge_rows((GBIT // 5, GBIT), False)),
     Aim("bridge", "5 Gbit/s, against Gloo", 2, "x", bridge_rows((5 * GBIT,), False)),
+    Aim("rails", "two and four rails, of their sum", 0.95, "%", rail_rows("large")),
+    Aim("rails", "8 MiB over two and four rails, of their sum", 0.9, "%", rail_rows("boundary")),
+    Aim("rails", "both ways at once, of one way", 0.95, "%", rail_rows("both")),
     Aim("ddp", "exposed time, of what is allowed", 1, "%", exposed, at_most=True),
     Aim("devices", "added per call to Gloo alone", ADDED_US, "us", added("gloo"), at_most=True),
     Aim("devices", "added per call to simccl alone", ADDED_US, "us", added("simccl"), at_most=True),

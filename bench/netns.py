@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two network namespaces joined by one shaped link. Needs root; leaves nothing behind, also after an interrupt."""
+"""Two network namespaces joined by shaped links. Needs root; leaves nothing behind, also after an interrupt."""
 
 import os
 import signal
@@ -10,9 +10,14 @@ from types import FrameType
 from contenders import Place
 
 BURST = "256kb"
-ADDRESSES = ("10.97.0.1", "10.97.0.2")
+ADDRESSES = ("10.97.0.1", "10.97.0.2")  # of the first link
 STORE_PORT = 29500  # of the namespace's own, where nobody else listens
 _PREFIX = "atollbench"
+
+
+def addresses(rail: int) -> tuple[str, str]:
+    """Of both ends of a link."""
+    return f"10.97.{rail}.1", f"10.97.{rail}.2"
 
 
 def _ip(*words: str) -> None:
@@ -37,10 +42,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 class ShapedLink:
-    """A context manager: the namespaces exist inside the `with` block."""
+    """A context manager: the namespaces exist inside the `with` block. `rails`: so many links beside each other, each
+    with that rate; the first carries the store, too."""
 
-    def __init__(self, bits_per_second: int) -> None:
+    def __init__(self, bits_per_second: int, rails: int = 1) -> None:
         self.rate = bits_per_second
+        self.rails = rails
         self.names = tuple(f"{_PREFIX}-{os.getpid()}-{side}" for side in "ab")
         self._handler: object = None
 
@@ -59,14 +66,23 @@ class ShapedLink:
     def _make(self) -> None:
         for name in self.names:
             _ip("netns", "add", name)
-        one, other = self.names
-        _ip("link", "add", "bridge0", "netns", one, "type", "veth", "peer", "name", "bridge0", "netns", other)
-        for name, address in zip(self.names, ADDRESSES, strict=True):
             _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "bridge0")
-            _ip("-n", name, "link", "set", "bridge0", "up")
-            words = ["tc", "-n", name, "qdisc", "add", "dev", "bridge0", "root", "tbf", "rate", f"{self.rate}bit"]
+        for rail in range(self.rails):
+            self._make_rail(rail)
+
+    def _make_rail(self, rail: int) -> None:
+        one, other = self.names
+        device = f"bridge{rail}"
+        _ip("link", "add", device, "netns", one, "type", "veth", "peer", "name", device, "netns", other)
+        for name, address in zip(self.names, addresses(rail), strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
+            _ip("-n", name, "link", "set", device, "up")
+            words = ["tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.rate}bit"]
             subprocess.run([*words, "burst", BURST, "latency", "50ms"], check=True)
+
+    def set_rail(self, rail: int, up: bool) -> None:
+        """Pulls a cable, or plugs it in again."""
+        _ip("-n", self.names[0], "link", "set", f"bridge{rail}", "up" if up else "down")
 
     def __exit__(self, *_: object) -> None:
         for name in self.names:
@@ -81,8 +97,10 @@ class ShapedLink:
         """One rank per letter: "AABB". Ranks of one letter share a namespace and an island."""
         places = []
         for letter in layout:
-            environment = (("ATOLL_ISLAND", letter), ("ATOLL_IFACE", "bridge0"), ("GLOO_SOCKET_IFNAME", "bridge0"))
-            places.append(Place(self.prefix("AB".index(letter)), environment))
+            environment = [("ATOLL_ISLAND", letter), ("GLOO_SOCKET_IFNAME", "bridge0"), ("ATOLL_IFACE", "bridge0")]
+            if self.rails > 1:
+                environment[-1] = ("ATOLL_RAILS", ",".join(f"bridge{rail}" for rail in range(self.rails)))
+            places.append(Place(self.prefix("AB".index(letter)), tuple(environment)))
         return places
 
     @property

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import fewer_bytes_training
+import atoll
 import nothing
 from atoll.bench import groups, links
 from atoll.bench.block import run_block
@@ -72,6 +73,10 @@ class Rank:
     def do_links(self, backend: str) -> dict[str, Any]:
         view = links.of_this_rank(backend, self.groups[backend])
         return {"kinds": {str(peer): kind for peer, kind in view.kinds.items()}}
+
+    def do_link_texts(self, backend: str) -> dict[str, Any]:
+        """What atoll.links says of each link."""
+        return {"texts": {str(peer): text for peer, text in atoll.links(self.groups[backend]).items()}}
 
     def do_late_barrier(self, backend: str, late_seconds: float) -> dict[str, Any]:
         """The last rank comes late; the answer says what waiting for it costs."""

@@ -14,6 +14,7 @@ import latency
 import library
 import online
 import parity
+import rails
 import shares
 import split_bytes
 import split_fleet
@@ -27,6 +28,7 @@ SCENARIOS: dict[str, Scenario] = {
     "host": host,
     "latency": latency,
     "bridge": bridge,
+    "rails": rails,
     "ddp": ddp,
     "devices": devices,
     "library": library,

@@ -7,12 +7,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
 #include "atoll/transport/handshake.h"
 #include "atoll/transport/tcp/parser.h"
+#include "atoll/transport/tcp/segment_map.h"
 
 // What is done with bytes from a peer, for libFuzzer and for the tests that run the same with mutated bytes. A target returns when it
 // behaved, whatever the bytes; it aborts when a promise was broken.
@@ -34,7 +36,8 @@ inline void address(Bytes bytes) {
   only_peer_errors([&] {
     const auto decoded = transport::PeerAddress::decode(bytes);
     const auto again = transport::PeerAddress::decode(decoded.encode());
-    if (again.id != decoded.id || again.tcp != decoded.tcp || again.host != decoded.host) std::abort();
+    if (again.id != decoded.id || again.tcp != decoded.tcp || again.host != decoded.host ||
+        again.rails != decoded.rails) std::abort();
     for (const auto& text : decoded.tcp) {
       const auto parsed = transport::parse_tcp_address(text);
       if (parsed && !transport::parse_tcp_address(to_string(*parsed))) std::abort();
@@ -92,9 +95,27 @@ class FrameMemory : public transport::tcp::MessageSink {
   }
   void on_heartbeat(std::uint64_t) override {}
   void on_bye() override {}
+  std::byte* on_segment(std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) override {
+    if (bytes == 0 || bytes > transport::tcp::kMaxSegment) std::abort();
+    frame_ = std::make_unique<std::byte[]>(bytes);
+    segment_ = {position, bytes};
+    // As a channel does: what was seen, and what does not fit, goes nowhere.
+    return map_.has(position, bytes) || channel % 8 == 7 ? nullptr : frame_.get();
+  }
+  void on_segment_complete() override {
+    if (frame_ == nullptr) std::abort();
+    frame_.reset();
+    const std::uint64_t before = map_.end();
+    map_.add(segment_.first, segment_.second);
+    if (map_.end() < before || !map_.has(segment_.first, segment_.second)) std::abort();
+  }
+  void on_ack(std::uint64_t) override {}
+  void on_probe() override {}
 
  private:
   std::unique_ptr<std::byte[]> frame_;
+  transport::tcp::SegmentMap map_{std::uint64_t{1} << 20};
+  std::pair<std::uint64_t, std::uint32_t> segment_;
 };
 
 /// The first byte chooses how the rest is cut and whether frames are filled directly.

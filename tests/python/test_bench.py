@@ -252,6 +252,21 @@ def test_scenarios_write_pages(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_rails_scenario_writes_its_page(tmp_path: Path) -> None:
+    done = run_scenarios(tmp_path, "rails")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "rails.json").read_text())
+    (row,) = document["rows"]
+    assert row["rails"] == 2
+    assert "tcp over 2 of 2 rails" in row["link"]
+    assert row["large"]["median"] > 0.5
+    (cut,) = document["cuts"]
+    assert "over 1 of 2 rails" in cut["link_while_cut"]
+    assert "| back again |" in (tmp_path / "rails.md").read_text()
+
+
+@pytest.mark.verify
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_bridge_scenario_leaves_no_namespace(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "bridge")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -294,6 +294,16 @@ def test_tcp_inside_a_machine(changes: dict[str, Any], why: str, fix: str) -> No
     assert fix in finding.fix
 
 
+def test_a_rail_that_is_down_is_named() -> None:
+    text = "tcp over {} of 2 rails: 10.0.0.1:5 -> 10.0.0.2:6 118.1 MB/s, 10.0.1.1:7 -> 10.0.1.2:8 {}"
+    protected = [replace(each, key_file=True, address="eth0") for each in on_two_machines()]
+    (finding,) = found(protected, replace(TCP, link=text.format(1, "down (end of file)")))
+    assert "pair 0-1 uses 1 of its 2 rails" in finding.what
+    assert "10.0.1.1:7 -> 10.0.1.2:8 down (end of file)" in finding.what
+    assert "ATOLL_RAILS" in finding.fix
+    assert found(protected, replace(TCP, link=text.format(2, "117.9 MB/s"))) == []
+
+
 def test_several_hosts_want_an_interface_and_a_key_file() -> None:
     interface, key = found(on_two_machines(), TCP)
     assert interface.what == "rank 1 could use several network interfaces: eth0, ib0"

@@ -48,9 +48,9 @@ void RawPeer::send(std::span<const std::byte> bytes) {
 }
 
 void RawPeer::shake_hands(const transport::EndpointOptions& options, const transport::PeerAddress& self,
-                          const transport::PeerId& target) {
+                          const transport::PeerId& target, std::uint8_t rail) {
   auto handshake =
-      Handshake::initiator({options.job, options.attempt, self, options.key, transport::LinkKind::kTcp}, target);
+      Handshake::initiator({options.job, options.attempt, self, options.key, transport::LinkKind::kTcp, rail}, target);
   std::array<std::byte, transport::kMaxHandshakeBytes> buffer;
   while (handshake.state() != Handshake::State::kDone) {
     send(handshake.take_output());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +18,9 @@ class RawPeer {
   /// `address` is "127.0.0.1:4711" or "[::1]:4711".
   explicit RawPeer(const std::string& address);
 
-  /// Authenticates as a peer of that endpoint's job would.
+  /// Authenticates as a peer of that endpoint's job would; `rail`: to join a link that is open, as rail - 1. Throws Error(kRefused).
   void shake_hands(const transport::EndpointOptions& options, const transport::PeerAddress& self,
-                   const transport::PeerId& target);
+                   const transport::PeerId& target, std::uint8_t rail = 0);
 
   void send(std::span<const std::byte> bytes);
 

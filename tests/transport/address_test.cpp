@@ -18,6 +18,9 @@ PeerAddress example() {
   address.tcp = {"10.0.0.1:4711", "[::1]:4711"};
   address.name = "rank 3";
   address.transport = TransportChoice::kTcp;
+  address.rails = {{.tcp = "10.0.0.1:4711", .network_bits = 24, .distance = 1, .megabits = 100000},
+                   {.tcp = "[fd00::1]:4711", .network_bits = 64, .distance = 3, .megabits = 0}};
+  address.rails_are_stated = true;
   return address;
 }
 
@@ -30,6 +33,8 @@ TEST(PeerAddress, SurvivesTheStore) {
   EXPECT_EQ(copy.tcp, address.tcp);
   EXPECT_EQ(copy.name, address.name);
   EXPECT_EQ(copy.transport, address.transport);
+  EXPECT_EQ(copy.rails, address.rails);
+  EXPECT_TRUE(copy.rails_are_stated);
 }
 
 TEST(PeerAddress, EveryOtherLengthIsAProtocolError) {
@@ -51,6 +56,12 @@ TEST(PeerAddress, WhatIsTooLongForAPeerIsRefusedHere) {
   address = example();
   address.tcp.assign(20, "10.0.0.1:4711");
   EXPECT_EQ(PeerAddress::decode(address.encode()).tcp.size(), 8U) << "the best ones are kept";
+  address.rails.assign(20, {.tcp = std::string(80, 'x')});
+  address.tcp.assign(20, std::string(80, 'x'));
+  address.host.assign(256, 'x');
+  address.name.assign(256, 'x');
+  address.unix_name.assign(100, 'x');
+  EXPECT_EQ(PeerAddress::decode(address.encode()).rails.size(), kMaxRails);
   EXPECT_LE(address.encode().size(), kMaxAddressBytes);
 }
 

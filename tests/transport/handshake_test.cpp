@@ -105,6 +105,27 @@ TEST(Handshake, EveryDifferenceIsRefusedByName) {
   expect_refused(run(a, b, End(9).self.id), Refusal::kPeer, "another process");
 }
 
+TEST(Handshake, BothEndsKnowTheRail) {
+  const End a(1);
+  End b(2);
+  HandshakeIdentity joining = a.identity();
+  joining.rail = 3;
+  auto initiator = Handshake::initiator(joining, b.self.id);
+  auto acceptor = Handshake::acceptor(b.identity());
+  EXPECT_FALSE(feed(acceptor, initiator.take_output()));
+  EXPECT_FALSE(feed(initiator, acceptor.take_output()));
+  EXPECT_FALSE(feed(acceptor, initiator.take_output()));
+  ASSERT_EQ(acceptor.state(), State::kProven);
+  EXPECT_EQ(acceptor.rail(), 3);
+  EXPECT_EQ(initiator.rail(), 3);
+  joining.rail = 200;
+  auto impossible = Handshake::initiator(joining, b.self.id);
+  auto careful = Handshake::acceptor(b.identity());
+  const auto error = feed(careful, impossible.take_output());
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("rail 200"), std::string::npos) << error->what();
+}
+
 TEST(Handshake, AnotherWireVersionIsNamedOnBothSides) {
   const End a(1), b(2);
   auto initiator = Handshake::initiator(a.identity(), b.self.id);
@@ -114,7 +135,7 @@ TEST(Handshake, AnotherWireVersionIsNamedOnBothSides) {
   const auto error = feed(acceptor, hello);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::kRefused);
-  EXPECT_NE(std::string(error->what()).find("wire version 99 instead of 1"), std::string::npos) << error->what();
+  EXPECT_NE(std::string(error->what()).find("wire version 99 instead of 2"), std::string::npos) << error->what();
   const auto seen = feed(initiator, acceptor.take_output());
   ASSERT_TRUE(seen);
   EXPECT_EQ(seen->kind(), ErrorKind::kRefused);

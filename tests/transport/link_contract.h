@@ -15,6 +15,7 @@ namespace atl::test {
 struct LinkContractParam {
   transport::TransportChoice transport;
   PeerMode mode;
+  const char* rails = "";  ///< ATOLL_RAILS
 };
 
 /// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
@@ -22,7 +23,10 @@ struct LinkContractParam {
 class LinkContract : public testing::TestWithParam<LinkContractParam> {
  protected:
   std::vector<transport::EndpointOptions> options() const {
-    return {peer_options(GetParam().transport, 0), peer_options(GetParam().transport, 1)};
+    std::vector<transport::EndpointOptions> both{peer_options(GetParam().transport, 0),
+                                                 peer_options(GetParam().transport, 1)};
+    for (auto& each : both) each.rails = GetParam().rails;
+    return both;
   }
   bool as_processes() const { return GetParam().mode == PeerMode::kProcesses; }
 
@@ -33,9 +37,9 @@ class LinkContract : public testing::TestWithParam<LinkContractParam> {
   void run(const Role& role) const { run(role, role); }
 };
 
-inline auto link_contract_params(transport::TransportChoice transport) {
-  return testing::Values(LinkContractParam{transport, PeerMode::kThreads},
-                         LinkContractParam{transport, PeerMode::kProcesses});
+inline auto link_contract_params(transport::TransportChoice transport, const char* rails = "") {
+  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, rails},
+                         LinkContractParam{transport, PeerMode::kProcesses, rails});
 }
 
 inline std::string link_contract_name(const testing::TestParamInfo<LinkContractParam>& info) {

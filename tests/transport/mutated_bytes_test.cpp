@@ -21,6 +21,8 @@ PeerAddress example() {
   address.unix_name = "atoll-0123";
   address.tcp = {"10.0.0.1:4711", "[fe80::1%lo]:4711"};
   address.name = "rank 3";
+  address.rails = {{.tcp = "10.0.0.1:4711", .network_bits = 24, .distance = 1, .megabits = 100000},
+                   {.tcp = "10.0.1.1:4711", .network_bits = 24, .distance = 3, .megabits = 100000}};
   return address;
 }
 
@@ -47,6 +49,9 @@ Bytes conversation() {
                  message(tcp::Type::kData, 1, joined({copy_of(tcp::bytes_of(header)), Bytes(100)}), sizeof header),
                  message(tcp::Type::kCredit, 1, Bytes(8)),
                  message(tcp::Type::kControl, 0, Bytes(50)),
+                 message(tcp::Type::kSegment, 2, Bytes(8 + 200), 8),
+                 message(tcp::Type::kAck, 0, Bytes(8)),
+                 message(tcp::Type::kProbe, 0, Bytes(30)),
                  message(tcp::Type::kClose, 1, {}),
                  message(tcp::Type::kBye, 0, {})});
 }

@@ -45,9 +45,22 @@ class Recorder : public MessageSink {
   }
   void on_heartbeat(std::uint64_t interval_ms) override { found.push_back("heartbeat " + std::to_string(interval_ms)); }
   void on_bye() override { found.emplace_back("bye"); }
+  std::byte* on_segment(std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) override {
+    found.push_back("segment " + std::to_string(channel) + " at " + std::to_string(position));
+    segment_.assign(bytes, std::byte{0});
+    return drops ? nullptr : segment_.data();
+  }
+  void on_segment_complete() override {
+    std::string text = "all ";
+    for (const std::byte byte : segment_) text += std::to_string(std::to_integer<int>(byte)) + ",";
+    found.push_back(text);
+  }
+  void on_ack(std::uint64_t total) override { found.push_back("ack " + std::to_string(total)); }
+  void on_probe() override { found.emplace_back("probe"); }
 
  private:
   Bytes frame_;
+  Bytes segment_;
 };
 
 void append(Bytes& stream, std::span<const std::byte> bytes) {
@@ -57,6 +70,13 @@ void append(Bytes& stream, std::span<const std::byte> bytes) {
 void append(Bytes& stream, Type type, std::uint32_t channel, std::span<const std::byte> body) {
   append(stream, bytes_of(Prefix{.type = type, .channel = channel, .length = static_cast<std::uint32_t>(body.size())}));
   append(stream, body);
+}
+
+void append_segment(Bytes& stream, std::uint32_t channel, std::uint64_t position, std::size_t bytes) {
+  const Prefix prefix{.type = Type::kSegment, .channel = channel, .length = static_cast<std::uint32_t>(bytes)};
+  append(stream, bytes_of(prefix));
+  append(stream, bytes_of(position));
+  for (std::size_t i = 0; i < bytes; ++i) stream.push_back(static_cast<std::byte>(i + 1));
 }
 
 void append_data(Bytes& stream, std::uint32_t channel, std::size_t payload_bytes) {
@@ -76,6 +96,11 @@ Bytes everything() {
   append(stream, Type::kControl, 0, Bytes(kMaxControlBytes));
   append(stream, Type::kControl, 0, {});
   append(stream, Type::kClose, 1, {});
+  append_segment(stream, 2, 1 << 20, 3);
+  append(stream, Type::kProbe, 0, Bytes(70));
+  append(stream, Type::kAck, 0, bytes_of(std::uint64_t{12345}));
+  append(stream, Type::kProbe, 0, {});
+  append_segment(stream, 0, 64, 1);
   append(stream, Type::kBye, 0, {});
   return stream;
 }
@@ -90,6 +115,13 @@ const std::vector<std::string> kFound = {"heartbeat 30000",
                                          "control 4096",
                                          "control 0",
                                          "close 1",
+                                         "segment 2 at 1048576",
+                                         "all 1,2,3,",
+                                         "probe",
+                                         "ack 12345",
+                                         "probe",
+                                         "segment 0 at 64",
+                                         "all 1,",
                                          "bye"};
 
 TEST(TcpParser, FindsEveryMessageHoweverTheStreamIsCut) {
@@ -134,6 +166,24 @@ TEST(TcpParser, DroppedFramesLeaveTheStreamInStep) {
   EXPECT_EQ(recorder.found.back(), "bye");
 }
 
+TEST(TcpParser, TheRestOfASegmentMayGoNowhere) {
+  Bytes stream;
+  append_segment(stream, 1, 0, 100);
+  append(stream, Type::kAck, 0, bytes_of(std::uint64_t{7}));
+  for (std::size_t first = 20; first < 120; ++first) {
+    Recorder recorder;
+    Parser parser(recorder, 1000);
+    parser.consume(std::span(stream).first(first));
+    ASSERT_EQ(parser.direct().size(), first == 20 ? 100 : 120 - first);
+    parser.drop_rest();
+    EXPECT_TRUE(parser.direct().empty());
+    parser.consume(std::span(stream).subspan(first));
+    ASSERT_EQ(recorder.found.size(), 3U);
+    EXPECT_EQ(recorder.found.back(), "ack 7");
+    EXPECT_FALSE(parser.inside_message());
+  }
+}
+
 void expect_protocol_error(const Prefix& prefix) {
   Recorder recorder;
   Parser parser(recorder, 1000);
@@ -159,6 +209,10 @@ TEST(TcpParser, WrongPrefixesAreProtocolErrorsBeforeTheirBodies) {
   expect_protocol_error({.type = Type::kHeartbeat, .length = 0});
   expect_protocol_error({.type = Type::kBye, .length = 1});
   expect_protocol_error({.type = Type::kClose, .length = 1});
+  expect_protocol_error({.type = Type::kSegment, .channel = 1, .length = 0});
+  expect_protocol_error({.type = Type::kSegment, .channel = 1, .length = kMaxSegment + 1});
+  expect_protocol_error({.type = Type::kProbe, .length = kMaxProbe + 1});
+  expect_protocol_error({.type = Type::kAck, .length = 4});
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Facts:
     host_label: str  # ATOLL_HOST
     transport: str  # ATOLL_TRANSPORT
     key_file: bool
-    address: str  # ATOLL_ADDRESS or ATOLL_IFACE
+    address: str  # ATOLL_ADDRESS, ATOLL_IFACE or ATOLL_RAILS
     interfaces: list[str]  # with an address, without loopback
     open_files: list[int]  # lower and upper limit; -1: none
 
@@ -73,7 +73,7 @@ def of_this_rank(rank: int, wanted_device: str) -> Facts:
         host_label=variables("ATOLL_HOST", ""),
         transport=variables("ATOLL_TRANSPORT", "") or "auto",
         key_file=bool(variables("ATOLL_KEY_FILE")),
-        address=variables("ATOLL_ADDRESS") or variables("ATOLL_IFACE") or "",
+        address=variables("ATOLL_ADDRESS") or variables("ATOLL_IFACE") or variables("ATOLL_RAILS") or "",
         interfaces=_interfaces(),
         open_files=list(resource.getrlimit(resource.RLIMIT_NOFILE)),
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong or could be better in a job, judged from its ranks' facts and links; each with the way out."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -11,6 +12,7 @@ from atoll.doctor.links import Measured, reason
 
 LEVELS = PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 _MOST_DESCRIPTORS_PER_RANK = 16  # that one peer costs, with some to spare
+_OPEN_RAILS = re.compile(r" over (\d+) of (\d+) rails")
 _OWN_DESCRIPTORS = 256  # of Python, PyTorch and the program itself
 
 
@@ -32,6 +34,7 @@ def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[d
         *_versions(facts),
         *_libraries(facts, islands),
         *_tcp_inside_a_machine(facts, links),
+        *_rails(links),
         *_interfaces(facts),
         *_key_file(facts),
         *_open_files(facts),
@@ -101,6 +104,17 @@ def _tcp_inside_a_machine(facts: Sequence[Facts], links: Sequence[Measured]) -> 
         yield Finding(WARNING, f"TCP inside one machine, {_pairs_text(names)}: {why}", fix)
 
 
+def _rails(links: Sequence[Measured]) -> Iterator[Finding]:
+    for link in links:
+        counts = _OPEN_RAILS.search(link.link)
+        if counts and counts[1] != counts[2]:
+            yield Finding(
+                WARNING,
+                f"pair {link.a}-{link.b} uses {counts[1]} of its {counts[2]} rails: {link.link}",
+                "mend the path that is down, or leave its interface out of ATOLL_RAILS",
+            )
+
+
 def _pairs_text(names: Sequence[str]) -> str:
     shown = " ".join(names[:8])
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
@@ -119,7 +133,7 @@ def _interfaces(facts: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             f"{ranks_text(ranks)} could use several network interfaces: {names}",
-            "set ATOLL_IFACE to the one that reaches the other hosts fastest",
+            "set ATOLL_IFACE to the one that reaches the other hosts fastest, or ATOLL_RAILS to several",
         )
 
 

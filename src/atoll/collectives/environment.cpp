@@ -107,6 +107,7 @@ transport::EndpointOptions Context::options_from_environment() {
   transport::EndpointOptions options;
   options.host = text_of("ATOLL_HOST");
   options.interface = text_of("ATOLL_IFACE");
+  options.rails = text_of("ATOLL_RAILS");
   options.advertised_address = text_of("ATOLL_ADDRESS");
   options.route_hint = text_of("MASTER_ADDR");
   read_ports(options);

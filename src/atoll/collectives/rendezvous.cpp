@@ -66,7 +66,10 @@ Member member_from(const Json& json) {
   member.library = json.at("library");
   member.problem = json.at("problem");
   member.uplink = json.at("uplink");
-  member.address = transport::PeerAddress::decode(from_binary(json.at("address")));
+  // What another version wrote cannot be read; that the versions differ is said where all are compared.
+  if (member.wire_version == kWireVersion) {
+    member.address = transport::PeerAddress::decode(from_binary(json.at("address")));
+  }
   return member;
 }
 

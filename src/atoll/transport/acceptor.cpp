@@ -119,9 +119,10 @@ void Acceptor::refuse(HandshakeStream& stream, Refusal refusal) {
 void Acceptor::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
   const LinkKind kind = stream.kind();
+  const std::uint8_t rail = stream.rail();
   Fd fd = stream.take_fd();
   drop(stream);
-  owner_.on_incoming(kind, std::move(fd), authenticated);
+  owner_.on_incoming(kind, rail, std::move(fd), authenticated);
 }
 
 void Acceptor::on_ended(HandshakeStream& stream, const HandshakeStream::End& end) {

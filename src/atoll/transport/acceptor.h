@@ -25,7 +25,8 @@ class Acceptor : private HandshakeStream::Owner {
     virtual ~Owner() = default;
     /// The initiator is genuine: call stream.welcome(), or refuse(stream, ...), now or later.
     virtual void on_incoming_proven(HandshakeStream& stream) = 0;
-    virtual void on_incoming(LinkKind kind, Fd stream, const PeerAddress& authenticated) = 0;
+    /// `rail` is the initiator's HandshakeIdentity::rail.
+    virtual void on_incoming(LinkKind kind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) = 0;
     /// A proven connection ended or is about to be destroyed: forget it.
     virtual void on_incoming_gone(const HandshakeStream& stream) = 0;
   };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
@@ -17,7 +18,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::uint8_t kAddressFormat = 1;
+constexpr std::uint8_t kAddressFormat = 2;
 constexpr std::size_t kMaxHost = 256;
 constexpr std::size_t kMaxUnixName = 100;
 constexpr std::size_t kMaxName = 256;
@@ -44,6 +45,20 @@ std::optional<std::uint16_t> parse_port(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || port == 0) return std::nullopt;
   return port;
+}
+
+void read_rails(ByteReader& reader, PeerAddress& address) {
+  address.rails_are_stated = reader.integer<std::uint8_t>() != 0;
+  const std::size_t count = reader.integer<std::uint8_t>();
+  if (count > kMaxRails) throw Error(ErrorKind::kProtocol, "a peer's address lists too many rails");
+  for (std::size_t i = 0; i < count; ++i) {
+    RailAddress rail;
+    rail.tcp = reader.string(kMaxTcpText);
+    rail.network_bits = reader.integer<std::uint8_t>();
+    rail.distance = reader.integer<std::uint8_t>();
+    rail.megabits = reader.integer<std::uint32_t>();
+    address.rails.push_back(std::move(rail));
+  }
 }
 
 }  // namespace
@@ -165,6 +180,15 @@ std::vector<std::byte> PeerAddress::encode() const {
   const std::size_t count = std::min(tcp.size(), kMaxTcp);
   writer.integer(static_cast<std::uint8_t>(count));
   for (std::size_t i = 0; i < count; ++i) writer.string(tcp[i], kMaxTcpText);
+  writer.integer(static_cast<std::uint8_t>(rails_are_stated));
+  const std::size_t most = std::min(rails.size(), kMaxRails);
+  writer.integer(static_cast<std::uint8_t>(most));
+  for (std::size_t i = 0; i < most; ++i) {
+    writer.string(rails[i].tcp, kMaxTcpText);
+    writer.integer(rails[i].network_bits);
+    writer.integer(rails[i].distance);
+    writer.integer(rails[i].megabits);
+  }
   return out;
 }
 
@@ -189,6 +213,7 @@ PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
   const std::size_t count = reader.integer<std::uint8_t>();
   if (count > kMaxTcp) throw Error(ErrorKind::kProtocol, std::string(what) + " lists too many TCP addresses");
   for (std::size_t i = 0; i < count; ++i) address.tcp.push_back(reader.string(kMaxTcpText));
+  read_rails(reader, address);
   reader.expect_end();
   return address;
 }

@@ -17,6 +17,9 @@ namespace atl::transport {
 /// Most bytes PeerAddress::encode may give and decode accepts.
 inline constexpr std::size_t kMaxAddressBytes = 2048;
 
+/// Most rails of one link.
+inline constexpr std::size_t kMaxRails = 8;
+
 /// A socket address of any family, ready for the system calls.
 struct SocketAddress {
   sockaddr_storage storage{};

@@ -6,6 +6,7 @@
 #include "atoll/transport/endpoint_impl.h"
 #include "atoll/transport/handshake.h"
 #include "atoll/transport/listener.h"
+#include "atoll/transport/rails.h"
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
 
@@ -62,7 +63,9 @@ Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
   self.unix_name = unix_listener.name;
   self.name = options.name;
   self.transport = options.transport;
-  for (const auto& host : advertised_hosts(options)) self.tcp.push_back(join_host_port(host, tcp_listener.port));
+  const auto hosts = advertised_hosts(options);
+  for (const auto& host : hosts) self.tcp.push_back(join_host_port(host, tcp_listener.port));
+  choose_rails(options, hosts.front(), tcp_listener.port, self);
   static_cast<void>(self.encode());  // throws on a name that is too long
   key_ = options.key;
   acceptor_ = std::make_unique<Acceptor>(*loop, static_cast<Acceptor::Owner&>(*this), std::move(unix_listener),
@@ -86,13 +89,16 @@ Endpoint::Impl::~Impl() {
   } else {
     // A forked child has neither the loop's thread nor its descriptors: what is registered there cannot be taken back.
     static_cast<void>(acceptor_.release());
-    for (auto& [id, entry] : entries_) static_cast<void>(entry.connector.release());
+    for (auto& [id, entry] : entries_) {
+      static_cast<void>(entry.connector.release());
+      for (auto& rail : entry.rails) static_cast<void>(rail.release());
+    }
   }
   loop.reset();
 }
 
-HandshakeIdentity Endpoint::Impl::identity(LinkKind kind) const {
-  return {options.job, options.attempt, self, key_, kind};
+HandshakeIdentity Endpoint::Impl::identity(LinkKind kind, std::uint8_t rail) const {
+  return {options.job, options.attempt, self, key_, kind, rail};
 }
 
 void Endpoint::Impl::set_key(std::vector<std::byte> key) {
@@ -120,7 +126,7 @@ Endpoint::Impl::Entry& Endpoint::Impl::find_or_make(const PeerAddress& peer, boo
     if (choose_kind(self, peer) == LinkKind::kShm) {
       entry.link = std::make_unique<ShmLink>(owner_, peer);
     } else {
-      entry.link = std::make_unique<TcpLink>(owner_, peer);
+      entry.link = std::make_unique<TcpLink>(owner_, self, peer);
     }
   }
   return entry;
@@ -170,7 +176,9 @@ void Endpoint::Impl::tick_on_loop() {
   acceptor_->tick(now);
   for (Entry* entry : entries()) {
     if (entry->connector) entry->connector->tick(now);
+    for (std::size_t i = entry->rails.size(); i-- != 0;) entry->rails[i]->tick(now);  // from behind: one may go
     entry->link->tick_on_loop(now);
+    connect_rails_on_loop(*entry);
     if (entry->link->state() != LinkState::kConnecting) entry->connector.reset();
     // The peer's own connection was to come, or to replace ours, and did not.
     const bool waits =
@@ -183,7 +191,10 @@ void Endpoint::Impl::tick_on_loop() {
 void Endpoint::Impl::stop_connecting_on_loop() {
   loop->cancel_timer_on_loop(ticker_);
   acceptor_->stop();
-  for (Entry* entry : entries()) entry->connector.reset();
+  for (Entry* entry : entries()) {
+    entry->connector.reset();
+    entry->rails.clear();
+  }
 }
 
 void Endpoint::Impl::close_all_on_loop(const std::string& why) {
@@ -212,6 +223,7 @@ void Endpoint::Impl::shutdown(Deadline linger) {
     ended_ = Error(ErrorKind::kAborted, "this rank has shut its links down");
     acceptor_->stop();
     for (Entry* entry : entries()) {
+      entry->rails.clear();
       // To the peer such a link is up already, or may be: it is to hear that this end closes in order.
       if (entry->connector && entry->connector->may_be_accepted()) continue;
       entry->connector.reset();

@@ -26,11 +26,23 @@ struct EndpointOptions {
   std::string advertised_address;  ///< ATOLL_ADDRESS; empty: the address of the chosen interface
   std::uint16_t port_first = 0;    ///< ATOLL_PORTS "first-last"; 0: any free port
   std::uint16_t port_last = 0;
+  std::string rails;               ///< ATOLL_RAILS: "auto" (also empty), a number, or interfaces and addresses; see rails.h
+  std::string device_path;         ///< of this rank's device in sysfs ("/sys/devices/pci0000:3a/..."), to prefer near interfaces
+  std::string sysfs = "/sys";      ///< where the system describes its interfaces
   TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; kAuto: shm on the same host, else tcp
   std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
   std::size_t tcp_window_bytes = std::size_t{4} << 20;
   std::chrono::milliseconds heartbeat{30000};        ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
   std::chrono::milliseconds connect_timeout{30000};  ///< from the first use of a link to "up"
+};
+
+/// One end of a rail: an address of an interface, and what the choice of rails needs to know about it.
+struct RailAddress {
+  std::string tcp;                ///< "10.0.0.1:4711"
+  std::uint8_t network_bits = 0;  ///< how many leading bits of the address name its network; 0: unknown
+  std::uint8_t distance = 0;      ///< of the interface from the rank's device: see Distance in interfaces.h
+  std::uint32_t megabits = 0;     ///< per second that the interface states; 0: unknown
+  bool operator==(const RailAddress&) const = default;
 };
 
 /// Where a peer can be reached; exchanged through the store as bytes.
@@ -41,6 +53,8 @@ struct PeerAddress {
   std::vector<std::string> tcp;  ///< "10.0.0.1:4711", "[fe80::1%eth0]:4711", best first
   std::string name;              ///< "rank 3"
   TransportChoice transport = TransportChoice::kAuto;
+  std::vector<RailAddress> rails{};  ///< the first one belongs to tcp.front(); empty: one rail, wherever it leads
+  bool rails_are_stated = false;     ///< by the user: such an end may use networks that the other one has no part in
 
   std::vector<std::byte> encode() const;
   /// Throws Error(kProtocol) on bytes that do not parse; every length is bounded.

@@ -3,6 +3,8 @@
 // connectors. All of it runs on the loop.
 #include "atoll/transport/endpoint_impl.h"
 
+#include <utility>
+
 namespace atl::transport {
 
 // When both sides connect at once, each side sees its own connection and the peer's. The one begun by the smaller id wins:
@@ -12,6 +14,11 @@ namespace atl::transport {
 void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
   const PeerAddress& peer = stream.peer();
   if (ended_) return acceptor_->refuse(stream, Refusal::kGone);
+  if (stream.rail() != 0) {
+    Entry* const open = find(peer.id);
+    const bool is_taken = open != nullptr && open->attached && open->link->takes_rail_on_loop(stream.rail() - 1U);
+    return is_taken ? stream.welcome() : acceptor_->refuse(stream, Refusal::kGone);
+  }
   if (peer.id == self.id) return acceptor_->refuse(stream, Refusal::kPeer);
   if (choose_kind(self, peer) != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
   bool made = false;
@@ -28,8 +35,9 @@ void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
   stream.welcome();
 }
 
-void Endpoint::Impl::on_incoming(LinkKind, Fd stream, const PeerAddress& authenticated) {
+void Endpoint::Impl::on_incoming(LinkKind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) {
   Entry* entry = find(authenticated.id);
+  if (rail != 0) return entry->link->attach_rail_on_loop(rail - 1U, std::move(stream));
   if (entry == nullptr || entry->attached)
     return;  // welcomed twice only if the peer broke the rules: closing is enough
   attach_on_loop(*entry, std::move(stream), false, authenticated);
@@ -53,10 +61,37 @@ void Endpoint::Impl::attach_on_loop(Entry& entry, Fd stream, bool initiator, con
   if (entry.link->state() != LinkState::kConnecting) return;
   try {
     entry.link->attach_on_loop(std::move(stream), initiator, authenticated);
-    if (ended_) entry.link->begin_shutdown_on_loop();
+    if (ended_) return entry.link->begin_shutdown_on_loop();
+    connect_rails_on_loop(entry);
   } catch (const Error& error) {
     entry.link->fail_on_loop(error);
   }
+}
+
+void Endpoint::Impl::connect_rails_on_loop(Entry& entry) {
+  const auto now = Clock::now();
+  while (!ended_ && entry.link->state() == LinkState::kUp) {
+    const auto wanted = entry.link->next_rail_on_loop(now);
+    if (!wanted) return;
+    entry.rails.push_back(std::make_unique<RailConnector>(*loop, static_cast<RailConnector::Owner&>(*this), options,
+                                                          entry.address, *wanted));
+    const auto rail = static_cast<std::uint8_t>(wanted->rail + 1);
+    entry.rails.back()->begin([&] { return Handshake::initiator(identity(LinkKind::kTcp, rail), entry.address.id); });
+  }
+}
+
+void Endpoint::Impl::on_rail_connected(const RailConnector& connector, Fd stream, const PeerAddress&) {
+  Entry& entry = *find(connector.peer());
+  const std::size_t rail = connector.rail();
+  std::erase_if(entry.rails, [&](const auto& each) { return each.get() == &connector; });
+  entry.link->attach_rail_on_loop(rail, std::move(stream));
+}
+
+void Endpoint::Impl::on_rail_failed(const RailConnector& connector, const Error& error) {
+  Entry& entry = *find(connector.peer());
+  const std::size_t rail = connector.rail();
+  std::erase_if(entry.rails, [&](const auto& each) { return each.get() == &connector; });
+  entry.link->rail_unreachable_on_loop(rail, error);
 }
 
 bool Endpoint::Impl::on_attempt_failed(const PeerId& peer) {

@@ -6,18 +6,20 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "atoll/transport/acceptor.h"
 #include "atoll/transport/connector.h"
 #include "atoll/transport/endpoint.h"
 #include "atoll/transport/link_base.h"
+#include "atoll/transport/rail_connector.h"
 
 namespace atl::transport {
 
 /// Which kind of link two endpoints use; both compute the same. nullopt: one insists on what the other or the distance forbids.
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept;
 
-struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner {
+struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner, private RailConnector::Owner {
   Impl(EndpointOptions given, LinkObserver& watcher);
   ~Impl() override;
 
@@ -40,23 +42,27 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner 
     std::unique_ptr<LinkBase> link;
     std::unique_ptr<Connector> connector;  // our own connection, while it is being made
     HandshakeStream* held = nullptr;       // the peer's connection, proven, while ours may still win
+    std::vector<std::unique_ptr<RailConnector>> rails;  // further connections that are being made
     bool attached = false;
     Clock::time_point waits_since = Clock::now();  // for the peer's connection, which is to win
   };
 
   void on_incoming_proven(HandshakeStream& stream) override;
-  void on_incoming(LinkKind kind, Fd stream, const PeerAddress& authenticated) override;
+  void on_incoming(LinkKind kind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) override;
   void on_incoming_gone(const HandshakeStream& stream) override;
   void on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) override;
   void on_connect_failed(const PeerId& peer, const Error& error) override;
   void on_yielded(const PeerId& peer) override;
   bool on_attempt_failed(const PeerId& peer) override;
+  void on_rail_connected(const RailConnector& connector, Fd stream, const PeerAddress& authenticated) override;
+  void on_rail_failed(const RailConnector& connector, const Error& error) override;
 
   Entry& find_or_make(const PeerAddress& peer, bool* made);
   std::vector<Entry*> entries() const;
   Entry* find(const PeerId& peer);
-  HandshakeIdentity identity(LinkKind kind) const;
+  HandshakeIdentity identity(LinkKind kind, std::uint8_t rail = 0) const;
   void connect_on_loop(Entry& entry);
+  void connect_rails_on_loop(Entry& entry);
   void attach_on_loop(Entry& entry, Fd stream, bool initiator, const PeerAddress& authenticated);
   void tick_on_loop();
   void stop_connecting_on_loop();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "atoll/core/bytes.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
@@ -66,6 +67,7 @@ Handshake Handshake::initiator(HandshakeIdentity identity, const PeerId& target)
   std::vector<std::byte> body;
   ByteWriter writer(body);
   writer.integer(static_cast<std::uint8_t>(handshake.identity_.kind));
+  writer.integer(handshake.identity_.rail);
   writer.integer(handshake.identity_.attempt);
   writer.string(handshake.identity_.job, kMaxJobBytes);
   writer.bytes(std::as_bytes(std::span(target.bytes)));
@@ -171,6 +173,7 @@ void Handshake::on_message() {
 void Handshake::on_hello(std::span<const std::byte> body) {
   ByteReader reader(body, "a handshake hello");
   const auto kind = reader.integer<std::uint8_t>();
+  const auto rail = reader.integer<std::uint8_t>();
   const auto attempt = reader.integer<std::uint32_t>();
   const std::string job = reader.string(kMaxJobBytes);
   PeerId target;
@@ -192,6 +195,10 @@ void Handshake::on_hello(std::span<const std::byte> body) {
   if (kind != static_cast<std::uint8_t>(identity_.kind)) {
     turn_away(Refusal::kTransport, 0, "it chose another transport for this connection");
   }
+  if (rail > kMaxRails || (rail != 0 && identity_.kind != LinkKind::kTcp)) {
+    turn_away(Refusal::kTransport, 0, "it wants to be rail " + std::to_string(rail) + " of this connection");
+  }
+  identity_.rail = rail;
   std::vector<std::byte> reply;
   ByteWriter writer(reply);
   writer.bytes(random_nonce());

@@ -15,7 +15,7 @@
 namespace atl::transport {
 
 /// Both ends of a connection must speak the same version of everything that travels on links.
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 inline constexpr std::size_t kMaxHandshakeBytes = 4096;  ///< of one message's body
 inline constexpr std::size_t kMaxJobBytes = 256;
 
@@ -41,12 +41,13 @@ struct HandshakeIdentity {
   const PeerAddress& self;
   std::vector<std::byte> key;
   LinkKind kind = LinkKind::kTcp;
+  std::uint8_t rail = 0;  ///< initiator: 0 opens a link; N joins the link that is open, as its rail N - 1
 };
 
 /// Mutual challenge over a byte stream, as a state machine without a socket:
 ///
 ///   initiator                                 acceptor
-///   HELLO  kind attempt job target nonce address  -->
+///   HELLO  kind rail attempt job target nonce address  -->
 ///                                      <--    CHALLENGE  nonce address
 ///   PROOF  HMAC(key, "initiator", both)       -->          (owner decides: welcome or refuse)
 ///                                      <--    WELCOME  HMAC(key, "acceptor", both)
@@ -87,6 +88,9 @@ class Handshake {
 
   /// The other end as its own message states it; trustworthy in kProven and kDone.
   const PeerAddress& peer() const noexcept { return peer_; }
+
+  /// HandshakeIdentity::rail of the initiator, on both sides; likewise.
+  std::uint8_t rail() const noexcept { return identity_.rail; }
 
  private:
   Handshake(HandshakeIdentity identity, State state, PeerId target);

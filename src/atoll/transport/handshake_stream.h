@@ -52,6 +52,7 @@ class HandshakeStream {
 
   Handshake::State state() const noexcept { return handshake_ ? handshake_->state() : Handshake::State::kAwaitHello; }
   const PeerAddress& peer() const noexcept { return handshake_->peer(); }
+  std::uint8_t rail() const noexcept { return handshake_->rail(); }
   const std::string& remote() const noexcept { return remote_; }  ///< "10.0.0.2:4712", for messages
   LinkKind kind() const noexcept { return kind_; }
   Clock::time_point since() const noexcept { return since_; }  ///< made, or begun

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "atoll/core/deadline.h"
@@ -30,6 +31,13 @@ std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept
 
 /// How long a peer that took a connection may say nothing on it, before the link is up and its heartbeats come.
 std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept;
+
+/// A further connection that a link wants to its peer.
+struct WantedRail {
+  std::size_t rail = 0;
+  std::string from;  ///< numeric address of this machine with any port, "10.0.0.1:4711"; empty: whatever the route says
+  std::string to;    ///< "10.0.0.2:4711"
+};
 
 /// The part of a link that does not depend on how bytes travel: its state, the peer, and who is told about a failure.
 ///
@@ -60,6 +68,20 @@ class LinkBase : public Link {
   /// may carry descriptors). Called once, in state kConnecting. `authenticated` is the peer's address as its own hello
   /// stated it; its id equals peer().
   virtual void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) = 0;
+
+  // Links that use several connections (rails). One side makes them all: it was the initiator of the first.
+
+  /// Called after attach_on_loop and with each tick: a connection to be made now, until there is none. Each is answered by
+  /// attach_rail_on_loop or rail_unreachable_on_loop.
+  virtual std::optional<WantedRail> next_rail_on_loop(Clock::time_point /*now*/) { return std::nullopt; }
+  virtual void rail_unreachable_on_loop(std::size_t /*rail*/, const Error& /*why*/) {}
+
+  /// The other side: whether the peer's connection may become that rail.
+  virtual bool takes_rail_on_loop(std::size_t /*rail*/) const { return false; }
+
+  /// As attach_on_loop, for a rail of a link that is up; it takes the place of the one before. Closes `stream` when the
+  /// link has no use for it any more.
+  virtual void attach_rail_on_loop(std::size_t /*rail*/, Fd /*stream*/) {}
 
   /// Ends the link with `error`, once: later calls do nothing. Rings all bells of this process and tells the observer.
   /// After mark_leaving_on_loop the end of the peer's side is no failure: the link becomes kClosed and the observer is

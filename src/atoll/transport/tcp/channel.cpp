@@ -61,14 +61,16 @@ void TcpChannel::return_credit(std::uint64_t released) {
   link_.send_credit(*this, released);
 }
 
-void TcpChannel::note_released_on_loop(std::uint64_t total) {
-  if (total < released_.load(std::memory_order_relaxed) || total > sent_.load(std::memory_order_acquire)) {
+void TcpChannel::note_released_on_loop(std::uint64_t total, bool in_order) {
+  const bool is_older = total < released_.load(std::memory_order_relaxed);
+  if ((is_older && in_order) || total > sent_.load(std::memory_order_acquire)) {
     throw Error(ErrorKind::kProtocol, "credit for " + std::to_string(total) + " bytes, which were never sent");
   }
-  released_.store(total, std::memory_order_release);
+  if (!is_older) released_.store(total, std::memory_order_release);
 }
 
-void TcpChannel::open_on_loop(std::uint32_t number, std::uint64_t window_bytes) {
+void TcpChannel::open_on_loop(std::uint32_t number, std::uint64_t window_bytes, bool again) {
+  if (again && peer_number_ == number && receive_window_ == window_bytes) return;
   if (peer_number_ != 0) throw Error(ErrorKind::kProtocol, "a channel was opened twice");
   peer_number_ = number;
   receive_window_ = window_bytes;
@@ -83,12 +85,15 @@ std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
   }
   receiving_ = true;
   dropping_ = is_closed();
-  if (dropping_) return nullptr;
+  return dropping_ ? nullptr : ring_at(received);
+}
+
+std::byte* TcpChannel::ring_at(std::uint64_t position) {
   if (!ring_) {
     ring_ = MappedRing::create(0, receive_window_);
     ring_.take_memory();  // nobody else maps it
   }
-  return ring_.data() + (received & (receive_window_ - 1));
+  return ring_.data() + (position & (receive_window_ - 1));
 }
 
 void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
@@ -106,8 +111,45 @@ void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
   if (is_closed()) free_on_loop();
 }
 
+std::byte* TcpChannel::begin_segment_on_loop(std::uint64_t position, std::uint32_t bytes) {
+  if (map_ == nullptr) map_ = std::make_unique<tcp::SegmentMap>(receive_window_);
+  if (map_->has(position, bytes)) return nullptr;
+  if (position + tcp::whole_units(bytes) - popped_.load(std::memory_order_acquire) > receive_window_) {
+    throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes exceeds the channel's credit");
+  }
+  return is_closed() ? nullptr : ring_at(position);
+}
+
+bool TcpChannel::finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes) {
+  if (map_->has(position, bytes)) return false;  // it came over another rail meanwhile
+  map_->add(position, bytes);
+  if (!is_closed()) return publish_frames();
+  free_on_loop();
+  return false;
+}
+
+/// Shows the receiver every frame that is whole.
+bool TcpChannel::publish_frames() {
+  const std::uint64_t before = received_.load(std::memory_order_relaxed);
+  std::uint64_t received = before;
+  while (map_->end() - received >= sizeof(FrameHeader)) {
+    const auto header = tcp::read_as<FrameHeader>({ring_at(received), sizeof(FrameHeader)});
+    if (header.payload_bytes > receive_window_ / 4) {
+      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(header.payload_bytes) + " bytes is too large");
+    }
+    if (map_->end() - received < tcp::footprint(header.payload_bytes)) break;
+    received += tcp::footprint(header.payload_bytes);
+  }
+  received_.store(received, std::memory_order_release);
+  return received != before;
+}
+
 void TcpChannel::free_on_loop() {
   if (receiving_) return;  // finish_frame_on_loop comes back here
+  if (map_ != nullptr) {
+    link_.drop_segments_on_loop(*this);
+    received_.store(map_->end(), std::memory_order_release);
+  }
   ring_ = MappedRing();
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   popped_.store(received, std::memory_order_release);

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "atoll/transport/link.h"
 #include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/tcp/segment_map.h"
+#include "atoll/transport/tcp/send_stream.h"
 
 namespace atl::transport {
 
@@ -32,17 +35,27 @@ class TcpChannel final : public Channel {
   std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
   void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
   void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
-  /// The peer has released `total` bytes in all. Throws Error(kProtocol) on a total that cannot be. On the loop.
-  void note_released_on_loop(std::uint64_t total);
+  /// The peer has released `total` bytes in all. Throws Error(kProtocol) on a total that cannot be; over several rails an older one may
+  /// come later. On the loop.
+  void note_released_on_loop(std::uint64_t total, bool in_order);
+  std::uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }  ///< sender; bytes of the stream
+  tcp::SendStream& stream() noexcept { return stream_; }  ///< of a link over several rails; link's mutex
 
   // Receiving half, on the loop.
 
-  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice.
-  void open_on_loop(std::uint32_t number, std::uint64_t window_bytes);
+  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice, unless `again` allows the same once more.
+  void open_on_loop(std::uint32_t number, std::uint64_t window_bytes, bool again);
   std::uint32_t peer_number() const noexcept { return peer_number_; }  ///< 0 before; constant once a frame was received
   /// Where the next frame goes, nullptr when it is to be dropped. Throws Error(kProtocol) when the peer has no credit for it.
   std::byte* begin_frame_on_loop(std::uint32_t payload_bytes);
   void finish_frame_on_loop(std::uint32_t payload_bytes);
+
+  /// The same for bytes of the channel's stream, which may come in any order and more than once.
+  std::byte* begin_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
+  /// Returns whether frames can be read that could not before.
+  bool finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
+  /// The credit that the peer has, whether it was told or not. Any thread.
+  std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
 
   /// Whether this side asked for the channel; link's mutex of channels.
   bool is_claimed() const noexcept { return is_claimed_; }
@@ -57,6 +70,8 @@ class TcpChannel final : public Channel {
 
  private:
   const Frame* look();
+  std::byte* ring_at(std::uint64_t position);
+  bool publish_frames();
   void return_credit(std::uint64_t released);
 
   TcpLink& link_;
@@ -70,6 +85,8 @@ class TcpChannel final : public Channel {
   bool dropping_ = false;          // the loop's: that frame is dropped
   std::uint64_t receive_window_;   // likewise
   MappedRing ring_;                // likewise
+  std::unique_ptr<tcp::SegmentMap> map_;  // the loop's; of a link over several rails
+  tcp::SendStream stream_;                // link's mutex
 
   alignas(64) std::atomic<std::uint64_t> sent_{0};      // sender
   alignas(64) std::atomic<std::uint64_t> released_{0};  // loop

@@ -7,11 +7,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string_view>
 #include <utility>
-
-#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
@@ -22,6 +19,7 @@ using tcp::Prefix;
 using tcp::Type;
 
 constexpr std::uint32_t kNearMicroseconds = 5000;  // round trip
+constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
@@ -52,13 +50,21 @@ void tune(int fd, milliseconds heartbeat) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds + 1000);
 }
 
+double round_trip_seconds(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? std::min(info.tcpi_rtt, kLongestRoundTrip) * 1e-6
+                                                                    : 0;
+}
+
 }  // namespace
 
-TcpLink::TcpLink(const LinkOwner& owner, PeerAddress peer)
-    : LinkBase(owner, std::move(peer)),
-      parser_(*this, tcp::kMaxWindow / 4),
-      patience_(owner.options.heartbeat),
-      queue_(2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4) {}
+TcpLink::TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer)
+    : LinkBase(owner, std::move(peer)), self_(self), patience_(owner.options.heartbeat) {
+  rails_.push_back(std::make_unique<Rail>(
+      static_cast<Rail::Owner&>(*this), 0,
+      2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4));
+}
 
 TcpLink::~TcpLink() = default;
 
@@ -96,7 +102,13 @@ void TcpLink::close_channel(const ChannelId& id) {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (channel->number() != 0 && can_send()) send_small(Lane::kData, Type::kClose, channel->number(), {});
+    if (channel->number() != 0 && can_send()) {
+      if (spread_) {
+        spread_->push_behind(Type::kClose, channel->number(), {}, true, Clock::now());
+      } else {
+        send_small(*rails_.front(), Lane::kData, Type::kClose, channel->number(), {});
+      }
+    }
   }
   loop().post([channel] { channel->free_on_loop(); });
 }
@@ -109,7 +121,9 @@ bool TcpLink::send_control_behind_frames(std::span<const std::byte> message) {
 
 std::string TcpLink::describe() const {
   const std::lock_guard lock(mutex_);
-  return path_.empty() ? "tcp (not connected)" : "tcp " + path_;
+  if (spread_) return describe_rails();
+  const std::string& path = rails_.front()->path();
+  return path.empty() ? "tcp (not connected)" : "tcp " + path;
 }
 
 Error TcpLink::named(const Error& error) const {
@@ -120,64 +134,71 @@ Error TcpLink::lost(const std::string& how) const {
   return {ErrorKind::kPeerLost, peer_name() + " (" + describe() + ") " + how};
 }
 
-void TcpLink::attach_on_loop(Fd stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
+void TcpLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) {
+  is_initiator_ = initiator;
+  plan_rails_on_loop(authenticated);
+  last_tick_ = Clock::now();
+  open_rail_on_loop(*rails_.front(), std::move(stream));
+  mark_up_on_loop();
+}
+
+void TcpLink::open_rail_on_loop(Rail& rail, Fd stream) {
   const int fd = stream.get();
   tune(fd, options().heartbeat);
   {
     const std::lock_guard lock(mutex_);
-    path_ = to_string(local_address(fd)) + " -> " + to_string(remote_address(fd));
-    fd_ = std::move(stream);
+    rail.open(std::move(stream));
+    if (spread_) {
+      auto expected = ways_[rail.index()].expected;
+      expected.latency_seconds += round_trip_seconds(fd) / 2;
+      spread_->open(rail, expected, Clock::now());
+    }
   }
-  last_tick_ = Clock::now();
-  send_heartbeat_on_loop();  // tells ours to the peer
+  send_heartbeat_on_loop(rail);  // tells ours to the peer
   // Edges: the loop learns of room in the socket without a call per frame.
   loop().add_fd_on_loop(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                        [this](std::uint32_t events) { on_event_on_loop(events); });
-  mark_up_on_loop();
+                        [this, &rail](std::uint32_t events) { on_event_on_loop(rail, events); });
 }
 
 void TcpLink::begin_shutdown_on_loop() {
   {
     const std::lock_guard lock(mutex_);
     if (!can_send()) return;
-    send_small(Lane::kData, Type::kBye, 0, {});
+    if (spread_) {
+      spread_->push_behind(Type::kBye, 0, {}, true, Clock::now());
+    } else {
+      send_small(*rails_.front(), Lane::kData, Type::kBye, 0, {});
+    }
     said_bye_ = true;
   }
-  flush_on_loop();
+  flush_on_loop(*rails_.front());
 }
 
 bool TcpLink::drained_on_loop() const {
   const std::lock_guard lock(mutex_);
-  return !fd_ || send_error_ != 0 || (sent_all_ && peer_done_);
+  const bool is_through = sent_all_ && peer_done_;
+  return is_through || (spread_ ? open_rails_on_loop() == 0 : !rails_.front()->can_write());
 }
 
 void TcpLink::teardown_on_loop() noexcept {
   const std::lock_guard lock(mutex_);
-  if (fd_) loop().remove_fd_on_loop(fd_.get());
-  fd_.reset();
+  tcp::SegmentList unfinished;
+  for (const auto& rail : rails_) {
+    if (rail->is_open()) loop().remove_fd_on_loop(rail->fd());
+    rail->close(&unfinished);
+  }
 }
 
 void TcpLink::on_tick_on_loop(Clock::time_point now) {
   // Time in which this very process did not run says nothing about the peer.
   const auto passed = std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
-  // The kernel holds back what little has come of a large frame; it is a sign of life all the same.
-  if (bytes_in_ == seen_in_) receive_on_loop();
-  if (state() != LinkState::kUp) return;
-  std::uint64_t bytes_out = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    bytes_out = bytes_out_;
+  for (const auto& rail : rails_) {
+    // The kernel holds back what little has come of a large frame; it is a sign of life all the same.
+    if (rail->is_open() && rail->bytes_in() == rail->watch.seen_in) receive_on_loop(*rail);
+    if (state() != LinkState::kUp) return;
   }
-  quiet_ = bytes_out == std::exchange(seen_out_, bytes_out) ? quiet_ + passed : Clock::duration::zero();
-  silence_ = bytes_in_ == std::exchange(seen_in_, bytes_in_) ? silence_ + passed : Clock::duration::zero();
-  if (silence_ >= patience_) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.1f", std::chrono::duration<double>(silence_).count());
-    return fail_on_loop(
-        lost("has been silent for " + std::string(seconds) + " s: stopped, or the network between is cut"));
-  }
-  if (quiet_ >= options().heartbeat / 4) send_heartbeat_on_loop();
+  watch_rails_on_loop(passed);
 }
 
 }  // namespace atl::transport

@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/uio.h>
-
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "atoll/transport/link_base.h"
 #include "atoll/transport/tcp/channel.h"
-#include "atoll/transport/tcp/parser.h"
-#include "atoll/transport/tcp/send_queue.h"
+#include "atoll/transport/tcp/control_reader.h"
+#include "atoll/transport/tcp/rail.h"
+#include "atoll/transport/tcp/spread.h"
 
 namespace atl::transport {
 
-/// A link over one TCP stream.
+/// A link over one TCP connection, or over several (rails; see rails.h for how many, docs/rails.md for what travels on them).
 ///
-/// Sending: the calling thread gives the frame to the socket straight from its own memory; what the socket does not take is
-/// copied to a bounded queue that the loop thread empties. Receiving: the loop thread reads into the channels' rings. Credit
-/// and control messages overtake queued data, except those that are to follow it. Heartbeats fill silence; the peer's
-/// silence ends the link.
-class TcpLink final : public LinkBase, private tcp::MessageSink {
+/// Sending over one rail: the calling thread gives the frame to the socket straight from its own memory; what the socket does not take is
+/// copied to a bounded queue that the loop thread empties. Over several, the frame is copied into a ring, from which segments go over the
+/// rails and, when one fails, again over the others. Receiving: the loop thread reads into the channels' rings. Credit and control messages
+/// overtake queued data, except those that are to follow it. Heartbeats fill silence; the peer's silence ends the link, a rail's ends that
+/// rail while others are heard from.
+class TcpLink final : public LinkBase, private tcp::Rail::Owner {
  public:
-  TcpLink(const LinkOwner& owner, PeerAddress peer);
+  /// `self` is this end's own address; it outlives the link.
+  TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer);
   ~TcpLink() override;
 
   LinkKind kind() const noexcept override { return LinkKind::kTcp; }
@@ -40,64 +43,99 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
+  std::optional<WantedRail> next_rail_on_loop(Clock::time_point now) override;
+  void rail_unreachable_on_loop(std::size_t rail, const Error& why) override;
+  bool takes_rail_on_loop(std::size_t rail) const override;
+  void attach_rail_on_loop(std::size_t rail, Fd stream) override;
 
   /// For TcpChannel. False when the send queue is full; the bells ring when it has room again.
   bool send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
   void send_credit(TcpChannel& channel, std::uint64_t released);
+  /// What is still to come of segments of this channel goes nowhere.
+  void drop_segments_on_loop(const TcpChannel& channel);
 
  private:
+  using Rail = tcp::Rail;
+  using Lane = Rail::Lane;
+
+  /// A rail as this side makes it.
+  struct Way {
+    WantedRail wanted;
+    tcp::RailScheduler::Expected expected;
+    bool is_being_made = false;
+    Clock::time_point not_before{};
+    std::chrono::milliseconds pause{0};  // before the next attempt
+    std::string trouble;                 // why it is down; link's mutex
+  };
+
   // LinkBase
   void on_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
 
-  // tcp::MessageSink, on the loop
-  std::byte* on_data(std::uint32_t number, std::uint32_t payload_bytes) override;
-  void on_data_complete(std::uint32_t number) override;
+  // tcp::Rail::Owner, on the loop but for the last
+  std::byte* on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) override;
+  void on_data_complete(Rail& rail) override;
+  std::byte* on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) override;
+  void on_segment_complete(Rail& rail) override;
+  void on_ack(Rail& rail, std::uint64_t total_bytes) override;
+  void on_probe(Rail& rail) override;
   void on_credit(std::uint32_t number, std::uint64_t released_bytes) override;
   void on_open(std::uint32_t number, const tcp::OpenBody& body) override;
   void on_close(std::uint32_t number) override;
   void on_control(std::span<const std::byte> message) override;
   void on_heartbeat(std::uint64_t interval_ms) override;
   void on_bye() override;
+  void on_broken(Rail& rail) override;
 
-  void on_event_on_loop(std::uint32_t events);
-  void receive_on_loop();
-  bool receive_turn_on_loop();
-  std::ptrdiff_t read_on_loop(bool* drained);
-  void sleep_through_frame_on_loop();
-  void end_of_stream_on_loop(int error);
-  void flush_on_loop();
-  void send_heartbeat_on_loop();
-  void broken_on_loop();
+  // Receiving (link_receive.cpp).
+  void on_event_on_loop(Rail& rail, std::uint32_t events);
+  void receive_on_loop(Rail& rail);
+  bool receive_turn_on_loop(Rail& rail);
+  void end_of_stream_on_loop(Rail& rail, int error);
+  void take_control_on_loop(const tcp::Prefix& prefix, std::span<const std::byte> body);
+  void take_bye_on_loop();
+  void acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes);
+  void broken_on_loop(Rail& rail, std::uint64_t generation);
   TcpChannel& incoming(std::uint32_t number) const;
+  void ring_dirty_bells();
+
   TcpChannel& find_or_make(const ChannelId& id, bool claim);
 
-  // The sending half (link_send.cpp).
-  enum class Lane { kData, kUrgent };
+  // Sending (link_send.cpp).
   bool queue_control(Lane lane, std::span<const std::byte> message);
+  void flush_on_loop(Rail& rail);
+  void send_heartbeat_on_loop(Rail& rail);
+  // Callers hold mutex_ from here to the end of this part.
+  bool can_send() const noexcept { return !said_bye_ && (spread_ || rails_.front()->can_write()); }
+  bool send_whole(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
+  bool send_spread(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
+  tcp::OpenBody open_body(const TcpChannel& channel) const noexcept;
+  void number_channel(TcpChannel& channel);
+  void send_small(Rail& rail, Lane lane, tcp::Type type, std::uint32_t number, std::span<const std::byte> body);
+  bool after_sending();
 
-  // Callers hold mutex_.
-  bool can_send() const noexcept { return fd_ && !said_bye_ && send_error_ == 0; }
-  void send_small(Lane lane, tcp::Type type, std::uint32_t number, std::span<const std::byte> body);
-  std::size_t send_pieces(iovec* pieces, std::size_t count);
+  // Rails (link_rails.cpp).
+  void plan_rails_on_loop(const PeerAddress& authenticated);
+  void open_rail_on_loop(Rail& rail, Fd stream);
+  void drop_rail_on_loop(Rail& rail, const std::string& why);
+  void repeat_credit_on_loop();
+  bool is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const;
+  void watch_rails_on_loop(Clock::duration passed);
+  void note_progress_on_loop(Rail& rail, Clock::duration passed);
+  std::size_t open_rails_on_loop() const noexcept;
+  std::string describe_rails() const;  // callers hold mutex_
 
   Error lost(const std::string& how) const;
   Error named(const Error& error) const;
 
+  const PeerAddress& self_;
+
   // The loop thread's own.
-  tcp::Parser parser_;
   std::unordered_map<std::uint32_t, TcpChannel*> incoming_;  // by the peer's number
-  TcpChannel* receiving_ = nullptr;                          // whose frame is being received
-  std::uint32_t receiving_bytes_ = 0;
-  bool hangup_ = false;          // the kernel has seen the end: read up to it
+  std::unique_ptr<tcp::ControlReader> control_;              // of a link over several rails
+  bool is_initiator_ = false;
   bool dirty_[kBellCount] = {};  // bells to ring after this read
-  int least_to_wake_for_ = 1;    // bytes, as the kernel knows it
-  std::uint64_t bytes_in_ = 0;
-  std::uint64_t seen_in_ = 0;
-  std::uint64_t seen_out_ = 0;
   std::chrono::milliseconds patience_;
-  Clock::duration silence_{0};
-  Clock::duration quiet_{0};  // since we sent something
   Clock::time_point last_tick_{};
 
   mutable std::mutex channels_mutex_;  // guards what follows up to mutex_, which is taken before it
@@ -106,12 +144,10 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   std::vector<TcpChannel*> outgoing_;  // by our number, from 1
 
   mutable std::mutex mutex_;  // guards the sending half: what follows
-  Fd fd_;
-  tcp::SendQueue queue_;
-  std::string path_;  // "10.0.0.1:4711 -> 10.0.0.2:4712"
-  std::uint64_t bytes_out_ = 0;
-  int send_error_ = 0;
-  bool starved_ = false;  // a sender waits for room in the queue
+  std::vector<std::unique_ptr<Rail>> rails_;  // one at first; grows once, before the link is up
+  std::vector<Way> ways_;                     // of a link over several rails: as many
+  std::unique_ptr<tcp::Spread> spread_;       // likewise
+  bool starved_ = false;                      // a sender waits for room in the queue
   bool said_bye_ = false;
   bool peer_done_ = false;  // the peer's bye or end-of-file has come
   bool sent_all_ = false;   // our bye has left and our direction of the stream is closed

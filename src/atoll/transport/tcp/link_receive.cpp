@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiving half of TcpLink: the loop thread alone.
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,128 +13,153 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-constexpr std::size_t kBehindLargeFrame = std::size_t{4} << 10;
-constexpr std::size_t kLargeFrame = std::size_t{16} << 10;
-constexpr std::size_t kLeastToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
-constexpr int kReadsPerTurn = 32;                               // then other links have their turn
+constexpr int kReadsPerTurn = 32;  // then other links have their turn
+constexpr std::uint64_t kAcknowledgeEvery = std::uint64_t{32} << 10;  // bytes
 
-/// One per loop thread: everything read into it is consumed before the next read.
-std::span<std::byte> scratch() {
-  thread_local std::unique_ptr<std::byte[]> memory;
-  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kScratchBytes);
-  return {memory.get(), kScratchBytes};
-}
+[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
 }  // namespace
 
-void TcpLink::on_event_on_loop(std::uint32_t events) {
-  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) hangup_ = true;
-  if ((events & EPOLLOUT) != 0) flush_on_loop();
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) receive_on_loop();
+void TcpLink::on_event_on_loop(Rail& rail, std::uint32_t events) {
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) rail.watch.hangup = true;
+  if ((events & EPOLLOUT) != 0) flush_on_loop(rail);
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) receive_on_loop(rail);
 }
 
-void TcpLink::receive_on_loop() {
-  if (receive_turn_on_loop()) loop().post([this] { receive_on_loop(); });
+void TcpLink::receive_on_loop(Rail& rail) {
+  if (receive_turn_on_loop(rail)) loop().post([this, &rail] { receive_on_loop(rail); });
+}
+
+void TcpLink::ring_dirty_bells() {
+  for (std::size_t bell = 0; bell < kBellCount; ++bell) {
+    if (std::exchange(dirty_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
+  }
 }
 
 /// Reads what is there, up to a limit. Returns whether there may be more.
-bool TcpLink::receive_turn_on_loop() {
+bool TcpLink::receive_turn_on_loop(Rail& rail) {
+  const auto can_read = [&] { return state() == LinkState::kUp && rail.is_open(); };
   int error = 0;
   bool ended = false;
   bool more = true;
   try {
-    for (int reads = 0; reads < kReadsPerTurn && more && state() == LinkState::kUp; ++reads) {
+    for (int reads = 0; reads < kReadsPerTurn && more && can_read(); ++reads) {
       bool drained = false;
-      const auto got = read_on_loop(&drained);
+      const auto got = rail.read_on_loop(&drained);
       error = got < 0 ? errno : 0;
       ended = got == 0 || (got < 0 && error != EAGAIN);
       // After a short read a new edge announces more, except for an end that was announced already.
-      more = got > 0 && (!drained || hangup_);
-      for (std::size_t bell = 0; bell < kBellCount; ++bell) {
-        if (std::exchange(dirty_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
-      }
+      more = got > 0 && (!drained || rail.watch.hangup);
+      ring_dirty_bells();
+      acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
   } catch (const Error& failure) {
     fail_on_loop(named(failure));
   } catch (const std::exception& failure) {
     fail_on_loop(named(Error(ErrorKind::kInternal, failure.what())));
   }
-  if (ended) end_of_stream_on_loop(error);
-  if (!more) sleep_through_frame_on_loop();
-  return more && state() == LinkState::kUp;
+  if (ended) end_of_stream_on_loop(rail, error);
+  if (!more && can_read()) rail.sleep_through_frame_on_loop();
+  return more && can_read();
 }
 
-/// Nothing of a frame is of use before its last byte, so that the kernel need not wake this thread for each packet of it.
-void TcpLink::sleep_through_frame_on_loop() {
-  const std::size_t left = parser_.direct().size();
-  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kLeastToWakeFor));
-  if (wanted == least_to_wake_for_ || state() != LinkState::kUp) return;
-  least_to_wake_for_ = wanted;
-  ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted,
-               sizeof wanted);  // raises an edge itself when there is as much
-}
-
-/// Reads once, straight into the frame under way where there is one. Returns what readv does.
-std::ptrdiff_t TcpLink::read_on_loop(bool* drained) {
-  const auto direct = parser_.direct();
-  // Behind a large frame little is read, because that is copied once more.
-  const auto behind = scratch().first(direct.size() >= kLargeFrame ? kBehindLargeFrame : kScratchBytes);
-  const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{behind.data(), behind.size()}};
-  std::ptrdiff_t got = 0;
-  do {
-    got = ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()));
-  } while (got < 0 && errno == EINTR);
-  if (got <= 0) return got;
-  const auto count = static_cast<std::size_t>(got);
-  bytes_in_ += count;
-  *drained = count < direct.size() + behind.size();
-  const std::size_t into_frame = std::min(count, direct.size());
-  if (into_frame != 0) parser_.advance_direct(into_frame);
-  parser_.consume(behind.first(count - into_frame));
-  return got;
-}
-
-void TcpLink::end_of_stream_on_loop(int error) {
+void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
+  bool is_leaving = false;
   {
     const std::lock_guard lock(mutex_);
-    peer_done_ = true;
-    if (said_bye_) return;  // both sides are closing: this is how it ends
+    is_leaving = said_bye_;
+    peer_done_ = peer_done_ || !spread_ || open_rails_on_loop() < 2;
   }
+  const std::string why = error == 0 ? "end of file" : with_errno(error == ETIMEDOUT ? "unreachable" : "broken", error);
+  if (spread_ && rail.is_open() && (is_leaving || open_rails_on_loop() > 1)) return drop_rail_on_loop(rail, why);
+  if (is_leaving) return;  // both sides are closing: this is how it ends
   if (error == 0) return fail_on_loop(lost("died: end of file"));
   fail_on_loop(lost(with_errno(error == ETIMEDOUT ? "is unreachable" : "died", error)));
 }
 
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
-  if (found == incoming_.end()) {
-    throw Error(ErrorKind::kProtocol, "it speaks of channel number " + std::to_string(number) + ", which is not open");
-  }
+  if (found == incoming_.end()) bad("it speaks of channel number " + std::to_string(number) + ", which is not open");
   return *found->second;
 }
 
-std::byte* TcpLink::on_data(std::uint32_t number, std::uint32_t payload_bytes) {
-  receiving_ = &incoming(number);
-  receiving_bytes_ = payload_bytes;
-  return receiving_->begin_frame_on_loop(payload_bytes);
+std::byte* TcpLink::on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) {
+  if (control_) bad("it sends whole frames on a link over several rails");
+  rail.incoming = {&incoming(number), 0, payload_bytes, false};
+  return rail.incoming.channel->begin_frame_on_loop(payload_bytes);
 }
 
-void TcpLink::on_data_complete(std::uint32_t /*number*/) {
-  receiving_->finish_frame_on_loop(receiving_bytes_);
-  dirty_[static_cast<std::size_t>(receiving_->id().bell)] = true;
+void TcpLink::on_data_complete(Rail& rail) {
+  TcpChannel& channel = *rail.incoming.channel;
+  channel.finish_frame_on_loop(rail.incoming.bytes);
+  dirty_[static_cast<std::size_t>(channel.id().bell)] = true;
+}
+
+std::byte* TcpLink::on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) {
+  if (!control_) bad("it sends segments on a link over one rail");
+  rail.watch.owes = true;
+  rail.incoming = {number == 0 ? nullptr : &incoming(number), position, bytes, true};
+  if (number == 0) return control_->begin(position, bytes);
+  return rail.incoming.channel->begin_segment_on_loop(position, bytes);
+}
+
+void TcpLink::on_segment_complete(Rail& rail) {
+  const Rail::Incoming done = std::exchange(rail.incoming, {});
+  // The same bytes may be coming over a rail that the peer has given up. Where they would go is soon somebody else's.
+  for (const auto& other : rails_) {
+    const Rail::Incoming& stale = other->incoming;
+    if (stale.is_segment && stale.channel == done.channel && stale.position == done.position) {
+      other->parser().drop_rest();
+    }
+  }
+  if (done.channel != nullptr) {
+    const bool shows = done.channel->finish_segment_on_loop(done.position, done.bytes);
+    if (shows) dirty_[static_cast<std::size_t>(done.channel->id().bell)] = true;
+    return;
+  }
+  control_->finish(done.position, done.bytes);
+  if (!control_->owes_credit()) return;
+  const std::lock_guard lock(mutex_);
+  Rail* const way = spread_->nearest();
+  if (way != nullptr) send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+}
+
+void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {
+  for (const auto& rail : rails_) {
+    if (rail->incoming.is_segment && rail->incoming.channel == &channel) rail->parser().drop_rest();
+  }
+}
+
+void TcpLink::acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes) {
+  if (!control_ || !rail.watch.owes || rail.bytes_in() - rail.watch.told < least_bytes) return;
+  const std::uint64_t total = rail.bytes_in();
+  rail.watch.owes = rail.incoming.is_segment;
+  rail.watch.told = total;
+  const std::lock_guard lock(mutex_);
+  if (rail.can_write()) send_small(rail, Lane::kUrgent, tcp::Type::kAck, 0, tcp::bytes_of(total));
+}
+
+void TcpLink::on_probe(Rail& rail) {
+  if (!control_) bad("it probes a link over one rail");
+  rail.watch.owes = true;
+  acknowledge_on_loop(rail, 0);
 }
 
 void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
+  if (number == 0 && control_) {
+    const std::lock_guard lock(mutex_);
+    spread_->control_released(released_bytes);
+    return spread_->pump(Clock::now());
+  }
   TcpChannel* channel = nullptr;
   {
     const std::lock_guard lock(channels_mutex_);
     if (number != 0 && number <= outgoing_.size()) channel = outgoing_[number - 1];
   }
   if (channel == nullptr) {
-    throw Error(ErrorKind::kProtocol,
-                "it gives credit for channel number " + std::to_string(number) + ", which was never opened");
+    bad("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
   }
-  channel->note_released_on_loop(released_bytes);
+  channel->note_released_on_loop(released_bytes, control_ == nullptr);
   dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
 }
 
@@ -147,24 +167,39 @@ void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   const bool valid_window = std::has_single_bit(body.window_bytes) && body.window_bytes >= tcp::kMinWindow &&
                             body.window_bytes <= tcp::kMaxWindow;
   if (number == 0 || body.bell >= kBellCount || !valid_window) {
-    throw Error(ErrorKind::kProtocol, "it opens channel number " + std::to_string(number) + " with bell " +
-                                          std::to_string(body.bell) + " and a window of " +
-                                          std::to_string(body.window_bytes) + " bytes");
+    bad("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
+        " and a window of " + std::to_string(body.window_bytes) + " bytes");
   }
+  const bool again = control_ != nullptr;  // each rail says it
   TcpChannel& channel = find_or_make({body.group, body.index, static_cast<Bell>(body.bell)}, false);
-  channel.open_on_loop(number, body.window_bytes);
-  if (!incoming_.emplace(number, &channel).second) {
-    throw Error(ErrorKind::kProtocol, "it opens channel number " + std::to_string(number) + " twice");
+  channel.open_on_loop(number, body.window_bytes, again);
+  const auto [found, is_new] = incoming_.emplace(number, &channel);
+  if (!is_new && !(again && found->second == &channel)) {
+    bad("it opens channel number " + std::to_string(number) + " twice");
   }
 }
 
 void TcpLink::on_close(std::uint32_t number) {
+  if (control_) bad("it ends a channel outside channel 0");
   static_cast<void>(incoming(number));
   incoming_.erase(number);
 }
 
 void TcpLink::on_control(std::span<const std::byte> message) {
-  if (state() == LinkState::kUp) observer().on_control(*this, message);
+  if (control_) bad("it sends a control message outside channel 0");
+  take_control_on_loop({.type = tcp::Type::kControl}, message);
+}
+
+void TcpLink::on_bye() {
+  if (control_) bad("it closes outside channel 0");
+  take_control_on_loop({.type = tcp::Type::kBye}, {});
+}
+
+void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const std::byte> body) {
+  if (prefix.type == tcp::Type::kBye) return take_bye_on_loop();
+  // Over several rails a channel's number keeps its meaning: bytes of it may come once more.
+  if (prefix.type == tcp::Type::kClose) return static_cast<void>(incoming(prefix.channel));
+  if (state() == LinkState::kUp) observer().on_control(*this, body);
 }
 
 void TcpLink::on_heartbeat(std::uint64_t interval_ms) {
@@ -173,7 +208,7 @@ void TcpLink::on_heartbeat(std::uint64_t interval_ms) {
   patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(interval_ms, kDayMs)));
 }
 
-void TcpLink::on_bye() {
+void TcpLink::take_bye_on_loop() {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);

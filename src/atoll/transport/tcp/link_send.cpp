@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of TcpLink. Everything that touches the socket or the queue holds the link's mutex. Whatever the queue holds,
-// the socket has refused: the loop hears from the kernel when there is room, so a non-empty queue needs no wake-up.
+// The sending half of TcpLink. Everything that touches a socket or a queue holds the link's mutex. Whatever a queue holds, its socket has
+// refused: the loop hears from the kernel when there is room, so a non-empty queue needs no wake-up.
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "atoll/transport/tcp/link.h"
 
@@ -22,64 +20,72 @@ iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(b
 
 }  // namespace
 
-/// Returns how many bytes the socket took; 0 when it is full or broken.
-std::size_t TcpLink::send_pieces(iovec* pieces, std::size_t count) {
-  msghdr message{};
-  message.msg_iov = pieces;
-  message.msg_iovlen = count;
-  for (;;) {
-    const auto sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      bytes_out_ += static_cast<std::uint64_t>(sent);
-      return static_cast<std::size_t>(sent);
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && send_error_ == 0) {
-      send_error_ = errno;
-      // What the peer sent before it went is still to be read: the loop decides how the link ends.
-      loop().post([this] { broken_on_loop(); });
-    }
-    return 0;
-  }
-}
-
 bool TcpLink::send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
   const std::lock_guard lock(mutex_);
   if (!can_send()) return false;
+  return spread_ ? send_spread(channel, header, payload) : send_whole(channel, header, payload);
+}
+
+tcp::OpenBody TcpLink::open_body(const TcpChannel& channel) const noexcept {
+  const ChannelId& id = channel.id();
+  return {id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.window_bytes()};
+}
+
+void TcpLink::number_channel(TcpChannel& channel) {
+  const std::lock_guard lock(channels_mutex_);
+  outgoing_.push_back(&channel);
+  channel.set_number(static_cast<std::uint32_t>(outgoing_.size()));
+}
+
+/// Over one rail.
+bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
+  Rail& rail = *rails_.front();
+  tcp::SendQueue& queue = rail.queue();
   const bool open = channel.number() == 0;
   const std::size_t total =
       sizeof(Prefix) + sizeof header + payload.size() + (open ? sizeof(Prefix) + sizeof(tcp::OpenBody) : 0);
-  if (!queue_.empty() && !queue_.fits(total)) {
+  if (!queue.empty() && !queue.fits(total)) {
     starved_ = true;
     return false;
   }
-  if (open) {
-    const std::lock_guard channels_lock(channels_mutex_);
-    outgoing_.push_back(&channel);
-    channel.set_number(static_cast<std::uint32_t>(outgoing_.size()));
-  }
-  const ChannelId& id = channel.id();
+  if (open) number_channel(channel);
   const Prefix open_prefix{.type = Type::kOpen, .channel = channel.number(), .length = sizeof(tcp::OpenBody)};
-  const tcp::OpenBody open_body{id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.window_bytes()};
+  const tcp::OpenBody body = open_body(channel);
   const Prefix prefix{
       .type = Type::kData, .channel = channel.number(), .length = static_cast<std::uint32_t>(payload.size())};
   const auto opening = [&](const auto& value) { return open ? tcp::bytes_of(value) : std::span<const std::byte>{}; };
   // Before the bytes leave, because credit for them may come back at once.
   channel.note_sent(tcp::footprint(payload.size()));
   std::size_t sent = 0;
-  if (queue_.empty()) {
-    std::array pieces{piece(opening(open_prefix)), piece(opening(open_body)), piece(tcp::bytes_of(prefix)),
+  if (queue.empty()) {
+    std::array pieces{piece(opening(open_prefix)), piece(opening(body)), piece(tcp::bytes_of(prefix)),
                       piece(tcp::bytes_of(header)), piece(payload)};
-    sent = send_pieces(pieces.data(), pieces.size());
+    sent = rail.write_pieces(pieces.data(), pieces.size());
     if (sent == total) return true;
   }
   if (open) {
     // Two messages; the queue keeps track of where each one ends.
-    const std::size_t open_bytes = sizeof open_prefix + sizeof open_body;
-    if (sent < open_bytes) queue_.push({tcp::bytes_of(open_prefix), tcp::bytes_of(open_body)}, sent);
+    const std::size_t open_bytes = sizeof open_prefix + sizeof body;
+    if (sent < open_bytes) queue.push({tcp::bytes_of(open_prefix), tcp::bytes_of(body)}, sent);
     sent = sent > open_bytes ? sent - open_bytes : 0;
   }
-  queue_.push({tcp::bytes_of(prefix), tcp::bytes_of(header), payload}, sent);
+  queue.push({tcp::bytes_of(prefix), tcp::bytes_of(header), payload}, sent);
+  return true;
+}
+
+/// Over several rails.
+bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
+  if (!spread_->takes_frames()) {
+    starved_ = true;
+    return false;
+  }
+  tcp::SendStream& stream = channel.stream();
+  if (channel.number() == 0) number_channel(channel);
+  if (!stream.is_open()) stream.open(channel.number(), open_body(channel));
+  const std::uint64_t position = channel.sent();
+  stream.write(position, {tcp::bytes_of(header), payload});
+  channel.note_sent(tcp::footprint(payload.size()));
+  spread_->push_frame(stream, position, sizeof header + payload.size(), Clock::now());
   return true;
 }
 
@@ -89,74 +95,98 @@ bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
   }
   if (state() != LinkState::kUp) return false;
   const std::lock_guard lock(mutex_);
-  const bool fits = lane == Lane::kUrgent ? queue_.urgent_bytes() + message.size() <= kMaxControlQueue
-                                          : queue_.fits_small(sizeof(Prefix) + message.size());
-  if (!can_send() || !fits) return false;
-  send_small(lane, Type::kControl, 0, message);
-  return true;
+  if (!can_send()) return false;
+  const bool is_urgent = lane == Lane::kUrgent;
+  if (spread_) {
+    const auto now = Clock::now();
+    return is_urgent ? spread_->push_control(Type::kControl, 0, message, false, now)
+                     : spread_->push_behind(Type::kControl, 0, message, false, now);
+  }
+  const tcp::SendQueue& queue = rails_.front()->queue();
+  const bool fits = is_urgent ? queue.urgent_bytes() + message.size() <= kMaxControlQueue
+                              : queue.fits_small(sizeof(Prefix) + message.size());
+  if (fits) send_small(*rails_.front(), lane, Type::kControl, 0, message);
+  return fits;
 }
 
 /// A message that is small enough never to be refused by a bounded queue, in the given lane.
-void TcpLink::send_small(Lane lane, Type type, std::uint32_t number, std::span<const std::byte> body) {
-  const Prefix prefix{.type = type, .channel = number, .length = static_cast<std::uint32_t>(body.size())};
-  std::size_t sent = 0;
-  if (queue_.empty()) {
-    std::array pieces{piece(tcp::bytes_of(prefix)), piece(body)};
-    sent = send_pieces(pieces.data(), pieces.size());
-    if (sent == sizeof prefix + body.size()) return;
-  }
-  const tcp::SendQueue::Parts parts{tcp::bytes_of(prefix), body};
-  const bool queued = lane == Lane::kUrgent ? queue_.push_urgent(parts, sent) : queue_.push_small(parts, sent);
-  if (!queued)
-    fail_later(Error(ErrorKind::kInternal, "the send queue to " + peer_name() + " has no room for a small message"));
+void TcpLink::send_small(Rail& rail, Lane lane, Type type, std::uint32_t number, std::span<const std::byte> body) {
+  if (rail.write_small(lane, type, number, body)) return;
+  fail_later(Error(ErrorKind::kInternal, "the send queue to " + peer_name() + " has no room for a small message"));
 }
 
 void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   const std::lock_guard lock(mutex_);
   // The number is the peer's. Once it is closed the peer needs no credit.
   const std::uint32_t number = channel.peer_number();
-  if (can_send() && number != 0) send_small(Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  if (!can_send() || number == 0) return;
+  // A rail that fails takes credit with it; then it is said once more.
+  Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
+  if (rail != nullptr) send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
 }
 
-void TcpLink::send_heartbeat_on_loop() {
+void TcpLink::send_heartbeat_on_loop(Rail& rail) {
   const std::uint64_t interval_ms = static_cast<std::uint64_t>(options().heartbeat.count());
   const std::lock_guard lock(mutex_);
   // A full queue is no silence: the socket holds bytes that are on their way.
-  if (can_send() && queue_.empty()) send_small(Lane::kUrgent, Type::kHeartbeat, 0, tcp::bytes_of(interval_ms));
+  if (said_bye_ || !rail.is_ready()) return;
+  send_small(rail, Lane::kUrgent, Type::kHeartbeat, 0, tcp::bytes_of(interval_ms));
 }
 
-void TcpLink::flush_on_loop() {
+void TcpLink::flush_on_loop(Rail& rail) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    std::array<iovec, tcp::SendQueue::kMaxPieces> pieces;
-    while (fd_ && !queue_.empty()) {
-      const std::size_t sent = send_pieces(pieces.data(), queue_.gather(pieces));
-      if (sent == 0) break;
-      queue_.consume(sent);
-    }
-    if (starved_ && queue_.half_free()) {
-      starved_ = false;
-      wake = true;
-    }
-    if (fd_ && said_bye_ && !sent_all_ && queue_.empty()) {
-      ::shutdown(fd_.get(), SHUT_WR);
-      sent_all_ = true;
-    }
+    rail.write_rest();
+    if (spread_) spread_->pump(Clock::now());
+    wake = after_sending();
   }
   if (wake) doorbell().ring_all();
 }
 
-void TcpLink::broken_on_loop() {
-  hangup_ = true;
-  while (receive_turn_on_loop()) {
+/// Room may have come, or the end. Returns whether a sender waits for room.
+bool TcpLink::after_sending() {
+  const bool has_room = spread_ ? spread_->is_half_free() : rails_.front()->queue().half_free();
+  const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->queue().empty();
+  if (said_bye_ && !sent_all_ && is_through) {
+    for (const auto& rail : rails_) {
+      if (rail->is_open()) ::shutdown(rail->fd(), SHUT_WR);
+    }
+    sent_all_ = true;
+  }
+  if (!starved_ || !has_room) return false;
+  starved_ = false;
+  return true;
+}
+
+void TcpLink::on_ack(Rail& rail, std::uint64_t total_bytes) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spread_) throw Error(ErrorKind::kProtocol, "it acknowledges bytes on a link over one rail");
+    spread_->acknowledged(rail, total_bytes, Clock::now());
+    wake = after_sending();
+  }
+  if (wake) doorbell().ring_all();
+}
+
+void TcpLink::on_broken(Rail& rail) {
+  // What the peer sent before it went is still to be read: the loop decides how the link ends.
+  loop().post([this, &rail, generation = rail.generation()] { broken_on_loop(rail, generation); });
+}
+
+void TcpLink::broken_on_loop(Rail& rail, std::uint64_t generation) {
+  const auto is_same = [&] { return rail.is_open() && rail.generation() == generation; };
+  if (!is_same()) return;
+  rail.watch.hangup = true;
+  while (receive_turn_on_loop(rail)) {
   }
   int error = 0;
   {
     const std::lock_guard lock(mutex_);
-    error = send_error_;
+    error = rail.send_error();
   }
-  if (state() == LinkState::kUp) end_of_stream_on_loop(error);
+  if (state() == LinkState::kUp && is_same()) end_of_stream_on_loop(rail, error);
 }
 
 }  // namespace atl::transport

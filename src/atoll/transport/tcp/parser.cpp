@@ -21,7 +21,10 @@ void check(const Prefix& prefix, std::size_t max_payload) {
   switch (prefix.type) {
     case Type::kData: most = max_payload; break;
     case Type::kCredit:
+    case Type::kAck:
     case Type::kHeartbeat: least = most = sizeof(std::uint64_t); break;
+    case Type::kSegment: least = 1, most = kMaxSegment; break;
+    case Type::kProbe: most = kMaxProbe; break;
     case Type::kOpen: least = most = sizeof(OpenBody); break;
     case Type::kControl: most = kMaxControlBytes; break;
     case Type::kClose:
@@ -62,22 +65,32 @@ void Parser::consume(std::span<const std::byte> bytes) {
       if (collected_ < sizeof(Prefix)) return;
       on_prefix();
     } else {
-      bytes = bytes.subspan(collect(bytes, sizeof(Prefix) + prefix_.length));
+      bytes = bytes.subspan(collect(bytes, sizeof(Prefix) + collected_body()));
     }
-    if (frame_left_ == 0 && collected_ == sizeof(Prefix) + prefix_.length) on_body();
+    if (frame_left_ == 0 && collected_ == sizeof(Prefix) + collected_body()) on_body();
+  }
+}
+
+/// How much of the body is gathered in small_ before anything is done with it.
+std::size_t Parser::collected_body() const noexcept {
+  switch (prefix_.type) {
+    case Type::kSegment: return sizeof(std::uint64_t);
+    case Type::kProbe: return 0;
+    default: return prefix_.length;
   }
 }
 
 void Parser::on_prefix() {
   prefix_ = read_as<Prefix>(small_);
   check(prefix_, max_payload_);
+  if (prefix_.type == Type::kProbe) frame_left_ = prefix_.length;
   if (prefix_.type != Type::kData) return;
   frame_to_ = sink_.on_data(prefix_.channel, prefix_.length);
   frame_left_ = sizeof(FrameHeader) + prefix_.length;
 }
 
 void Parser::on_body() {
-  const auto body = std::span<const std::byte>(small_).subspan(sizeof(Prefix), prefix_.length);
+  const auto body = std::span<const std::byte>(small_).subspan(sizeof(Prefix), collected_body());
   collected_ = 0;
   switch (prefix_.type) {
     case Type::kCredit: return sink_.on_credit(prefix_.channel, read_as<std::uint64_t>(body));
@@ -86,6 +99,12 @@ void Parser::on_body() {
     case Type::kControl: return sink_.on_control(body);
     case Type::kHeartbeat: return sink_.on_heartbeat(read_as<std::uint64_t>(body));
     case Type::kBye: return sink_.on_bye();
+    case Type::kAck: return sink_.on_ack(read_as<std::uint64_t>(body));
+    case Type::kProbe: return sink_.on_probe();  // an empty one
+    case Type::kSegment:
+      frame_to_ = sink_.on_segment(prefix_.channel, read_as<std::uint64_t>(body), prefix_.length);
+      frame_left_ = prefix_.length;
+      return;
     case Type::kData: return;  // finish_frame's
   }
 }
@@ -93,7 +112,11 @@ void Parser::on_body() {
 void Parser::finish_frame() {
   frame_to_ = nullptr;
   collected_ = 0;
-  sink_.on_data_complete(prefix_.channel);
+  switch (prefix_.type) {
+    case Type::kSegment: return sink_.on_segment_complete();
+    case Type::kProbe: return sink_.on_probe();
+    default: return sink_.on_data_complete(prefix_.channel);
+  }
 }
 
 std::span<std::byte> Parser::direct() const noexcept {

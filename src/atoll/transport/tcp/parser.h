@@ -28,6 +28,15 @@ class MessageSink {
   virtual void on_control(std::span<const std::byte> message) = 0;
   virtual void on_heartbeat(std::uint64_t interval_ms) = 0;
   virtual void on_bye() = 0;
+
+  /// Bytes of a channel's stream begin: where they go; nullptr to drop them.
+  virtual std::byte* on_segment(std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) = 0;
+
+  /// The segment that on_segment announced last is complete.
+  virtual void on_segment_complete() = 0;
+
+  virtual void on_ack(std::uint64_t total_bytes) = 0;
+  virtual void on_probe() = 0;  ///< all of its bytes have come
 };
 
 /// Cuts the byte stream of a TCP link into messages, wherever the stream happens to be split. Frames are written where the
@@ -46,11 +55,15 @@ class Parser {
   /// The first `count` bytes of direct() were filled.
   void advance_direct(std::size_t count);
 
+  /// What is still to come of the frame or segment under way goes nowhere.
+  void drop_rest() noexcept { frame_to_ = nullptr; }
+
   /// The message being received was begun but is not complete: an end-of-file here is not between messages.
   bool inside_message() const noexcept { return collected_ != 0 || frame_left_ != 0; }
 
  private:
   std::size_t collect(std::span<const std::byte> bytes, std::size_t target);
+  std::size_t collected_body() const noexcept;
   void on_prefix();
   void on_body();
   void finish_frame();
@@ -59,7 +72,7 @@ class Parser {
   const std::size_t max_payload_;
   Prefix prefix_;
   std::size_t collected_ = 0;   // bytes in small_: of the prefix, then also of the body
-  std::size_t frame_left_ = 0;  // bytes of a data frame still to come
+  std::size_t frame_left_ = 0;  // bytes of a frame, segment or probe still to come
   std::byte* frame_to_ = nullptr;
   std::array<std::byte, sizeof(Prefix) + kMaxControlBytes> small_;
 };

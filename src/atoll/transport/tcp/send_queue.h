@@ -43,6 +43,12 @@ class SendQueue {
   /// Appends one message to the urgent lane; false when that is full. Likewise with `sent`.
   bool push_urgent(Parts parts, std::size_t sent = 0);
 
+  /// Forgets everything; the memory stays.
+  void clear() noexcept {
+    data_.clear();
+    urgent_.clear();
+  }
+
   /// What to send next, in order; returns the number of pieces.
   std::size_t gather(std::array<iovec, kMaxPieces>& pieces) const noexcept;
 
@@ -61,6 +67,7 @@ class SendQueue {
     std::size_t used() const noexcept { return static_cast<std::size_t>(tail_ - head_); }
     std::size_t free() const noexcept { return capacity_ - used(); }
     std::size_t left_of_first() const noexcept { return left_; }  ///< 0: nothing of the first message is gone
+    void clear() noexcept { head_ = tail_ = left_ = 0; }
     void append(Parts parts, std::size_t sent);
     std::size_t gather(std::size_t from, std::size_t count, iovec* pieces) const noexcept;
     void consume(std::size_t count) noexcept;

@@ -21,6 +21,11 @@ enum class Type : std::uint8_t {
   kControl,   ///< body: the message
   kHeartbeat,  ///< body: u64, the sender's options.heartbeat in milliseconds; at first, then when nothing was said for a while
   kBye,  ///< the sender closes in good order and says nothing more
+  // Of links over several rails, in place of kData; see docs/rails.md. There kOpen may be said again, kControl, kClose and kBye
+  // travel in segments of channel 0, and a credit may be older than the one before.
+  kSegment,  ///< body: u64, position in the channel's stream, then bytes of it; Prefix::length counts these bytes alone
+  kAck,      ///< body: u64, how many bytes of this rail's stream the sender has read so far
+  kProbe,    ///< body: bytes without meaning, perhaps none; to be acknowledged at once
 };
 
 struct Prefix {
@@ -50,9 +55,22 @@ constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
   return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
 }
 
+inline constexpr std::size_t kUnit = 64;                                    ///< segments begin at multiples of it
+inline constexpr std::size_t kMaxSegment = std::size_t{256} << 10;          ///< bytes
+inline constexpr std::size_t kMaxProbe = std::size_t{64} << 10;             ///< bytes
+inline constexpr std::uint64_t kControlWindow = std::uint64_t{512} << 10;   ///< of channel 0
+
+/// The next multiple of kUnit.
+constexpr std::uint64_t whole_units(std::uint64_t bytes) noexcept { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+/// What of a message counts as its body and is not counted in Prefix::length.
+constexpr std::size_t uncounted_bytes(Type type) noexcept {
+  return type == Type::kData ? sizeof(FrameHeader) : type == Type::kSegment ? sizeof(std::uint64_t) : 0;
+}
+
 /// Bytes on the stream of the message that begins with `prefix`.
 constexpr std::size_t message_bytes(const Prefix& prefix) noexcept {
-  return sizeof(Prefix) + (prefix.type == Type::kData ? sizeof(FrameHeader) : 0) + prefix.length;
+  return sizeof(Prefix) + uncounted_bytes(prefix.type) + prefix.length;
 }
 
 /// The bytes of a plain structure.

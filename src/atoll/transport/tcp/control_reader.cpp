@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/tcp/control_reader.h"
+
+#include <string>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/link.h"
+
+namespace atl::transport::tcp {
+
+namespace {
+
+constexpr std::uint64_t kTellEvery = std::uint64_t{16} << 10;  // a quarter of what a peer may have on its way
+
+}  // namespace
+
+ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRing::create(0, kControlWindow)) {
+  ring_.take_memory();  // nobody else maps it
+}
+
+std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
+  if (map_.has(position, bytes)) return nullptr;
+  if (position + whole_units(bytes) - released_ > kControlWindow) {
+    throw Error(ErrorKind::kProtocol, "control messages exceed their credit");
+  }
+  return ring_.data() + (position & (kControlWindow - 1));
+}
+
+void ControlReader::finish(std::uint64_t position, std::uint32_t bytes) {
+  if (map_.has(position, bytes)) return;  // it came over another rail meanwhile
+  map_.add(position, bytes);
+  while (take_front()) {
+  }
+}
+
+bool ControlReader::take_front() {
+  const std::uint64_t there = map_.end() - released_;
+  if (there == 0) return false;
+  const std::byte* const at = ring_.data() + (released_ & (kControlWindow - 1));
+  const auto prefix = read_as<Prefix>({at, sizeof(Prefix)});
+  const bool is_empty = prefix.type == Type::kClose || prefix.type == Type::kBye;
+  const bool fits = prefix.type == Type::kControl ? prefix.length <= kMaxControlBytes : is_empty && prefix.length == 0;
+  if (prefix.magic != Prefix::kMagic || prefix.zero != 0 || !fits) {
+    throw Error(ErrorKind::kProtocol, "a control message of type " + std::to_string(static_cast<int>(prefix.type)) +
+                                          " with " + std::to_string(prefix.length) + " bytes");
+  }
+  const std::uint64_t bytes = whole_units(sizeof(Prefix) + prefix.length);
+  if (bytes > there) return false;
+  released_ += bytes;
+  take_(prefix, {at + sizeof(Prefix), prefix.length});
+  return true;
+}
+
+bool ControlReader::owes_credit() noexcept {
+  if (released_ - told_ < kTellEvery) return false;
+  told_ = released_;
+  return true;
+}
+
+}  // namespace atl::transport::tcp

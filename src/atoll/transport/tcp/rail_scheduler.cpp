@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/tcp/rail_scheduler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "atoll/transport/tcp/wire.h"
+
+namespace atl::transport::tcp {
+
+namespace {
+
+using std::chrono::milliseconds;
+using Seconds = std::chrono::duration<double>;
+
+constexpr double kTurnSeconds = 0.001;      // of one rail, that are given to it at once
+constexpr double kOnItsWaySeconds = 0.010;  // beyond the round trip
+constexpr std::size_t kLeastTurn = std::size_t{16} << 10;
+constexpr double kLeastOnItsWay = 512 << 10;
+constexpr double kFirstOnItsWay = 256 << 10;
+constexpr double kOfAll = 0.75;         // of the time that all take together: rates are never exact
+constexpr double kBusySeconds = 0.001;  // beyond the round trip: a rail with so much on its way is never idle
+constexpr double kLeastBusy = 64 << 10;
+constexpr double kMostBusy = 512 << 10;
+constexpr double kLeastRate = 10e3;
+constexpr auto kMeasureFor = milliseconds(4);
+constexpr auto kMeasureAtMost = milliseconds(200);
+constexpr std::uint64_t kMeasureBytes = std::uint64_t{64} << 10;
+constexpr double kMemorySeconds = 0.05;
+constexpr auto kProbePause = milliseconds(500);
+constexpr double kProbeShare = 1.0 / 16;  // of a rail's time, at most
+
+}  // namespace
+
+std::size_t RailScheduler::turn_bytes(const Rail& rail) noexcept {
+  const double bytes = std::min(rail.rate * kTurnSeconds, static_cast<double>(kMaxSegment));
+  return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kLeastTurn);
+}
+
+double RailScheduler::limit_bytes(const Rail& rail) noexcept {
+  // Of a rail that was never measured no more than the measurement takes: it may be far slower than its interface.
+  if (!rail.is_measured) return std::max(kFirstOnItsWay, 1.25 * busy_bytes(rail));
+  return std::max(rail.rate * (2 * rail.latency + kOnItsWaySeconds), kLeastOnItsWay);
+}
+
+double RailScheduler::busy_bytes(const Rail& rail) noexcept {
+  return std::clamp(rail.rate * (2 * rail.latency + kBusySeconds), kLeastBusy, kMostBusy);
+}
+
+double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
+  return (static_cast<double>(rail.on_its_way) + bytes) / rail.rate + rail.latency;
+}
+
+void RailScheduler::open(std::size_t rail, const Expected& expected, Time now) noexcept {
+  Rail& opened = rails_[rail];
+  if (!opened.is_measured) opened.rate = std::max(expected.bytes_per_second, kLeastRate);
+  opened.is_open = true;
+  opened.latency = expected.latency_seconds;
+  opened.on_its_way = 0;
+  opened.last_measured = now;
+}
+
+void RailScheduler::close(std::size_t rail) noexcept {
+  rails_[rail].is_open = false;
+  rails_[rail].on_its_way = 0;
+}
+
+std::optional<RailScheduler::Turn> RailScheduler::next(std::uint64_t waiting, unsigned ready) const noexcept {
+  double rates = 0;
+  double all = static_cast<double>(waiting);
+  for (const Rail& rail : rails_) {
+    if (!rail.is_open) continue;
+    rates += rail.rate;
+    all += static_cast<double>(rail.on_its_way);
+  }
+  if (rates == 0) return std::nullopt;
+  const double all_seconds = kOfAll * all / rates;
+  double best = std::numeric_limits<double>::infinity();
+  double chosen_arrival = best;
+  std::optional<Turn> chosen;
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    const Rail& rail = rails_[i];
+    if (!rail.is_open) continue;
+    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(turn_bytes(rail), waiting));
+    const double arrival = arrival_seconds(rail, static_cast<double>(bytes));
+    best = std::min(best, arrival);
+    const bool takes = (ready >> i & 1U) != 0 && static_cast<double>(rail.on_its_way) < limit_bytes(rail);
+    if (!takes || arrival >= chosen_arrival) continue;
+    chosen_arrival = arrival;
+    chosen = Turn{i, bytes};
+  }
+  if (chosen && chosen_arrival > best && chosen_arrival > all_seconds) return std::nullopt;
+  return chosen;
+}
+
+std::optional<std::size_t> RailScheduler::nearest(unsigned ready) const noexcept {
+  std::optional<std::size_t> found;
+  double best = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    const bool is_ready = rails_[i].is_open && (ready >> i & 1U) != 0;
+    const double arrival = is_ready ? arrival_seconds(rails_[i], 0) : best;
+    if (arrival >= best) continue;
+    best = arrival;
+    found = i;
+  }
+  return found;
+}
+
+void RailScheduler::sent(std::size_t rail, std::size_t bytes, Time now) noexcept {
+  depart(rails_[rail], bytes, now);
+  last_sent_ = now;
+}
+
+void RailScheduler::depart(Rail& rail, std::size_t bytes, Time now) noexcept {
+  if (rail.on_its_way == 0) {
+    rail.since = now;
+    rail.bytes = 0;
+    rail.is_busy = false;  // the first acknowledgement takes a round trip
+  }
+  rail.on_its_way += bytes;
+}
+
+void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept {
+  Rail& carrier = rails_[rail];
+  const bool was_busy = static_cast<double>(carrier.on_its_way) >= busy_bytes(carrier);
+  carrier.on_its_way -= std::min<std::uint64_t>(bytes, carrier.on_its_way);
+  carrier.bytes += bytes;
+  carrier.is_busy = carrier.is_busy && was_busy;
+  const auto took = now - carrier.since;
+  const bool is_enough = took >= kMeasureFor && carrier.bytes >= kMeasureBytes;
+  // A probe is all there is on its rail, and tells something at its end.
+  const bool is_probed = carrier.on_its_way == 0 && now - carrier.last_measured >= kProbePause;
+  if (is_enough || is_probed || took >= kMeasureAtMost) measure(carrier, now);
+}
+
+void RailScheduler::measure(Rail& rail, Time now) noexcept {
+  const double took = Seconds(now - rail.since).count();
+  // Where less was on its way than the rail could carry, it is at least that fast.
+  const double seconds = rail.is_busy ? took : std::max(took - 2 * rail.latency, took / 8);
+  const double rate = static_cast<double>(rail.bytes) / std::max(seconds, 1e-6);
+  if (rail.is_busy || rate > rail.rate) {
+    const double weight = rail.is_measured ? std::max(took / (took + kMemorySeconds), rail.is_busy ? 0.0 : 0.25) : 1;
+    rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kLeastRate);
+    rail.is_measured = rail.is_measured || rail.is_busy;
+  }
+  if (rail.bytes >= kLeastTurn) rail.last_measured = now;  // less tells nothing
+  rail.since = now;
+  rail.bytes = 0;
+  rail.is_busy = rail.on_its_way != 0;
+}
+
+std::optional<RailScheduler::Turn> RailScheduler::probe(Time now, unsigned ready) noexcept {
+  if (now - last_sent_ >= kProbePause) return std::nullopt;  // an idle link is left alone
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    Rail& rail = rails_[i];
+    if (!rail.is_open || (ready >> i & 1U) == 0 || rail.on_its_way != 0) continue;
+    const std::size_t bytes = std::min(turn_bytes(rail), kMaxProbe);
+    const Seconds pause(static_cast<double>(bytes) / rail.rate / kProbeShare);
+    if (now - rail.last_measured < std::max<Seconds>(kProbePause, pause)) continue;
+    depart(rail, bytes, now);
+    return Turn{i, bytes};
+  }
+  return std::nullopt;
+}
+
+}  // namespace atl::transport::tcp

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "atoll/transport/tcp/send_stream.h"
+
+namespace atl::transport::tcp {
+
+/// Bytes of a channel's stream that travel over one rail as one; also those of a frame that were not given to a rail yet.
+struct Segment {
+  SendStream* stream = nullptr;  ///< none: a probe
+  std::uint64_t position = 0;    ///< in the channel's stream
+  std::uint32_t bytes = 0;
+  std::uint32_t message_bytes = 0;  ///< on the rail's stream
+  std::uint64_t end = 0;            ///< of its message on the rail's stream
+  std::uint64_t serial = 0;         ///< frames accepted later have larger ones
+  Segment* next = nullptr;
+};
+
+/// A queue of segments that are somebody's; owns nothing.
+class SegmentList {
+ public:
+  SegmentList() = default;
+  SegmentList(SegmentList&& other) noexcept
+      : first_(std::exchange(other.first_, nullptr)), last_(std::exchange(other.last_, nullptr)) {}
+  SegmentList& operator=(SegmentList&& other) noexcept {
+    first_ = std::exchange(other.first_, nullptr);
+    last_ = std::exchange(other.last_, nullptr);
+    return *this;
+  }
+  SegmentList(const SegmentList&) = delete;
+  SegmentList& operator=(const SegmentList&) = delete;
+
+  bool empty() const noexcept { return first_ == nullptr; }
+  Segment* front() const noexcept { return first_; }
+  const Segment* back() const noexcept { return last_; }
+  void push_back(Segment* segment) noexcept {
+    segment->next = nullptr;
+    (last_ == nullptr ? first_ : last_->next) = segment;
+    last_ = segment;
+  }
+  Segment* pop_front() noexcept {
+    Segment* const segment = first_;
+    first_ = segment->next;
+    if (first_ == nullptr) last_ = nullptr;
+    return segment;
+  }
+
+ private:
+  Segment* first_ = nullptr;
+  Segment* last_ = nullptr;
+};
+
+/// Owns a fixed number of segments.
+class SegmentPool {
+ public:
+  explicit SegmentPool(std::size_t count) : segments_(count), free_count_(count) {
+    for (Segment& each : segments_) free_.push_back(&each);
+  }
+  std::size_t free_count() const noexcept { return free_count_; }
+  std::size_t count() const noexcept { return segments_.size(); }
+
+  /// nullptr when all are taken.
+  Segment* take(const Segment& like) noexcept {
+    if (free_.empty()) return nullptr;
+    --free_count_;
+    Segment* const segment = free_.pop_front();
+    *segment = like;
+    return segment;
+  }
+  void give_back(Segment* segment) noexcept {
+    ++free_count_;
+    free_.push_back(segment);
+  }
+
+ private:
+  std::vector<Segment> segments_;
+  SegmentList free_;
+  std::size_t free_count_;
+};
+
+}  // namespace atl::transport::tcp

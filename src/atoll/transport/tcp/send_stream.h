@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "atoll/core/copy.h"
+#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/tcp/wire.h"
+
+namespace atl::transport::tcp {
+
+/// What this side has sent on a channel, for as long as it may have to be sent again: a ring as large as the receiver's window, so that a byte
+/// is overwritten only after credit for it, which proves that it has come. Guarded by the link's mutex.
+class SendStream {
+ public:
+  /// Once. Throws Error(kUnavailable) when there is no memory.
+  void open(std::uint32_t number, const OpenBody& body) {
+    ring_ = MappedRing::create(0, body.window_bytes);
+    ring_.take_memory();  // nobody else maps it
+    number_ = number;
+    body_ = body;
+  }
+  bool is_open() const noexcept { return static_cast<bool>(ring_); }
+
+  std::uint32_t number() const noexcept { return number_; }
+  const OpenBody& body() const noexcept { return body_; }
+
+  /// The parts one behind the other; together at most the window.
+  void write(std::uint64_t position, std::initializer_list<std::span<const std::byte>> parts) noexcept {
+    for (const auto part : parts) {
+      if (!part.empty()) copy_bytes(at(position), part.data(), part.size());
+      position += part.size();
+    }
+  }
+  std::span<const std::byte> read(std::uint64_t position, std::size_t bytes) const noexcept {
+    return {at(position), bytes};
+  }
+
+  /// A bit per rail over which the peer was told what this number means.
+  unsigned announced = 0;
+
+ private:
+  std::byte* at(std::uint64_t position) const noexcept { return ring_.data() + (position & (body_.window_bytes - 1)); }
+
+  std::uint32_t number_ = 0;
+  OpenBody body_;
+  MappedRing ring_;
+};
+
+}  // namespace atl::transport::tcp

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// Links over several rails, each through a path that can be cut and stalled.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/peers.h"
+#include "tests/support/raw_peer.h"
+#include "tests/support/relay.h"
+#include "tests/transport/endpoint_support.h"
+#include "tests/transport/link_contract.h"
+
+namespace atl::test {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace transport;
+
+const ChannelId kChannel{.group = 1, .index = 0, .bell = Bell::kCollective};
+
+EndpointOptions railed(int index, std::size_t rails, std::size_t window = 65536) {
+  EndpointOptions options = tcp_options(index);
+  options.tcp_window_bytes = window;
+  for (std::size_t i = 1; i <= rails; ++i) options.rails += (i == 1 ? "127.0.0." : ",127.0.0.") + std::to_string(i);
+  return options;
+}
+
+bool has(const Link& link, const std::string& part) { return link.describe().find(part) != std::string::npos; }
+
+/// Two endpoints in this process; every rail leads through a relay of its own.
+struct Railed {
+  explicit Railed(std::size_t rails, Relay::Path path = {}, std::size_t window = 65536)
+      : options{railed(0, rails, window), railed(1, rails, window)},
+        first(options[0], observers[0]),
+        second(options[1], observers[1]) {
+    PeerAddress through = second.address();
+    for (RailAddress& each : through.rails) {
+      relays.push_back(std::make_unique<Relay>(each.tcp, path));
+      each.tcp = relays.back()->address();
+    }
+    through.tcp = {relays.front()->address()};
+    links[0] = &first.link(through);
+    wait_until("the link", [&] { return links[0]->state() == LinkState::kUp && !second.links().empty(); });
+    links[1] = &second.link(first.address());
+    wait_for_rails(rails);
+  }
+
+  void wait_for_rails(std::size_t count) {
+    const std::string wanted = "over " + std::to_string(count) + " of " + std::to_string(relays.size()) + " rails";
+    wait_until(wanted, [&] { return has(*links[0], wanted) && has(*links[1], wanted); });
+  }
+
+  /// Sends frames both ways until `count` have arrived on each side, in order and intact.
+  void exchange(std::uint64_t count, std::size_t largest) {
+    Channel* channels[2] = {&links[0]->channel(kChannel), &links[1]->channel(kChannel)};
+    const auto bytes_of_frame = [&](std::uint64_t number) { return (number * 7919 + 1) % (largest + 1); };
+    std::uint64_t sent[2] = {};
+    std::uint64_t got[2] = {};
+    wait_until("the transfer", [&] {
+      for (std::size_t side : {0U, 1U}) {
+        while (sent[side] < count) {
+          const std::size_t bytes = bytes_of_frame(sent[side]);
+          if (!channels[side]->try_send(numbered_header(sent[side], bytes), pattern(sent[side], bytes))) break;
+          ++sent[side];
+        }
+        while (const Frame* frame = channels[side]->front()) {
+          const auto expected = pattern(got[side], bytes_of_frame(got[side]));
+          EXPECT_EQ(frame->header.sequence, numbered_header(got[side], 0).sequence);
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), frame->payload.begin(), frame->payload.end()));
+          ++got[side];
+          channels[side]->pop();
+        }
+      }
+      return (got[0] == count && got[1] == count) || testing::Test::HasFailure();
+    });
+  }
+
+  void expect_no_failure() {
+    EXPECT_EQ(observers[0].failure_count() + observers[1].failure_count(), 0U);
+    for (Link* link : links) EXPECT_EQ(link->state(), LinkState::kUp) << link->describe();
+  }
+
+  EndpointOptions options[2];
+  RecordingObserver observers[2];
+  Endpoint first;
+  Endpoint second;
+  std::vector<std::unique_ptr<Relay>> relays;
+  Link* links[2] = {};
+};
+
+TEST(TcpRails, AllRailsOpenCarryBytesAndAreDescribed) {
+  for (const std::size_t rails : {2U, 4U}) {
+    Railed pair(rails);
+    pair.exchange(600, 16000);
+    for (const auto& relay : pair.relays) EXPECT_GT(relay->forwarded_bytes(), 100'000U) << pair.links[0]->describe();
+    EXPECT_EQ(pair.links[0]->describe().substr(0, 9), "tcp over ");
+    EXPECT_TRUE(has(*pair.links[0], " MB/s")) << pair.links[0]->describe();
+    pair.expect_no_failure();
+  }
+}
+
+TEST(TcpRails, OneSideWithoutRailsMeansOneRail) {
+  RecordingObserver observers[2];
+  Endpoint first(railed(0, 4), observers[0]);
+  Endpoint second(tcp_options(1), observers[1]);
+  expect_connected(first, second);
+  EXPECT_EQ(first.links().front()->describe().find("rails"), std::string::npos) << first.links().front()->describe();
+}
+
+TEST(TcpRails, TheSmallerNumberOfRailsCounts) {
+  RecordingObserver observers[2];
+  Endpoint first(railed(0, 3), observers[0]);
+  Endpoint second(railed(1, 2), observers[1]);
+  expect_connected(first, second);
+  wait_until("two rails", [&] { return has(*first.links().front(), "over 2 of 2 rails"); });
+}
+
+TEST(TcpRails, ARailCutMidTransferLosesNothing) {
+  int round = 0;
+  for (const auto how : {Relay::Cut::kEnd, Relay::Cut::kReset}) {
+    for (const std::uint64_t bytes : {1ULL, 500ULL, 30'000ULL, 150'001ULL}) {
+      const std::size_t rails = 2 + static_cast<std::size_t>(round) % 2;
+      Railed pair(rails);
+      pair.relays[static_cast<std::size_t>(round) % rails]->cut_after(bytes, how);
+      ++round;
+      pair.exchange(400, 16000);
+      pair.expect_no_failure();
+      pair.wait_for_rails(rails);  // it comes back
+      pair.exchange(50, 16000);
+      pair.expect_no_failure();
+      if (testing::Test::HasFailure()) FAIL() << "cut after " << bytes << " bytes, " << rails << " rails";
+    }
+  }
+}
+
+TEST(TcpRails, ManyCutsLoseNothing) {
+  Railed pair(3);
+  for (int round = 0; round < 12; ++round) {
+    const auto rail = static_cast<std::size_t>(round) % 3;
+    pair.relays[rail]->cut(round % 2 == 0 ? Relay::Cut::kEnd : Relay::Cut::kReset);
+    pair.exchange(60, 16000);
+    pair.wait_for_rails(3);
+  }
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, AStalledRailIsGivenUpAndComesBack) {
+  Railed pair(2);
+  pair.exchange(20, 16000);
+  pair.relays[1]->stall();
+  pair.exchange(300, 16000);
+  pair.expect_no_failure();
+  pair.relays[1]->resume();
+  pair.wait_for_rails(2);
+  const std::uint64_t before = pair.relays[1]->forwarded_bytes();
+  wait_until("bytes on the second rail", [&] {
+    pair.exchange(100, 16000);
+    return pair.relays[1]->forwarded_bytes() > before + 100'000;
+  });
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, TheLinkFailsWithItsLastRail) {
+  Railed pair(2);
+  pair.exchange(10, 1000);
+  // Nobody listens behind the relays any more: no rail comes back.
+  pair.second.abort();
+  const auto failure = pair.observers[0].wait_for_failure();
+  EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
+  EXPECT_TRUE(contains(failure.error, "died")) << failure.error.what();
+  EXPECT_THROW(pair.links[0]->channel(kChannel).front(), Error);
+  EXPECT_EQ(pair.observers[0].failure_count(), 1U);
+}
+
+TEST(TcpRails, SilenceOfAllRailsIsNoticedWithinTheHeartbeat) {
+  EndpointOptions quick[2] = {railed(0, 2), railed(1, 2)};
+  for (auto& each : quick) each.heartbeat = 600ms;
+  RecordingObserver observers[2];
+  Endpoint first(quick[0], observers[0]);
+  Endpoint second(quick[1], observers[1]);
+  PeerAddress through = second.address();
+  std::vector<std::unique_ptr<Relay>> relays;
+  for (RailAddress& each : through.rails) {
+    relays.push_back(std::make_unique<Relay>(each.tcp));
+    each.tcp = relays.back()->address();
+  }
+  through.tcp = {relays.front()->address()};
+  Link& link = first.link(through);
+  wait_until("the rails", [&] { return has(link, "over 2 of 2 rails"); });
+  for (const auto& relay : relays) relay->stall();
+  const auto start = Clock::now();
+  for (auto& observer : observers) {
+    const auto failure = observer.wait_for_failure();
+    EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
+    EXPECT_TRUE(contains(failure.error, "silent")) << failure.error.what();
+    EXPECT_LT(failure.when - start, 600ms + 1s);
+  }
+}
+
+TEST(TcpRails, ShutdownDeliversWhatWasAccepted) {
+  Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{1} << 20);
+  Channel& out = pair.links[0]->channel(kChannel);
+  const auto payload = pattern(3, 60000);
+  std::uint64_t sent = 0;
+  while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+  EXPECT_GE(sent, 10U);
+  const std::string last = "last";
+  ASSERT_TRUE(pair.links[0]->send_control_behind_frames(std::as_bytes(std::span(last.data(), last.size()))));
+  std::thread leaver([&] { pair.first.shutdown(Deadline::after(kPatience)); });
+  const auto failure = pair.observers[1].wait_for_failure();
+  leaver.join();
+  EXPECT_TRUE(failure.closed_in_order) << failure.error.what();
+  EXPECT_EQ(pair.observers[1].wait_for_controls(1), std::vector<std::string>{last});
+  Channel& in = pair.links[1]->channel(kChannel);
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    const Frame* frame = in.front();
+    ASSERT_NE(frame, nullptr) << i << " of " << sent;
+    EXPECT_TRUE(std::equal(payload.begin(), payload.end(), frame->payload.begin(), frame->payload.end())) << i;
+    in.pop();
+  }
+  EXPECT_THROW(in.front(), Error);
+  EXPECT_EQ(pair.observers[0].failure_count(), 0U);
+}
+
+TEST(TcpRails, BothSidesMayShutDownAtOnce) {
+  for (int round = 0; round < 10; ++round) {
+    Railed pair(2);
+    pair.exchange(5, 1000);
+    std::thread other([&] { pair.second.shutdown(Deadline::after(kPatience)); });
+    const auto begin = Clock::now();
+    pair.first.shutdown(Deadline::after(kPatience));
+    other.join();
+    EXPECT_LT(Clock::now() - begin, kPatience / 2) << "somebody waited for what could not come";
+  }
+}
+
+TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
+  Railed pair(2, {}, std::size_t{4} << 20);
+  Channel& out = pair.links[0]->channel(kChannel);
+  Channel& in = pair.links[1]->channel(kChannel);
+  for (const auto& relay : pair.relays) relay->stall();
+  const auto payload = pattern(1, 100'000);
+  std::uint64_t sent = 0;
+  while (sent < 20 && out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+  const auto say = [](const std::string& text) { return std::as_bytes(std::span(text.data(), text.size())); };
+  const std::string behind = "behind";
+  const std::string ahead = "ahead";
+  ASSERT_TRUE(pair.links[0]->send_control_behind_frames(say(behind)));
+  ASSERT_TRUE(pair.links[0]->send_control(say(ahead)));
+  for (const auto& relay : pair.relays) relay->resume();
+  EXPECT_EQ(pair.observers[1].wait_for_controls(2), (std::vector<std::string>{ahead, behind}));
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    ASSERT_NE(in.front(), nullptr) << i << " of " << sent;
+    EXPECT_EQ(in.front()->header.sequence, numbered_header(i, payload.size()).sequence);
+    in.pop();
+  }
+}
+
+TEST(TcpRails, StrangersCannotJoin) {
+  Railed pair(2);
+  const std::string address = pair.second.address().tcp.front();
+  const PeerId target = pair.second.address().id;
+  PeerAddress known = pair.first.address();
+  EndpointOptions wrong = pair.options[0];
+  wrong.key.assign(32, std::byte{9});
+  EXPECT_THROW(RawPeer(address).shake_hands(wrong, known, target, 2), Error) << "another key";
+  EXPECT_THROW(RawPeer(address).shake_hands(pair.options[0], silent_peer("rank 9"), target, 2), Error) << "no link";
+  EXPECT_THROW(RawPeer(address).shake_hands(pair.options[0], known, target, 3), Error) << "no such rail";
+  EXPECT_THROW(RawPeer(address).shake_hands(pair.options[0], known, target, 200), Error);
+  // The side that makes the rails takes none.
+  EXPECT_THROW(RawPeer(pair.first.address().tcp.front())
+                   .shake_hands(pair.options[1], pair.second.address(), pair.first.address().id, 2),
+               Error);
+  pair.exchange(50, 16000);
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, AChannelMayCloseWhileItsBytesComeOverSeveralRails) {
+  Railed pair(2);
+  Channel& out = pair.links[0]->channel(kChannel);
+  pair.links[1]->channel(kChannel);
+  const auto payload = pattern(1, 16000);
+  std::uint64_t sent = 0;
+  const auto send_some = [&](std::uint64_t until) {
+    wait_until("frames", [&] {
+      while (sent < until && out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+      return sent == until;
+    });
+  };
+  send_some(3);
+  pair.links[1]->close_channel(kChannel);
+  send_some(200);  // more than the window: the credit comes back
+  pair.links[0]->close_channel(kChannel);
+  const ChannelId other{.group = 1, .index = 1, .bell = Bell::kCollective};
+  Channel& next = pair.links[0]->channel(other);
+  Channel& in = pair.links[1]->channel(other);
+  ASSERT_TRUE(next.try_send(numbered_header(5, 10), pattern(5, 10)));
+  wait_until("a frame", [&] { return in.front() != nullptr; });
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, WrongSettingsAreNamed) {
+  RecordingObserver observer;
+  auto options = tcp_options(0);
+  options.rails = "nosuch0";
+  const Error unknown = error_of([&] { Endpoint(options, observer); });
+  EXPECT_EQ(unknown.kind(), ErrorKind::kUnavailable);
+  EXPECT_TRUE(contains(unknown, "nosuch0") && contains(unknown, "ATOLL_RAILS")) << unknown.what();
+  options.rails = "17";
+  EXPECT_EQ(error_of([&] { Endpoint(options, observer); }).kind(), ErrorKind::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace atl::test
