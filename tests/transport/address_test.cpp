@@ -18,6 +18,7 @@ PeerAddress example() {
   address.tcp = {"10.0.0.1:4711", "[::1]:4711"};
   address.name = "rank 3";
   address.transport = TransportChoice::kTcp;
+  address.ucx = UcxReach::kRdma;
   return address;
 }
 
@@ -30,6 +31,7 @@ TEST(PeerAddress, SurvivesTheStore) {
   EXPECT_EQ(copy.tcp, address.tcp);
   EXPECT_EQ(copy.name, address.name);
   EXPECT_EQ(copy.transport, address.transport);
+  EXPECT_EQ(copy.ucx, address.ucx);
 }
 
 TEST(PeerAddress, EveryOtherLengthIsAProtocolError) {

@@ -9,20 +9,34 @@
 #include <vector>
 
 #include "tests/support/peers.h"
+#include "tests/transport/ucx_support.h"
 
 namespace atl::test {
 
 struct LinkContractParam {
   transport::TransportChoice transport;
   PeerMode mode;
+  std::string ucx_transports{};  ///< the ones that UCX may use; "tcp": as between two hosts
 };
 
 /// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
 ///   INSTANTIATE_TEST_SUITE_P(Shm, LinkContract, link_contract_params(TransportChoice::kShm), link_contract_name);
 class LinkContract : public testing::TestWithParam<LinkContractParam> {
  protected:
+  LinkContract() : ucx_(GetParam().ucx_transports) {}
+
+  void SetUp() override {
+    if (GetParam().transport != transport::TransportChoice::kUcx) return;
+    if (const std::string why = ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
+  }
+
   std::vector<transport::EndpointOptions> options() const {
-    return {peer_options(GetParam().transport, 0), peer_options(GetParam().transport, 1)};
+    std::vector both{peer_options(GetParam().transport, 0), peer_options(GetParam().transport, 1)};
+    if (GetParam().ucx_transports == kUcxNetwork) {
+      both[0].host = "one";
+      both[1].host = "another";
+    }
+    return both;
   }
   bool as_processes() const { return GetParam().mode == PeerMode::kProcesses; }
 
@@ -31,11 +45,14 @@ class LinkContract : public testing::TestWithParam<LinkContractParam> {
 
   /// Both peers play `role`.
   void run(const Role& role) const { run(role, role); }
+
+ private:
+  const UcxTransports ucx_;
 };
 
-inline auto link_contract_params(transport::TransportChoice transport) {
-  return testing::Values(LinkContractParam{transport, PeerMode::kThreads},
-                         LinkContractParam{transport, PeerMode::kProcesses});
+inline auto link_contract_params(transport::TransportChoice transport, const std::string& ucx_transports = "") {
+  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, ucx_transports},
+                         LinkContractParam{transport, PeerMode::kProcesses, ucx_transports});
 }
 
 inline std::string link_contract_name(const testing::TestParamInfo<LinkContractParam>& info) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,10 @@
 
 namespace atl::transport {
 
-enum class TransportChoice { kAuto, kShm, kTcp };
+enum class TransportChoice { kAuto, kShm, kTcp, kUcx };
+
+/// What UCX has at one end: nothing, or it was not opened; transports of the host alone; network devices with RDMA too.
+enum class UcxReach : std::uint8_t { kNone, kHost, kRdma };
 
 struct EndpointOptions {
   std::string job;                 ///< peers of another job are refused
@@ -26,9 +30,9 @@ struct EndpointOptions {
   std::string advertised_address;  ///< ATOLL_ADDRESS; empty: the address of the chosen interface
   std::uint16_t port_first = 0;    ///< ATOLL_PORTS "first-last"; 0: any free port
   std::uint16_t port_last = 0;
-  TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; kAuto: shm on the same host, else tcp
+  TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; see choose_kind in endpoint_impl.h
   std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
-  std::size_t tcp_window_bytes = std::size_t{4} << 20;
+  std::size_t tcp_window_bytes = std::size_t{4} << 20;  ///< of ucx links, too
   std::chrono::milliseconds heartbeat{30000};        ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
   std::chrono::milliseconds connect_timeout{30000};  ///< from the first use of a link to "up"
 };
@@ -41,6 +45,7 @@ struct PeerAddress {
   std::vector<std::string> tcp;  ///< "10.0.0.1:4711", "[fe80::1%eth0]:4711", best first
   std::string name;              ///< "rank 3"
   TransportChoice transport = TransportChoice::kAuto;
+  UcxReach ucx = UcxReach::kNone;
 
   std::vector<std::byte> encode() const;
   /// Throws Error(kProtocol) on bytes that do not parse; every length is bounded.

@@ -45,6 +45,9 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   bool send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
   void send_credit(TcpChannel& channel, std::uint64_t released);
 
+  /// For a link above this one, before it is up: control messages may have tcp::kMaxControlBody bytes.
+  void allow_longer_control() noexcept { max_control_ = tcp::kMaxControlBody; }
+
  private:
   // LinkBase
   void on_tick_on_loop(Clock::time_point now) override;
@@ -109,6 +112,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   Fd fd_;
   tcp::SendQueue queue_;
   std::string path_;  // "10.0.0.1:4711 -> 10.0.0.2:4712"
+  std::size_t max_control_ = kMaxControlBytes;  // constant once the link is up
   std::uint64_t bytes_out_ = 0;
   int send_error_ = 0;
   bool starved_ = false;  // a sender waits for room in the queue

@@ -23,7 +23,7 @@ void check(const Prefix& prefix, std::size_t max_payload) {
     case Type::kCredit:
     case Type::kHeartbeat: least = most = sizeof(std::uint64_t); break;
     case Type::kOpen: least = most = sizeof(OpenBody); break;
-    case Type::kControl: most = kMaxControlBytes; break;
+    case Type::kControl: most = kMaxControlBody; break;
     case Type::kClose:
     case Type::kBye: break;
     default: bad("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
