@@ -99,9 +99,10 @@ TEST_P(LinkContract, ReportsWhatItIs) {
     EXPECT_EQ(&link, &peer.link());
     EXPECT_EQ(link.peer(), peer.other.id);
     wait_on_bell(peer.endpoint, Bell::kCollective, "up", [&] { return link.state() == LinkState::kUp; });
-    const auto expected = peer.endpoint.options().transport == transport::TransportChoice::kShm   ? transport::LinkKind::kShm
-                          : peer.endpoint.options().transport == transport::TransportChoice::kUcx ? transport::LinkKind::kUcx
-                                                                                                  : transport::LinkKind::kTcp;
+    const auto choice = peer.endpoint.options().transport;
+    const auto expected = choice == transport::TransportChoice::kShm   ? transport::LinkKind::kShm
+                          : choice == transport::TransportChoice::kUcx ? transport::LinkKind::kUcx
+                                                                       : transport::LinkKind::kTcp;
     EXPECT_EQ(link.kind(), expected) << link.describe();
     EXPECT_EQ(link.describe().substr(0, 3), to_string(link.kind()));
     EXPECT_EQ(&peer.channel(3), &peer.channel(3));

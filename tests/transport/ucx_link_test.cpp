@@ -246,7 +246,9 @@ class Outcomes {
   std::size_t count_ = 0;
 };
 
-DirectBuffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), bytes.size(), transport::MemoryKind::kHost}; }
+DirectBuffer buffer_of(std::vector<std::byte>& bytes) {
+  return {bytes.data(), bytes.size(), transport::MemoryKind::kHost};
+}
 
 TEST_P(UcxLinks, DirectMessagesGoFromPlaceToPlace) {
   constexpr std::size_t kSizes[] = {1, 64, 70'000, std::size_t{8} << 20};

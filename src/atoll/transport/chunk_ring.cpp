@@ -104,7 +104,9 @@ void ChunkRing::begin_step(std::size_t index, bool is_second) {
 
 void ChunkRing::copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended) {
   std::byte* const user = static_cast<std::byte*>(slot.message->buffer.data) + slot.offset;
-  into_chunk ? copier_.copy(chunk, user, slot.bytes, std::move(ended)) : copier_.copy(user, chunk, slot.bytes, std::move(ended));
+  void* const to = into_chunk ? chunk : user;
+  const void* const from = into_chunk ? user : chunk;
+  copier_.copy(to, from, slot.bytes, std::move(ended));
 }
 
 void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem) {

@@ -67,12 +67,15 @@ void UcxDirect::Message::finish(const Error* problem, std::size_t bytes) {
   if (problem != nullptr) {
     wrong = problem->kind() == ErrorKind::kMismatch || !port->ended_ ? *problem : *port->ended_;
   } else if (receives && bytes != buffer.bytes) {
-    wrong = Error(ErrorKind::kMismatch, "a direct message of " + std::to_string(bytes) + " bytes came for a receive of " +
-                                            std::to_string(buffer.bytes));
+    wrong = Error(ErrorKind::kMismatch, "a direct message of " + std::to_string(bytes) +
+                                            " bytes came for a receive of " + std::to_string(buffer.bytes));
   }
-  const Done tell = std::move(done);
-  port->under_way_.erase(self);  // and this with it
-  tell(wrong ? &*wrong : nullptr);
+  auto told = std::make_shared<Done>(std::move(done));
+  UcxDirect& of = *port;
+  of.under_way_.erase(self);  // and this with it
+  // Not from inside UCX, which may be what `done` ends.
+  const auto tell = [told, wrong] { (*told)(wrong ? &*wrong : nullptr); };
+  if (!of.loop_.post(tell)) tell();
 }
 
 const ucx::Registration* UcxDirect::registration_on_loop(const DirectBuffer& buffer) const {

@@ -43,7 +43,7 @@ void find(void* handle, const char* name, Function& function) {
   void* const found = ::dlsym(handle, name);
   if (found == nullptr) {
     throw Error(ErrorKind::kUnavailable, std::string(kFile) + " has no function " + name +
-                                             ": UCX 1.13 or newer is needed (Debian's libucx0, or pip install libucx-cu13)");
+                                             ": UCX 1.13 or newer is needed, Debian's libucx0 or PyPI's libucx-cu13");
   }
   function = reinterpret_cast<Function>(found);
 }

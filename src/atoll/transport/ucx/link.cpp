@@ -160,7 +160,7 @@ void UcxLink::unwatch_worker_on_loop() {
 void UcxLink::on_agreement_event_on_loop(std::uint32_t events) {
   guarded_on_loop([&] {
     if ((events & EPOLLOUT) != 0 && !flush_agreement_on_loop()) return;
-    if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_agreement_on_loop();
+    if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_agreement_on_loop(events);
     if (phase_ == Phase::kAgreeing) step_agreement_on_loop();
   });
 }
@@ -169,7 +169,8 @@ bool UcxLink::flush_agreement_on_loop() {
   const auto more = agreement_->take_output();
   agreement_output_.insert(agreement_output_.end(), more.begin(), more.end());
   while (!agreement_output_.empty()) {
-    const auto sent = ::send(stream_.get(), agreement_output_.data(), agreement_output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const auto& output = agreement_output_;
+    const auto sent = ::send(stream_.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) {
@@ -184,8 +185,10 @@ bool UcxLink::flush_agreement_on_loop() {
   return true;
 }
 
-void UcxLink::read_agreement_on_loop() {
+void UcxLink::read_agreement_on_loop(std::uint32_t events) {
   std::array<std::byte, 4096> buffer;
+  const bool has_ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+  if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two agreed on UCX"));
   while (agreement_->wanted() != 0) {
     const auto got = ::recv(stream_.get(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -197,7 +200,7 @@ void UcxLink::read_agreement_on_loop() {
 }
 
 void UcxLink::step_agreement_on_loop() {
-  if (agreement_->is_probing() && path_.empty()) probe_on_loop();
+  if (agreement_->is_probing() && !std::exchange(has_probed_, true)) probe_on_loop();
   if (agreement_->is_probing() && !agreement_->has_voted() && probe_has_come_) agreement_->vote("");
   if (!flush_agreement_on_loop()) return;
   // What is still to be sent goes ahead of anything the inner link says.
@@ -216,10 +219,6 @@ void UcxLink::probe_on_loop() {
     worker_->send(ucx::MessageKind::kProbe, tcp::bytes_of(sending->note), {}, *sending);
   } catch (const Error& error) {
     objection = error.what();
-  }
-  {
-    const std::lock_guard lock(channels_mutex_);
-    path_ = "probing";
   }
   if (!objection.empty()) return agreement_->vote(objection);
   signal();  // to progress

@@ -95,7 +95,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void unwatch_worker_on_loop();
   void on_agreement_event_on_loop(std::uint32_t events);
   bool flush_agreement_on_loop();  // false: the link has ended
-  void read_agreement_on_loop();
+  void read_agreement_on_loop(std::uint32_t events);
   void step_agreement_on_loop();
   void probe_on_loop();
   void settle_on_loop();
@@ -156,6 +156,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::optional<ucx::Agreement> agreement_;
   std::vector<std::byte> agreement_output_;
   std::uint64_t secret_ = 0;  // what the peer's messages have to show
+  bool has_probed_ = false;
   bool probe_has_come_ = false;
   bool warned_of_stranger_ = false;
   bool watches_worker_ = false;

@@ -81,7 +81,9 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
       case ControlKind::kLeaving:
         gated_bytes_ += body.size() + marks_.size() * sizeof(ucx::Note);
         gated_.push_back({kind, {body.begin(), body.end()}, std::exchange(marks_, {})});
-        if (gated_bytes_ > kMaxGatedBytes) throw Error(ErrorKind::kProtocol, "control messages for frames that do not come");
+        if (gated_bytes_ > kMaxGatedBytes) {
+          throw Error(ErrorKind::kProtocol, "control messages wait for frames that do not come");
+        }
         return drive_on_loop();
     }
     throw Error(ErrorKind::kProtocol, "a control message of unknown type " + std::to_string(static_cast<int>(kind)));

@@ -12,7 +12,8 @@ namespace atl::transport::ucx {
 /// One bit for every place in a ring where a frame may begin. One thread.
 class SlotBits {
  public:
-  explicit SlotBits(std::size_t window_bytes = 0) : mask_(window_bytes / kSlotBytes - 1), words_(window_bytes / kSlotBytes / 64) {}
+  explicit SlotBits(std::size_t window_bytes = 0)
+      : mask_(window_bytes / kSlotBytes - 1), words_(window_bytes / kSlotBytes / 64) {}
 
   bool test(std::uint64_t position) const noexcept { return (words_[word(position)] & bit(position)) != 0; }
   void set(std::uint64_t position) noexcept { words_[word(position)] |= bit(position); }

@@ -45,17 +45,13 @@ struct Worker::Impl {
     }
   }
 
-  /// Tells `operation` what became of it. `request` is UCX's word on a call that begins something.
-  void began(ucs_status_ptr_t request, std::size_t bytes, Operation& operation) {
-    if (UCS_PTR_IS_PTR(request)) return;  // a callback follows
-    ended(UCS_PTR_IS_ERR(request) ? UCS_PTR_STATUS(request) : UCS_OK, bytes, operation);
-  }
-
+  /// Tells `operation` what became of it.
   void ended(ucs_status_t status, std::size_t bytes, Operation& operation) {
     guarded([&] {
       if (status == UCS_OK) return operation.finish(nullptr, bytes);
       const bool too_long = status == UCS_ERR_MESSAGE_TRUNCATED;
-      const Error error(too_long ? ErrorKind::kMismatch : ErrorKind::kPeerLost, with_status("a transfer by UCX", status));
+      const auto kind = too_long ? ErrorKind::kMismatch : ErrorKind::kPeerLost;
+      const Error error(kind, with_status("a transfer by UCX", status));
       if (!too_long && !closing) note(error);
       operation.finish(&error, 0);
     });
@@ -122,10 +118,11 @@ struct Worker::Impl {
     impl.guarded([&] { impl.note(Error(ErrorKind::kPeerLost, with_status("UCX's path broke", status))); });
   }
 
-  /// Ends what a call began, in the three ways in which UCX says so.
+  /// Goes on behind a call that begins something, in the three ways in which UCX answers.
   void conclude(ucs_status_ptr_t request, std::size_t bytes, Pending* pending, Operation& operation) {
-    if (!UCS_PTR_IS_PTR(request)) unpend(pending);
-    began(request, bytes, operation);
+    if (UCS_PTR_IS_PTR(request)) return;  // a callback follows
+    unpend(pending);
+    ended(UCS_PTR_IS_ERR(request) ? UCS_PTR_STATUS(request) : UCS_OK, bytes, operation);
   }
 
   /// A message inside its callback.
