@@ -111,7 +111,7 @@ TEST(UcxAgreement, EveryWrongByteOfAPrefixIsAProtocolError) {
   for (std::size_t at = 0; at < 16; ++at) {
     Bytes wrong = right;
     wrong[at] ^= std::byte{0x40};
-    if (at == 8) continue;  // a shorter address
+    if (at == 8 || at == 9) continue;  // an address of another length
     Agreement a(1, address(), "");
     EXPECT_THROW(
         for (std::size_t used = 0; used < wrong.size() && a.wanted() != 0;) {
