@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import fewer_bytes_training
 import atoll
+import fewer_bytes_training
 import nothing
 from atoll.bench import groups, links
 from atoll.bench.block import run_block

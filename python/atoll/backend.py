@@ -20,7 +20,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C, vendors  # noqa: E402 - only after the check
+from atoll import _C, ucx, vendors  # noqa: E402 - only after the check
 
 Options = _C.Backend.Options
 
@@ -73,6 +73,7 @@ def _create(settings: Any, options: Any) -> _C.Backend:
         options = copy.copy(options)
     else:
         raise TypeError(f"the atoll backend takes atoll.Options, got {type(options).__name__}")
+    ucx.bring()
     ranks = list(settings.global_ranks_in_group)  # empty for the default group
     options._timeout = settings.timeout
     options.group_name = settings.group_id

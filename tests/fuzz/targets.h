@@ -90,7 +90,7 @@ class FrameMemory : public transport::tcp::MessageSink {
   void on_open(std::uint32_t, const transport::tcp::OpenBody&) override {}
   void on_close(std::uint32_t) override {}
   void on_control(std::span<const std::byte> message) override {
-    if (message.size() > transport::kMaxControlBytes) std::abort();
+    if (message.size() > transport::tcp::kMaxControlBody) std::abort();
     const std::vector<std::byte> copy(message.begin(), message.end());
   }
   void on_heartbeat(std::uint64_t) override {}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from atoll.doctor import links, report, schedule, worker
 from atoll.doctor.facts import Facts, of_this_rank
 from atoll.doctor.findings import NOTE, WARNING, Finding, judge, ranks_text
-from atoll.doctor.links import Measured
+from atoll.doctor.links import Measured, reason
 from atoll.doctor.options import Options
 from forking import module_source, run_module
 from support import run_script
@@ -152,7 +152,7 @@ if rank == 1:
     [
         (
             'os.environ["ATOLL_TRANSPORT"] = ("auto", "pigeon")[rank]',
-            'rank 1 cannot start Atoll: ATOLL_TRANSPORT="pigeon": expected auto, shm or tcp',
+            'rank 1 cannot start Atoll: ATOLL_TRANSPORT="pigeon": expected auto, shm, tcp or ucx',
         ),
         ('os.environ["ATOLL_REDUCE"] = ("", "flat")[rank]', "ranks 0 1 cannot join the group: "),
         ('os.environ["ATOLL_TRANSPORT"] = ("shm", "tcp")[rank]', "cannot measure the links: "),
@@ -302,6 +302,15 @@ def test_a_rail_that_is_down_is_named() -> None:
     assert "10.0.1.1:7 -> 10.0.1.2:8 down (end of file)" in finding.what
     assert "ATOLL_RAILS" in finding.fix
     assert found(protected, replace(TCP, link=text.format(2, "117.9 MB/s"))) == []
+def test_a_pair_that_ucx_does_not_serve_is_told() -> None:
+    facts = [replace(each, transport="ucx") for each in ranks(2)]
+    (finding,) = found(facts, replace(TCP, link=TCP.link + " (not UCX: this end: no transport (at all))"))
+    assert finding.what == "pair 0-1 uses tcp, not UCX: this end: no transport (at all)"
+    assert "UCX_TLS" in finding.fix
+    (finding,) = found([facts[0], replace(facts[1], transport="auto")], replace(TCP, link="shm"))
+    assert "pair 0-1 uses shm, not UCX, because one of them may not use it" in finding.what
+    assert found(facts, replace(TCP, link="ucx posix cma, beside " + TCP.link)) == []
+    assert reason("ucx", *facts) == "ATOLL_TRANSPORT=ucx"
 
 
 def test_several_hosts_want_an_interface_and_a_key_file() -> None:

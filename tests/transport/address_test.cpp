@@ -21,6 +21,7 @@ PeerAddress example() {
   address.rails = {{.tcp = "10.0.0.1:4711", .network_bits = 24, .distance = 1, .megabits = 100000},
                    {.tcp = "[fd00::1]:4711", .network_bits = 64, .distance = 3, .megabits = 0}};
   address.rails_are_stated = true;
+  address.ucx = UcxReach::kRdma;
   return address;
 }
 
@@ -35,6 +36,7 @@ TEST(PeerAddress, SurvivesTheStore) {
   EXPECT_EQ(copy.transport, address.transport);
   EXPECT_EQ(copy.rails, address.rails);
   EXPECT_TRUE(copy.rails_are_stated);
+  EXPECT_EQ(copy.ucx, address.ucx);
 }
 
 TEST(PeerAddress, EveryOtherLengthIsAProtocolError) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/peers.h"
+#include "tests/transport/ucx_support.h"
 
 namespace atl::test {
 
@@ -16,16 +17,28 @@ struct LinkContractParam {
   transport::TransportChoice transport;
   PeerMode mode;
   const char* rails = "";  ///< ATOLL_RAILS
+  std::string ucx_transports{};  ///< the ones that UCX may use; "tcp": as between two hosts
 };
 
 /// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
 ///   INSTANTIATE_TEST_SUITE_P(Shm, LinkContract, link_contract_params(TransportChoice::kShm), link_contract_name);
 class LinkContract : public testing::TestWithParam<LinkContractParam> {
  protected:
+  LinkContract() : ucx_(GetParam().ucx_transports) {}
+
+  void SetUp() override {
+    if (GetParam().transport != transport::TransportChoice::kUcx) return;
+    if (const std::string why = ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
+  }
+
   std::vector<transport::EndpointOptions> options() const {
     std::vector<transport::EndpointOptions> both{peer_options(GetParam().transport, 0),
                                                  peer_options(GetParam().transport, 1)};
     for (auto& each : both) each.rails = GetParam().rails;
+    if (GetParam().ucx_transports == kUcxNetwork) {
+      both[0].host = "one";
+      both[1].host = "another";
+    }
     return both;
   }
   bool as_processes() const { return GetParam().mode == PeerMode::kProcesses; }
@@ -35,11 +48,15 @@ class LinkContract : public testing::TestWithParam<LinkContractParam> {
 
   /// Both peers play `role`.
   void run(const Role& role) const { run(role, role); }
+
+ private:
+  const UcxTransports ucx_;
 };
 
-inline auto link_contract_params(transport::TransportChoice transport, const char* rails = "") {
-  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, rails},
-                         LinkContractParam{transport, PeerMode::kProcesses, rails});
+inline auto link_contract_params(transport::TransportChoice transport, const std::string& ucx_transports = "",
+                                 const char* rails = "") {
+  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, rails, ucx_transports},
+                         LinkContractParam{transport, PeerMode::kProcesses, rails, ucx_transports});
 }
 
 inline std::string link_contract_name(const testing::TestParamInfo<LinkContractParam>& info) {

@@ -157,7 +157,7 @@ TEST_P(LinkContract, AKilledPeerIsLostAtOnceAndItsFramesAreNot) {
     greet(peer, channel);
     for (std::uint64_t i = 0; i < 10; ++i) send(peer, channel, numbered_header(i, 500), pattern(i, 500));
     // Its arrival tells that the frames have arrived too: the peer may kill this process before they leave its buffers.
-    wait_until("control", [&] { return peer.link().send_control(pattern(1, 1)); });
+    wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(1, 1)); });
     peer.meeting.meet();
     error_of_wait(peer, channel);
     ADD_FAILURE() << "still alive";

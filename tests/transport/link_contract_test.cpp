@@ -99,9 +99,11 @@ TEST_P(LinkContract, ReportsWhatItIs) {
     EXPECT_EQ(&link, &peer.link());
     EXPECT_EQ(link.peer(), peer.other.id);
     wait_on_bell(peer.endpoint, Bell::kCollective, "up", [&] { return link.state() == LinkState::kUp; });
-    EXPECT_EQ(link.kind(), peer.endpoint.options().transport == transport::TransportChoice::kShm
-                               ? transport::LinkKind::kShm
-                               : transport::LinkKind::kTcp);
+    const auto choice = peer.endpoint.options().transport;
+    const auto expected = choice == transport::TransportChoice::kShm   ? transport::LinkKind::kShm
+                          : choice == transport::TransportChoice::kUcx ? transport::LinkKind::kUcx
+                                                                       : transport::LinkKind::kTcp;
+    EXPECT_EQ(link.kind(), expected) << link.describe();
     EXPECT_EQ(link.describe().substr(0, 3), to_string(link.kind()));
     EXPECT_EQ(&peer.channel(3), &peer.channel(3));
     EXPECT_NE(&peer.channel(3), &peer.channel(4));
@@ -234,6 +236,32 @@ TEST_P(LinkContract, ControlMessagesPassAFullChannel) {
     EXPECT_EQ(peer.observer.wait_for_controls(1).size(), 1U);
     peer.meeting.meet();
   });
+}
+
+TEST_P(LinkContract, AControlMessageBehindFramesComesBehindThem) {
+  constexpr std::size_t kRounds = 30;
+  constexpr std::uint32_t kFrames = 20;
+  const auto sender = [](Peer& peer) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::uint32_t i = 0; i < kFrames; ++i) send_numbered(peer, peer.channel(i % 3), i, 100 * i);
+      wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(round, 10)); });
+      peer.meeting.meet();
+    }
+  };
+  const auto receiver = [](Peer& peer) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      peer.observer.wait_for_controls(round + 1);
+      for (std::uint32_t i = 0; i < kFrames; ++i) {
+        Channel& channel = peer.channel(i % 3);
+        const Frame* const frame = channel.front();
+        ASSERT_NE(frame, nullptr) << "round " << round << ", frame " << i;
+        EXPECT_TRUE(is_frame(*frame, i, 100 * i));
+        channel.pop();
+      }
+      peer.meeting.meet();
+    }
+  };
+  run(sender, receiver);
 }
 
 TEST_P(LinkContract, ManyChannels) {

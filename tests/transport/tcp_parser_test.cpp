@@ -203,7 +203,7 @@ TEST(TcpParser, WrongPrefixesAreProtocolErrorsBeforeTheirBodies) {
   expect_protocol_error({.type = static_cast<Type>(200)});
   expect_protocol_error({.type = Type::kData, .channel = 1, .length = 1001});
   expect_protocol_error({.type = Type::kData, .channel = 1, .length = 0xffffffff});
-  expect_protocol_error({.type = Type::kControl, .length = kMaxControlBytes + 1});
+  expect_protocol_error({.type = Type::kControl, .length = kMaxControlBody + 1});
   expect_protocol_error({.type = Type::kCredit, .length = 7});
   expect_protocol_error({.type = Type::kOpen, .length = 25});
   expect_protocol_error({.type = Type::kHeartbeat, .length = 0});

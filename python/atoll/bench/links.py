@@ -18,9 +18,11 @@ class RankLinks:
     island: str
     place: str
     transport: str  # what this rank may use: ATOLL_TRANSPORT
-    kinds: dict[int, str]  # by peer: "shm" or "tcp", for the links that are open
+    kinds: dict[int, str]  # by peer: "shm", "tcp" or "ucx", for the links that are open
 
     def expected(self, peer: "RankLinks") -> str:
+        if "ucx" in (self.transport, peer.transport):
+            return "ucx"
         together = self.place == peer.place and "tcp" not in (self.transport, peer.transport)
         return "shm" if together else "tcp"
 

@@ -33,6 +33,7 @@ def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[d
     return [
         *_versions(facts),
         *_libraries(facts, islands),
+        *_not_ucx(facts, links),
         *_tcp_inside_a_machine(facts, links),
         *_rails(links),
         *_interfaces(facts),
@@ -88,11 +89,23 @@ def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Ite
             )
 
 
+def _not_ucx(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:
+    for link in links:
+        if link.kind != "ucx" and "ucx" in (facts[link.a].transport, facts[link.b].transport):
+            _, _, why = link.link.partition("(not UCX: ")
+            why = f": {why[:-1]}" if why else ", because one of them may not use it (ATOLL_TRANSPORT)"
+            yield Finding(
+                WARNING,
+                f"pair {link.a}-{link.b} uses {link.kind}, not UCX{why}",
+                "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a way between the two; ucx_info -d lists what it has",
+            )
+
+
 def _tcp_inside_a_machine(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:
     pairs: dict[str, list[str]] = {}
     for link in links:
         a, b = facts[link.a], facts[link.b]
-        if link.kind == "tcp" and a.machine == b.machine:
+        if link.kind == "tcp" and a.machine == b.machine and "ucx" not in (a.transport, b.transport):
             pairs.setdefault(reason(link.kind, a, b), []).append(f"{link.a}-{link.b}")
     for why, names in pairs.items():
         if "ATOLL_TRANSPORT" in why:

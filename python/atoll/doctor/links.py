@@ -166,6 +166,10 @@ def _follow(group: dist.ProcessGroup, driver: int) -> None:
 
 def reason(kind: str, a: Facts, b: Facts) -> str:
     """Why two ranks reach each other by `kind`."""
+    if kind == "ucx":
+        return "ATOLL_TRANSPORT=ucx" if "ucx" in (a.transport, b.transport) else "RDMA on both hosts"
+    if "ucx" in (a.transport, b.transport):
+        return "UCX does not serve this pair"
     if kind == "shm":
         return f"both on host {a.host_label or a.host}"
     if a.place == b.place:

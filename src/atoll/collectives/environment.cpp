@@ -52,8 +52,10 @@ void read_transport(transport::EndpointOptions& options) {
     options.transport = transport::TransportChoice::kShm;
   } else if (value == "tcp") {
     options.transport = transport::TransportChoice::kTcp;
+  } else if (value == "ucx") {
+    options.transport = transport::TransportChoice::kUcx;
   } else {
-    reject("ATOLL_TRANSPORT", value, "auto, shm or tcp");
+    reject("ATOLL_TRANSPORT", value, "auto, shm, tcp or ucx");
   }
 }
 

@@ -53,7 +53,7 @@ std::string PeerPorts::missing_link(int peer) const {
   const transport::Link* link = link_if_open(peer);
   if (!link || link->state() != transport::LinkState::kConnecting) return "";
   std::string where;
-  if (link->kind() == transport::LinkKind::kTcp) {
+  if (link->kind() != transport::LinkKind::kShm) {
     for (const std::string& address : members_[static_cast<std::size_t>(peer)].tcp) {
       where += (where.empty() ? " to " : ", ") + address;
     }

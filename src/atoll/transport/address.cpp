@@ -74,7 +74,14 @@ std::string to_string(const PeerId& id) {
   return text;
 }
 
-const char* to_string(LinkKind kind) noexcept { return kind == LinkKind::kShm ? "shm" : "tcp"; }
+const char* to_string(LinkKind kind) noexcept {
+  switch (kind) {
+    case LinkKind::kShm: return "shm";
+    case LinkKind::kTcp: return "tcp";
+    case LinkKind::kUcx: return "ucx";
+  }
+  return "unknown";
+}
 
 std::uint16_t SocketAddress::port() const noexcept {
   if (family() == AF_INET) return ntohs(as_v4(*this).sin_port);
@@ -177,6 +184,7 @@ std::vector<std::byte> PeerAddress::encode() const {
   writer.string(unix_name, kMaxUnixName);
   writer.string(name, kMaxName);
   writer.integer(static_cast<std::uint8_t>(transport));
+  writer.integer(static_cast<std::uint8_t>(ucx));
   const std::size_t count = std::min(tcp.size(), kMaxTcp);
   writer.integer(static_cast<std::uint8_t>(count));
   for (std::size_t i = 0; i < count; ++i) writer.string(tcp[i], kMaxTcpText);
@@ -206,10 +214,15 @@ PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
   address.unix_name = reader.string(kMaxUnixName);
   address.name = reader.string(kMaxName);
   const auto transport = reader.integer<std::uint8_t>();
-  if (transport > static_cast<std::uint8_t>(TransportChoice::kTcp)) {
+  if (transport > static_cast<std::uint8_t>(TransportChoice::kUcx)) {
     throw Error(ErrorKind::kProtocol, std::string(what) + " names the unknown transport " + std::to_string(transport));
   }
   address.transport = static_cast<TransportChoice>(transport);
+  const auto ucx = reader.integer<std::uint8_t>();
+  if (ucx > static_cast<std::uint8_t>(UcxReach::kRdma)) {
+    throw Error(ErrorKind::kProtocol, std::string(what) + " states the unknown reach " + std::to_string(ucx) + " of UCX");
+  }
+  address.ucx = static_cast<UcxReach>(ucx);
   const std::size_t count = reader.integer<std::uint8_t>();
   if (count > kMaxTcp) throw Error(ErrorKind::kProtocol, std::string(what) + " lists too many TCP addresses");
   for (std::size_t i = 0; i < count; ++i) address.tcp.push_back(reader.string(kMaxTcpText));

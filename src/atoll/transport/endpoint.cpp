@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/endpoint.h"
 
+#include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
 #include "atoll/transport/discovery.h"
 #include "atoll/transport/endpoint_impl.h"
@@ -9,6 +10,7 @@
 #include "atoll/transport/rails.h"
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
+#include "atoll/transport/ucx/link.h"
 
 namespace atl::transport {
 
@@ -40,14 +42,38 @@ void check(const EndpointOptions& options) {
   }
 }
 
+const char* for_people(TransportChoice choice) {
+  switch (choice) {
+    case TransportChoice::kAuto: break;
+    case TransportChoice::kShm: return "shared memory";
+    case TransportChoice::kTcp: return "TCP";
+    case TransportChoice::kUcx: return "UCX";
+  }
+  return "nothing";
+}
+
+/// Why choose_kind finds nothing.
+std::string obstacle_between(const PeerAddress& a, const PeerAddress& b) {
+  const bool both_insist = a.transport != TransportChoice::kAuto && b.transport != TransportChoice::kAuto;
+  if (both_insist && a.transport != b.transport) {
+    return std::string("one insists on ") + for_people(a.transport) + " (ATOLL_TRANSPORT), but the other insists on " +
+           for_people(b.transport);
+  }
+  return "one insists on shared memory (ATOLL_TRANSPORT), but the other is on another host (ATOLL_HOST)";
+}
+
 }  // namespace
 
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept {
   const bool wants_shm = a.transport == TransportChoice::kShm || b.transport == TransportChoice::kShm;
   const bool wants_tcp = a.transport == TransportChoice::kTcp || b.transport == TransportChoice::kTcp;
+  const bool wants_ucx = a.transport == TransportChoice::kUcx || b.transport == TransportChoice::kUcx;
   const bool same_host = a.host == b.host;
-  if (wants_shm) return wants_tcp || !same_host ? std::nullopt : std::optional(LinkKind::kShm);
-  return wants_tcp || !same_host ? LinkKind::kTcp : LinkKind::kShm;
+  if (wants_shm) return wants_tcp || wants_ucx || !same_host ? std::nullopt : std::optional(LinkKind::kShm);
+  if (wants_tcp) return wants_ucx ? std::nullopt : std::optional(LinkKind::kTcp);
+  const UcxReach needed = wants_ucx ? UcxReach::kHost : UcxReach::kRdma;
+  if ((wants_ucx || !same_host) && a.ucx >= needed && b.ucx >= needed) return LinkKind::kUcx;
+  return same_host ? LinkKind::kShm : LinkKind::kTcp;
 }
 
 Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
@@ -63,6 +89,7 @@ Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
   self.unix_name = unix_listener.name;
   self.name = options.name;
   self.transport = options.transport;
+  open_ucx();
   const auto hosts = advertised_hosts(options);
   for (const auto& host : hosts) self.tcp.push_back(join_host_port(host, tcp_listener.port));
   choose_rails(options, hosts.front(), tcp_listener.port, self);
@@ -97,6 +124,20 @@ Endpoint::Impl::~Impl() {
   loop.reset();
 }
 
+/// Where the user wishes for UCX, it has to be there. By itself it is used between hosts that both have RDMA; elsewhere it
+/// is not even opened, because that takes a part of a second.
+void Endpoint::Impl::open_ucx() {
+  const bool is_wish = options.transport == TransportChoice::kUcx;
+  if (!is_wish && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
+  try {
+    ucx_ = ucx::Context::open();
+    self.ucx = ucx_->has_rdma() ? UcxReach::kRdma : UcxReach::kHost;
+  } catch (const Error& error) {
+    if (is_wish) throw Error(error.kind(), std::string("ATOLL_TRANSPORT=ucx: ") + error.what());
+    log(LogLevel::kInfo, std::string("RDMA is not used: ") + error.what());
+  }
+}
+
 HandshakeIdentity Endpoint::Impl::identity(LinkKind kind, std::uint8_t rail) const {
   return {options.job, options.attempt, self, key_, kind, rail};
 }
@@ -123,8 +164,11 @@ Endpoint::Impl::Entry& Endpoint::Impl::find_or_make(const PeerAddress& peer, boo
   *made = entry.link == nullptr;
   if (*made) {
     entry.address = peer;
-    if (choose_kind(self, peer) == LinkKind::kShm) {
+    const auto kind = choose_kind(self, peer);
+    if (kind == LinkKind::kShm) {
       entry.link = std::make_unique<ShmLink>(owner_, peer);
+    } else if (kind == LinkKind::kUcx) {
+      entry.link = std::make_unique<UcxLink>(owner_, peer, self.host == peer.host, ucx_);
     } else {
       entry.link = std::make_unique<TcpLink>(owner_, self, peer);
     }
@@ -158,15 +202,13 @@ void Endpoint::Impl::connect_on_loop(Entry& entry) {
   if (ended_) return entry.link->close_on_loop(*ended_);
   const auto kind = choose_kind(self, entry.address);
   if (!kind) {
-    return entry.link->fail_on_loop(
-        Error(ErrorKind::kUnavailable,
-              "no transport suits this rank and " + entry.link->peer_name() +
-                  ": one insists on shared memory (ATOLL_TRANSPORT), but the other " +
-                  (self.host == entry.address.host ? "insists on TCP" : "is on another host (ATOLL_HOST)")));
+    return entry.link->fail_on_loop(Error(ErrorKind::kUnavailable, "no transport suits this rank and " +
+                                                                       entry.link->peer_name() + ": " +
+                                                                       obstacle_between(self, entry.address)));
   }
   if (key_.empty()) return;  // set_key comes back here
   entry.connector = std::make_unique<Connector>(
-      *loop, static_cast<Connector::Owner&>(*this), options, entry.address, *kind,
+      *loop, static_cast<Connector::Owner&>(*this), options, entry.address, stream_of(*kind),
       [this](const PeerId& target, LinkKind of) { return Handshake::initiator(identity(of), target); });
   entry.connector->begin();
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,10 @@
 
 namespace atl::transport {
 
-enum class TransportChoice { kAuto, kShm, kTcp };
+enum class TransportChoice { kAuto, kShm, kTcp, kUcx };
+
+/// What UCX has at one end: nothing, or it was not opened; transports of the host alone; network devices with RDMA too.
+enum class UcxReach : std::uint8_t { kNone, kHost, kRdma };
 
 struct EndpointOptions {
   std::string job;                 ///< peers of another job are refused
@@ -29,9 +33,9 @@ struct EndpointOptions {
   std::string rails;               ///< ATOLL_RAILS: "auto" (also empty), a number, or interfaces and addresses; see rails.h
   std::string device_path;         ///< of this rank's device in sysfs ("/sys/devices/pci0000:3a/..."), to prefer near interfaces
   std::string sysfs = "/sys";      ///< where the system describes its interfaces
-  TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; kAuto: shm on the same host, else tcp
+  TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; see choose_kind in endpoint_impl.h
   std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
-  std::size_t tcp_window_bytes = std::size_t{4} << 20;
+  std::size_t tcp_window_bytes = std::size_t{4} << 20;  ///< of ucx links, too
   std::chrono::milliseconds heartbeat{30000};        ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
   std::chrono::milliseconds connect_timeout{30000};  ///< from the first use of a link to "up"
 };
@@ -55,6 +59,7 @@ struct PeerAddress {
   TransportChoice transport = TransportChoice::kAuto;
   std::vector<RailAddress> rails{};  ///< the first one belongs to tcp.front(); empty: one rail, wherever it leads
   bool rails_are_stated = false;     ///< by the user: such an end may use networks that the other one has no part in
+  UcxReach ucx = UcxReach::kNone;
 
   std::vector<std::byte> encode() const;
   /// Throws Error(kProtocol) on bytes that do not parse; every length is bounded.

@@ -20,10 +20,11 @@ void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
     return is_taken ? stream.welcome() : acceptor_->refuse(stream, Refusal::kGone);
   }
   if (peer.id == self.id) return acceptor_->refuse(stream, Refusal::kPeer);
-  if (choose_kind(self, peer) != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
+  const auto kind = choose_kind(self, peer);
+  if (!kind || stream_of(*kind) != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
   bool made = false;
   Entry& entry = find_or_make(peer, &made);
-  if (entry.link->kind() != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
+  if (stream_of(entry.link->kind()) != stream.kind()) return acceptor_->refuse(stream, Refusal::kTransport);
   const LinkState state = entry.link->state();
   if (state == LinkState::kFailed || state == LinkState::kClosed) return acceptor_->refuse(stream, Refusal::kGone);
   if (entry.attached || entry.held != nullptr) return acceptor_->refuse(stream, Refusal::kYield);

@@ -13,11 +13,17 @@
 #include "atoll/transport/endpoint.h"
 #include "atoll/transport/link_base.h"
 #include "atoll/transport/rail_connector.h"
+#include "atoll/transport/ucx/context.h"
 
 namespace atl::transport {
 
 /// Which kind of link two endpoints use; both compute the same. nullopt: one insists on what the other or the distance forbids.
+/// Without a wish: shm on one host; between hosts ucx if both have RDMA through it, else tcp. Where one wishes for ucx and the
+/// other one has none, as without a wish.
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept;
+
+/// The kind of stream on which a link of that kind begins.
+constexpr LinkKind stream_of(LinkKind kind) noexcept { return kind == LinkKind::kUcx ? LinkKind::kTcp : kind; }
 
 struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner, private RailConnector::Owner {
   Impl(EndpointOptions given, LinkObserver& watcher);
@@ -69,6 +75,7 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   void close_all_on_loop(const std::string& why);
   bool drained_on_loop() const;
   void finish(const std::string& why) noexcept;
+  void open_ucx();
 
   LinkOwner owner_;
   std::unique_ptr<Acceptor> acceptor_;  // the loop's
@@ -76,6 +83,7 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   Loop::TimerId ticker_ = 0;
   std::optional<Error> ended_;  // the loop's: shutdown or abort has begun
   const std::uint32_t process_;
+  std::shared_ptr<ucx::Context> ucx_;  // nullptr: links do not use it
 
   mutable std::mutex mutex_;  // guards the map and Entry::link
   std::map<PeerId, Entry> entries_;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/direct.h"
 #include "atoll/transport/doorbell.h"
 #include "atoll/transport/frame.h"
 
@@ -58,7 +59,7 @@ class Channel {
   virtual std::size_t window_bytes() const noexcept = 0;
 };
 
-enum class LinkKind : std::uint8_t { kShm, kTcp };
+enum class LinkKind : std::uint8_t { kShm, kTcp, kUcx };
 const char* to_string(LinkKind kind) noexcept;
 
 enum class LinkState : std::uint8_t { kConnecting, kUp, kClosed, kFailed };
@@ -87,7 +88,10 @@ class Link {
   /// The same for what must not overtake: it arrives behind every frame that this link accepted before the call.
   virtual bool send_control_behind_frames(std::span<const std::byte> message) = 0;
 
-  /// "shm", or "tcp 10.0.0.1:4711 -> 10.0.0.2:4712", for people.
+  /// Messages straight from memory to memory, of devices too; nullptr where the link, or while it, has none.
+  virtual DirectPort* direct() noexcept { return nullptr; }
+
+  /// "shm", "tcp 10.0.0.1:4711 -> 10.0.0.2:4712", "ucx rc_mlx5 cuda_copy, beside tcp ...", for people.
   virtual std::string describe() const = 0;
 };
 inline constexpr std::size_t kMaxControlBytes = 4096;

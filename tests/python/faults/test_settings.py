@@ -49,7 +49,7 @@ WRONG = [
     ("ATOLL_PORTS", "0", "29600-29700"),
     ("ATOLL_PORTS", "300-200", "29600-29700"),
     ("ATOLL_PORTS", "1-99999", "29600-29700"),
-    ("ATOLL_TRANSPORT", "pigeons", "auto, shm or tcp"),
+    ("ATOLL_TRANSPORT", "pigeons", "auto, shm, tcp or ucx"),
     ("ATOLL_HEARTBEAT", "soon", "seconds"),
     ("ATOLL_HEARTBEAT", "-1", "seconds"),
     ("ATOLL_HEARTBEAT", "nan", "seconds"),

@@ -54,6 +54,9 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   /// What is still to come of segments of this channel goes nowhere.
   void drop_segments_on_loop(const TcpChannel& channel);
 
+  /// For a link above this one, before it is up: control messages may have tcp::kMaxControlBody bytes.
+  void allow_longer_control() noexcept { max_control_ = tcp::kMaxControlBody; }
+
  private:
   using Rail = tcp::Rail;
   using Lane = Rail::Lane;
@@ -148,6 +151,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   std::vector<Way> ways_;                     // of a link over several rails: as many
   std::unique_ptr<tcp::Spread> spread_;       // likewise
   bool starved_ = false;                      // a sender waits for room in the queue
+  std::size_t max_control_ = kMaxControlBytes;  // constant once the link is up
   bool said_bye_ = false;
   bool peer_done_ = false;  // the peer's bye or end-of-file has come
   bool sent_all_ = false;   // our bye has left and our direction of the stream is closed

@@ -90,7 +90,7 @@ bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::s
 }
 
 bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
-  if (message.size() > kMaxControlBytes) {
+  if (message.size() > max_control_) {
     throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
   }
   if (state() != LinkState::kUp) return false;

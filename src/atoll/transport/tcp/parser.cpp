@@ -26,7 +26,7 @@ void check(const Prefix& prefix, std::size_t max_payload) {
     case Type::kSegment: least = 1, most = kMaxSegment; break;
     case Type::kProbe: most = kMaxProbe; break;
     case Type::kOpen: least = most = sizeof(OpenBody); break;
-    case Type::kControl: most = kMaxControlBytes; break;
+    case Type::kControl: most = kMaxControlBody; break;
     case Type::kClose:
     case Type::kBye: break;
     default: bad("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));

@@ -74,7 +74,7 @@ class Parser {
   std::size_t collected_ = 0;   // bytes in small_: of the prefix, then also of the body
   std::size_t frame_left_ = 0;  // bytes of a frame, segment or probe still to come
   std::byte* frame_to_ = nullptr;
-  std::array<std::byte, sizeof(Prefix) + kMaxControlBytes> small_;
+  std::array<std::byte, sizeof(Prefix) + kMaxControlBody> small_;
 };
 
 }  // namespace atl::transport::tcp

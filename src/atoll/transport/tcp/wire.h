@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "atoll/transport/frame.h"
+#include "atoll/transport/link.h"
 
 // What travels on the stream of a TCP link after the handshake: messages, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).
@@ -46,6 +47,8 @@ struct OpenBody {
 };
 static_assert(sizeof(OpenBody) == 24 && std::is_trivially_copyable_v<OpenBody>);
 
+/// Of a control message's body: what a user may send, and a word of a link that uses this one for its own.
+inline constexpr std::size_t kMaxControlBody = kMaxControlBytes + 64;
 inline constexpr std::size_t kMaxChannels = 4096;  ///< that a peer may open before this side asks for them
 inline constexpr std::uint64_t kMinWindow = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UCX from a wheel (libucx-cu12, libucx-cu13): the system's own is found without help."""
+
+import contextlib
+import os
+from pathlib import Path
+
+_RDMA_DEVICES = Path("/sys/class/infiniband")
+
+
+def bring() -> None:
+    """Loads the wheel's UCX, if one is installed and links could use it, so that Atoll's library finds it. Where UCX is
+    asked for and nowhere to be found, the first group says so."""
+    choice = os.environ.get("ATOLL_TRANSPORT") or "auto"
+    if choice == "ucx" or (choice == "auto" and _has_rdma()):
+        with contextlib.suppress(ImportError, OSError):
+            from libucx import load_library
+
+            load_library()
+
+
+def _has_rdma() -> bool:
+    try:
+        return any(_RDMA_DEVICES.iterdir())
+    except OSError:
+        return False

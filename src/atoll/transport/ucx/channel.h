@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "atoll/transport/link.h"
+#include "atoll/transport/ucx/receive_ring.h"
+#include "atoll/transport/ucx/send_ring.h"
+#include "atoll/transport/ucx/worker.h"
+
+namespace atl::transport {
+
+class UcxLink;
+
+/// A channel of a UcxLink. Frames wait in rings of both processes; the loop thread gives them to UCX and takes them from it.
+/// Where UCX cannot serve the pair, the channel of the same name on the link's stream does everything. Functions that are not
+/// Channel's are the link's.
+class UcxChannel final : public Channel {
+ public:
+  UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes)
+      : link_(link), id_(id), window_bytes_(window_bytes) {}
+
+  bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  const Frame* front() override;
+  void pop() override;
+  std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
+  std::size_t window_bytes() const noexcept override { return window_bytes_; }
+
+  const ChannelId& id() const noexcept { return id_; }
+
+  /// This side wants the channel too: makes what it needs for sending. Link's mutex of channels, like is_claimed.
+  /// Throws Error(kUnavailable).
+  void claim();
+  bool is_claimed() const noexcept { return sender_.load(std::memory_order_acquire) != nullptr; }
+
+  /// From here on `channel` does everything. Before the link is up.
+  void go_over_stream(Channel& channel) noexcept { over_stream_.store(&channel, std::memory_order_release); }
+
+  void close() noexcept { is_closed_.store(true, std::memory_order_release); }
+  bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
+
+  /// How far frames were accepted, and whether the peer has released them all. Any thread, once claimed.
+  std::uint64_t written() const noexcept { return sending_->written(); }
+  bool all_released() const noexcept { return sending_->released() == sending_->written(); }
+
+  /// Notes that the loop is to look at this channel; true when it was told already. Any thread.
+  bool note_waiting() noexcept { return waiting_.exchange(true, std::memory_order_acq_rel); }
+
+  // On the loop.
+
+  void clear_waiting() noexcept { waiting_.exchange(false, std::memory_order_acq_rel); }
+  ucx::SendRing* sending() noexcept { return sender_.load(std::memory_order_acquire); }  ///< nullptr: not claimed
+  ucx::ReceiveRing& receiving() noexcept { return receiving_; }
+
+  /// Whether so much was released that the peer should hear of it; and all that was, which counts as told.
+  bool owes_credit_on_loop() const noexcept;
+  std::uint64_t take_credit_on_loop() noexcept { return told_ = receiving_.popped(); }
+
+  bool is_active = false;                             ///< the link's: it is among those to look at
+  std::unique_ptr<ucx::Registration> send_memory;     ///< the link's: with devices that want it
+  std::unique_ptr<ucx::Registration> receive_memory;  ///< likewise
+
+ private:
+  UcxLink& link_;
+  const ChannelId id_;
+  const std::size_t window_bytes_;
+  std::atomic<Channel*> over_stream_{nullptr};
+  std::atomic<bool> is_closed_{false};
+  std::atomic<bool> waiting_{false};
+  std::unique_ptr<ucx::SendRing> sending_;
+  std::atomic<ucx::SendRing*> sender_{nullptr};  // the same, once it is complete
+  ucx::ReceiveRing receiving_;
+  std::uint64_t told_ = 0;       // the loop's: credit that the peer has been given
+  std::uint64_t announced_ = 0;  // the receiver's: what the loop was asked to give
+};
+
+}  // namespace atl::transport

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/ucx/link.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "atoll/core/log.h"
+#include "atoll/transport/auth.h"
+#include "atoll/transport/discovery.h"
+
+namespace atl::transport {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kProbePatience{5000};
+
+/// How long the peer's probe may take before the two go without UCX.
+milliseconds probe_patience(const EndpointOptions& options) {
+  return std::min(kProbePatience, options.connect_timeout / 3);
+}
+
+Fd make_wake() {
+  const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw unavailable("cannot make an event descriptor for a UCX link", errno);
+  return Fd(fd);
+}
+
+}  // namespace
+
+UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::shared_ptr<ucx::Context> context)
+    : LinkBase(owner, peer),
+      same_host_(same_host),
+      context_(std::move(context)),
+      inner_({owner.options, owner.loop, owner.doorbell, static_cast<LinkObserver&>(*this)}, alone_, std::move(peer)),
+      direct_(owner.loop, [this] { drive_on_loop(); }) {
+  inner_.allow_longer_control();
+  for (Sending& each : sendings_) {
+    each.link = this;
+    free_sendings_.push_back(&each);
+  }
+  for (Arrival& each : arrivals_) {
+    each.link = this;
+    free_arrivals_.push_back(&each);
+  }
+}
+
+UcxLink::~UcxLink() = default;
+
+UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
+  constexpr std::size_t kMaxUnclaimedChannels = 4096;
+  const std::lock_guard lock(channels_mutex_);
+  auto& channel = channels_[id];
+  if (channel == nullptr) {
+    channel = std::make_unique<UcxChannel>(*this, id, options().tcp_window_bytes);
+    ++unclaimed_;
+    const std::lock_guard wake_lock(wake_mutex_);
+    woken_.reserve(channels_.size());  // so that wake() allocates nothing
+  }
+  if (claim && !channel->is_claimed()) {
+    if (over_stream_) channel->go_over_stream(inner_.channel(id));
+    channel->claim();
+    --unclaimed_;
+  }
+  if (unclaimed_ > kMaxUnclaimedChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
+  return *channel;
+}
+
+UcxChannel* UcxLink::find(const ChannelId& id) const {
+  const std::lock_guard lock(channels_mutex_);
+  const auto found = channels_.find(id);
+  return found == channels_.end() ? nullptr : found->second.get();
+}
+
+Channel& UcxLink::channel(const ChannelId& id) {
+  if (const UcxChannel* const known = find(id); known != nullptr && known->is_closed()) {
+    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
+  }
+  return find_or_make(id, true);
+}
+
+void UcxLink::close_channel(const ChannelId& id) {
+  UcxChannel* const channel = find(id);
+  if (channel == nullptr || channel->is_closed()) return;
+  channel->close();
+  if (over_stream_) inner_.close_channel(id);
+  loop().post([this, channel] {
+    channel->receiving().close_on_loop();
+    if (phase_ != Phase::kUcx) return;
+    activate_on_loop(*channel);  // the peer gets its credit back
+    drive_on_loop();
+  });
+}
+
+std::string UcxLink::describe() const {
+  const std::string path = inner_.describe();
+  const std::lock_guard lock(channels_mutex_);
+  if (over_stream_) return path + " (not UCX: " + path_ + ")";
+  return path_.empty() ? "ucx (not connected)" : "ucx " + path_ + ", beside " + path;
+}
+
+Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name() + " (ucx): " + error.what()}; }
+
+Error UcxLink::lost(const std::string& how) const { return {ErrorKind::kPeerLost, peer_name() + " (ucx) " + how}; }
+
+void UcxLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) {
+  wake_ = make_wake();
+  stream_ = std::move(stream);
+  initiator_ = initiator;
+  authenticated_ = authenticated;
+  last_tick_ = Clock::now();
+  std::string obstacle;
+  const auto address = open_worker_on_loop(&obstacle);
+  fill_random(std::as_writable_bytes(std::span(&secret_, 1)));
+  agreement_.emplace(secret_, address, obstacle);
+  loop().add_fd_on_loop(wake_.get(), EPOLLIN, [this](std::uint32_t) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
+    drive_on_loop();
+  });
+  phase_ = Phase::kAgreeing;
+  constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
+  loop().add_fd_on_loop(stream_.get(), kEvents, [this](std::uint32_t events) { on_agreement_event_on_loop(events); });
+  watched_ = kEvents;
+  step_agreement_on_loop();
+}
+
+/// Returns this end's address in UCX; none, and why, where it has none.
+std::vector<std::byte> UcxLink::open_worker_on_loop(std::string* obstacle) {
+  try {
+    auto worker = std::make_unique<ucx::Worker>(context_, static_cast<ucx::WorkerSink&>(*this));
+    auto address = worker->address();
+    loop().add_fd_on_loop(worker->descriptor(), EPOLLIN, [this](std::uint32_t) { drive_on_loop(); });
+    watches_worker_ = true;
+    worker_ = std::move(worker);
+    return address;
+  } catch (const Error& error) {
+    *obstacle = error.what();
+    return {};
+  }
+}
+
+void UcxLink::drop_worker_on_loop() noexcept {
+  if (!worker_) return;
+  unwatch_worker_on_loop();
+  worker_.reset();
+}
+
+void UcxLink::unwatch_worker_on_loop() {
+  if (std::exchange(watches_worker_, false)) loop().remove_fd_on_loop(worker_->descriptor());
+}
+
+void UcxLink::on_agreement_event_on_loop(std::uint32_t events) {
+  guarded_on_loop([&] {
+    if ((events & EPOLLOUT) != 0 && !flush_agreement_on_loop()) return;
+    if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_agreement_on_loop(events);
+    if (phase_ == Phase::kAgreeing) step_agreement_on_loop();
+  });
+}
+
+bool UcxLink::flush_agreement_on_loop() {
+  const auto more = agreement_->take_output();
+  agreement_output_.insert(agreement_output_.end(), more.begin(), more.end());
+  while (!agreement_output_.empty()) {
+    const auto& output = agreement_output_;
+    const auto sent = ::send(stream_.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) break;
+    if (sent < 0) {
+      fail_on_loop(lost(with_errno("died while the two agreed on UCX", errno)));
+      return false;
+    }
+    agreement_output_.erase(agreement_output_.begin(), agreement_output_.begin() + sent);
+  }
+  const std::uint32_t events = EPOLLIN | EPOLLRDHUP | (agreement_output_.empty() ? 0U : EPOLLOUT);
+  if (events != watched_) loop().modify_fd_on_loop(stream_.get(), events);
+  watched_ = events;
+  return true;
+}
+
+void UcxLink::read_agreement_on_loop(std::uint32_t events) {
+  std::array<std::byte, 4096> buffer;
+  const bool has_ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+  if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two agreed on UCX"));
+  while (agreement_->wanted() != 0) {
+    const auto got = ::recv(stream_.get(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0) return fail_on_loop(lost(with_errno("died while the two agreed on UCX", errno)));
+    if (got == 0) return fail_on_loop(lost("died while the two agreed on UCX: end of file"));
+    agreement_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
+  }
+}
+
+void UcxLink::step_agreement_on_loop() {
+  if (agreement_->is_probing() && !std::exchange(has_probed_, true)) probe_on_loop();
+  if (agreement_->is_probing() && !agreement_->has_voted() && probe_has_come_) agreement_->vote("");
+  if (!flush_agreement_on_loop()) return;
+  // What is still to be sent goes ahead of anything the inner link says.
+  if (agreement_->is_done() && agreement_output_.empty()) settle_on_loop();
+}
+
+void UcxLink::probe_on_loop() {
+  std::string objection;
+  try {
+    worker_->connect(agreement_->peer_address(), same_host_);
+    Sending* const sending = free_sendings_.back();
+    free_sendings_.pop_back();
+    sending->channel = nullptr;
+    sending->note = {};
+    sending->note.secret = agreement_->peer_secret();
+    worker_->send(ucx::MessageKind::kProbe, tcp::bytes_of(sending->note), {}, *sending);
+  } catch (const Error& error) {
+    objection = error.what();
+  }
+  if (!objection.empty()) return agreement_->vote(objection);
+  signal();  // to progress
+}
+
+void UcxLink::settle_on_loop() {
+  loop().remove_fd_on_loop(stream_.get());
+  watched_ = 0;
+  const bool agreed = agreement_->agreed();
+  if (agreed) {
+    std::string transports = worker_->transports();
+    const std::lock_guard lock(channels_mutex_);
+    path_ = transports.empty() ? "connected" : std::move(transports);
+  } else {
+    go_over_stream_on_loop(agreement_->objection());
+  }
+  phase_ = agreed ? Phase::kUcx : Phase::kStream;
+  if (agreed) direct_.begin_on_loop(*worker_, context_, agreement_->peer_secret(), secret_);
+  inner_.attach_on_loop(std::move(stream_), initiator_, authenticated_);
+  if (inner_.state() != LinkState::kUp) return;  // and on_link_failed has heard of it
+  over_ucx_.store(agreed, std::memory_order_release);
+  mark_up_on_loop();
+  if (shutdown_asked_) begin_shutdown_on_loop();
+  if (agreed && phase_ == Phase::kUcx) drive_on_loop();
+}
+
+void UcxLink::go_over_stream_on_loop(const std::string& why) {
+  drop_worker_on_loop();
+  {
+    const std::lock_guard lock(channels_mutex_);
+    over_stream_ = true;
+    path_ = why;
+    for (const auto& [id, channel] : channels_) {
+      if (!channel->is_claimed()) continue;
+      channel->go_over_stream(inner_.channel(id));
+      if (channel->is_closed()) inner_.close_channel(id);
+    }
+  }
+  log(LogLevel::kWarning, "UCX cannot serve the link to " + peer_name() + ", which uses TCP instead; " + why);
+}
+
+void UcxLink::on_connecting_tick_on_loop(Clock::time_point now) {
+  if (phase_ != Phase::kAgreeing) return;
+  // Time in which this very process did not run says nothing about the peer.
+  agreeing_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
+  last_tick_ = now;
+  if (worker_) drive_on_loop();
+  if (phase_ != Phase::kAgreeing) return;
+  const auto patience = probe_patience(options());
+  if (agreement_->is_probing() && !agreement_->has_voted() && agreeing_ >= patience) {
+    agreement_->vote("nothing has come through UCX within " + std::to_string(patience.count()) + " ms");
+    return guarded_on_loop([this] { step_agreement_on_loop(); });
+  }
+  if (agreeing_ < patience + answer_patience(options())) return;
+  fail_on_loop(lost("has said nothing while the two agreed on UCX: stopped, or its machine hangs"));
+}
+
+void UcxLink::on_tick_on_loop(Clock::time_point now) {
+  inner_.tick_on_loop(now);
+  if (phase_ != Phase::kUcx) return;
+  continue_leaving_on_loop();
+  drive_on_loop();  // UCX looks after its paths when it is asked to progress
+}
+
+void UcxLink::teardown_on_loop() noexcept {
+  const bool was_watching = phase_ != Phase::kWaiting && phase_ != Phase::kEnded;
+  phase_ = Phase::kEnded;
+  if (watched_ != 0) loop().remove_fd_on_loop(stream_.get());
+  watched_ = 0;
+  stream_.reset();
+  if (was_watching) loop().remove_fd_on_loop(wake_.get());
+  try {
+    throw_error();
+  } catch (const Error& why) {
+    direct_.end_on_loop(why);
+    drop_worker_on_loop();
+    direct_.end_rest_on_loop();
+    inner_.close_on_loop(why);
+  }
+  const std::lock_guard lock(channels_mutex_);
+  for (const auto& [id, channel] : channels_) {
+    channel->send_memory.reset();
+    channel->receive_memory.reset();
+  }
+}
+
+}  // namespace atl::transport

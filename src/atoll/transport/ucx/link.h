@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "atoll/core/fd.h"
+#include "atoll/transport/link_base.h"
+#include "atoll/transport/tcp/link.h"
+#include "atoll/transport/ucx/agreement.h"
+#include "atoll/transport/ucx/channel.h"
+#include "atoll/transport/ucx/direct.h"
+#include "atoll/transport/ucx/worker.h"
+
+namespace atl::transport {
+
+/// A link whose frames travel through UCX: by RDMA, shared memory or whatever else it finds between the two processes.
+///
+/// Everything else stays on the authenticated stream, which is a TcpLink inside this one: control messages, heartbeats, the
+/// goodbye, and the end of file that tells of a peer's death whatever UCX does. The two ends first agree on that stream that
+/// UCX carries something both ways. If it does not, the frames take the stream as well, with a warning; kind() and
+/// describe() tell.
+class UcxLink final : public LinkBase, private LinkObserver, private ucx::WorkerSink {
+ public:
+  UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::shared_ptr<ucx::Context> context);
+  ~UcxLink() override;
+
+  LinkKind kind() const noexcept override { return over_stream_.load() ? LinkKind::kTcp : LinkKind::kUcx; }
+  Channel& channel(const ChannelId& id) override;
+  void close_channel(const ChannelId& id) override;
+  bool send_control(std::span<const std::byte> message) override;
+  bool send_control_behind_frames(std::span<const std::byte> message) override;
+  std::string describe() const override;
+  DirectPort* direct() noexcept override { return over_ucx_.load(std::memory_order_acquire) ? &direct_ : nullptr; }
+
+  void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
+  void begin_shutdown_on_loop() override;
+  bool drained_on_loop() const override;
+
+  /// For UcxChannel: the loop is to look at the channel. Any thread; neither blocks nor allocates.
+  void wake(UcxChannel& channel);
+  bool is_leaving() const noexcept { return leaving_.load(std::memory_order_acquire); }
+
+ private:
+  enum class Phase { kWaiting, kAgreeing, kUcx, kStream, kEnded };
+
+  /// A message to the peer, from when UCX gets it until UCX is done with it.
+  struct Sending final : ucx::Operation {
+    void finish(const Error* problem, std::size_t bytes) override;
+    UcxLink* link = nullptr;
+    UcxChannel* channel = nullptr;  // whose frame it is; nullptr for other messages
+    ucx::Note note;
+  };
+
+  /// A frame from the peer on its way into its ring.
+  struct Arrival final : ucx::Operation {
+    void finish(const Error* problem, std::size_t bytes) override;
+    UcxLink* link = nullptr;
+    UcxChannel* channel = nullptr;
+    std::uint64_t position = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  /// A control message that waits for frames.
+  struct Gated {
+    ucx::ControlKind kind;
+    std::vector<std::byte> message;
+    std::vector<ucx::Note> marks;
+  };
+
+  // LinkBase
+  void on_tick_on_loop(Clock::time_point now) override;
+  void on_connecting_tick_on_loop(Clock::time_point now) override;
+  void teardown_on_loop() noexcept override;
+
+  // LinkObserver, of the inner link
+  void on_control(Link& link, std::span<const std::byte> message) override;
+  void on_link_failed(Link& link, const Error& error, bool closed_in_order) override;
+
+  // ucx::WorkerSink
+  void on_message(ucx::MessageKind kind, std::span<const std::byte> note, ucx::Incoming& message) override;
+
+  // Agreeing (link.cpp).
+  std::vector<std::byte> open_worker_on_loop(std::string* obstacle);
+  void unwatch_worker_on_loop();
+  void on_agreement_event_on_loop(std::uint32_t events);
+  bool flush_agreement_on_loop();  // false: the link has ended
+  void read_agreement_on_loop(std::uint32_t events);
+  void step_agreement_on_loop();
+  void probe_on_loop();
+  void settle_on_loop();
+  void go_over_stream_on_loop(const std::string& why);
+  void drop_worker_on_loop() noexcept;
+
+  /// Runs `step`; an exception ends the link.
+  template <class Step>
+  void guarded_on_loop(const Step& step) {
+    try {
+      step();
+    } catch (const Error& error) {
+      fail_on_loop(named(error));
+    } catch (const std::exception& error) {
+      fail_on_loop(named(Error(ErrorKind::kInternal, error.what())));
+    }
+  }
+
+  // Frames (link_frames.cpp).
+  void drive_on_loop();
+  bool turn_on_loop();
+  void collect_woken_on_loop();
+  void activate_on_loop(UcxChannel& channel);
+  void pump_on_loop();
+  bool feed_on_loop(UcxChannel& channel);
+  bool has_more_on_loop(UcxChannel& channel) const noexcept;
+  void on_frame(const ucx::Note& note, ucx::Incoming& message);
+  void on_credit(const ucx::Note& note);
+  const ucx::Registration* registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes);
+  void signal() noexcept;
+  void ring_bells_on_loop();
+  void look_at_trouble_on_loop();
+
+  // Control messages and the end (link_control.cpp).
+  bool send_marks();
+  bool send_typed(ucx::ControlKind kind, std::span<const std::byte> message, bool behind_frames);
+  void open_gates_on_loop();
+  bool is_open_on_loop(const Gated& gated);
+  void pass_on_loop(const Gated& gated);
+  void continue_leaving_on_loop();
+
+  UcxChannel& find_or_make(const ChannelId& id, bool claim);
+  UcxChannel* find(const ChannelId& id) const;
+  Error lost(const std::string& how) const;
+  Error named(const Error& error) const;
+
+  const bool same_host_;
+  const std::shared_ptr<ucx::Context> context_;
+  const PeerAddress alone_;  // names no rails: the stream has one
+  TcpLink inner_;
+  Fd wake_;  // an eventfd, from attach on; open as long as the link, because any thread may write to it then
+
+  // The loop's.
+  Phase phase_ = Phase::kWaiting;
+  Fd stream_;  // while agreeing
+  PeerAddress authenticated_;
+  bool initiator_ = false;
+  std::uint32_t watched_ = 0;  // events on stream_; 0: it is not watched
+  std::optional<ucx::Agreement> agreement_;
+  std::vector<std::byte> agreement_output_;
+  std::uint64_t secret_ = 0;  // what the peer's messages have to show
+  bool has_probed_ = false;
+  bool probe_has_come_ = false;
+  bool warned_of_stranger_ = false;
+  bool watches_worker_ = false;
+  std::optional<Clock::time_point> broken_since_;  // UCX's trouble was seen
+  bool shutdown_asked_ = false;
+  bool told_leaving_ = false;  // the peer knows, and says when it has all frames
+  bool all_received_ = false;  // it does: goodbye
+  bool owes_answer_ = false;   // to the peer's kLeaving
+  Clock::duration agreeing_{0};
+  Clock::time_point last_tick_{};
+  std::array<bool, kBellCount> dirty_{};  // bells to ring after this turn
+  std::vector<UcxChannel*> active_;       // channels that may have something to send
+  std::vector<UcxChannel*> batch_;
+  std::array<Sending, ucx::kMaxTransfers> sendings_;
+  std::vector<Sending*> free_sendings_;
+  std::array<Arrival, ucx::kMaxTransfers> arrivals_;
+  std::vector<Arrival*> free_arrivals_;
+  std::vector<ucx::Note> marks_;  // that belong to the next gated message
+  std::deque<Gated> gated_;
+  std::size_t gated_bytes_ = 0;
+  UcxDirect direct_;
+
+  std::atomic<bool> over_ucx_{false};
+  std::atomic<bool> over_stream_{false};
+  std::atomic<bool> leaving_{false};
+  std::atomic<bool> signalled_{false};
+
+  mutable std::mutex channels_mutex_;  // guards what follows up to wake_mutex_
+  std::map<ChannelId, std::unique_ptr<UcxChannel>> channels_;
+  std::size_t unclaimed_ = 0;  // channels that only the peer has opened
+  std::string path_;           // "posix cma", or why UCX does not serve
+
+  std::mutex wake_mutex_;  // taken last
+  std::vector<UcxChannel*> woken_;
+
+  std::unique_ptr<ucx::Worker> worker_;  // ends first: it still speaks to what is above
+};
+
+}  // namespace atl::transport

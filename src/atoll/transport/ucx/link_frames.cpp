@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames of a UcxLink: the loop gives UCX what channels accepted, and puts what comes where it belongs.
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "atoll/core/log.h"
+#include "atoll/transport/ucx/link.h"
+
+namespace atl::transport {
+
+namespace {
+
+constexpr int kTurns = 64;  // then other links have theirs
+constexpr std::chrono::milliseconds kStreamTellsWithin{500};
+
+}  // namespace
+
+void UcxLink::wake(UcxChannel& channel) {
+  if (channel.note_waiting()) return;
+  {
+    const std::lock_guard lock(wake_mutex_);
+    woken_.push_back(&channel);
+  }
+  signal();
+}
+
+void UcxLink::signal() noexcept {
+  if (signalled_.exchange(true, std::memory_order_acq_rel)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void UcxLink::collect_woken_on_loop() {
+  // In this order: whoever comes behind the exchange signals again.
+  signalled_.exchange(false, std::memory_order_acq_rel);
+  batch_.clear();
+  {
+    const std::lock_guard lock(wake_mutex_);
+    batch_.assign(woken_.begin(), woken_.end());
+    woken_.clear();
+  }
+  for (UcxChannel* const channel : batch_) {
+    channel->clear_waiting();
+    activate_on_loop(*channel);
+  }
+}
+
+void UcxLink::activate_on_loop(UcxChannel& channel) {
+  if (std::exchange(channel.is_active, true)) return;
+  active_.push_back(&channel);
+}
+
+void UcxLink::drive_on_loop() {
+  if (!worker_) return;
+  bool more = false;
+  guarded_on_loop([&] {
+    collect_woken_on_loop();
+    int turns = 0;
+    while (turn_on_loop()) {
+      more = ++turns == kTurns;
+      if (more) break;
+    }
+    open_gates_on_loop();
+  });
+  ring_bells_on_loop();
+  if (!worker_) return;  // a control message's receiver has ended the link
+  if (phase_ == Phase::kAgreeing && agreement_->is_probing() && !agreement_->has_voted()) {
+    if (!probe_has_come_ && worker_->trouble()) agreement_->vote(worker_->trouble()->what());
+    if (probe_has_come_ || agreement_->has_voted()) {
+      signal();
+      return guarded_on_loop([this] { step_agreement_on_loop(); });
+    }
+  }
+  if (!worker_->trouble() && (more || !worker_->arm())) signal();
+  if (worker_->trouble()) look_at_trouble_on_loop();
+}
+
+/// What UCX says of a lost peer is vague. The stream says soon whether it died, went in good order or is silent; a link of
+/// which it does not is ended for what UCX says.
+void UcxLink::look_at_trouble_on_loop() {
+  const auto now = Clock::now();
+  if (!broken_since_) {
+    broken_since_ = now;
+    unwatch_worker_on_loop();
+  }
+  const bool may_be_told = worker_->trouble()->kind() == ErrorKind::kPeerLost;
+  if (phase_ != Phase::kUcx || (may_be_told && now - *broken_since_ < kStreamTellsWithin)) return;
+  fail_on_loop(named(*worker_->trouble()));
+}
+
+/// Returns whether anything moved.
+bool UcxLink::turn_on_loop() {
+  if (worker_->trouble()) return false;
+  if (phase_ == Phase::kUcx) pump_on_loop();
+  return worker_->progress();
+}
+
+void UcxLink::ring_bells_on_loop() {
+  for (std::size_t bell = 0; bell < kBellCount; ++bell) {
+    if (std::exchange(dirty_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
+  }
+}
+
+/// Channels take turns, a frame each, so that a large message holds up none.
+void UcxLink::pump_on_loop() {
+  bool any = !active_.empty();
+  while (any) {
+    any = false;
+    for (UcxChannel* const channel : active_) any |= feed_on_loop(*channel);
+  }
+  std::erase_if(active_, [this](UcxChannel* channel) {
+    channel->is_active = has_more_on_loop(*channel);
+    return !channel->is_active;
+  });
+}
+
+bool UcxLink::has_more_on_loop(UcxChannel& channel) const noexcept {
+  // A credit always finds a place at once, or there is a frame's end to wait for.
+  return (channel.sending() != nullptr && channel.sending()->has_next()) || channel.owes_credit_on_loop();
+}
+
+bool UcxLink::feed_on_loop(UcxChannel& channel) {
+  bool fed = false;
+  const auto prepare = [&](UcxChannel* of, std::uint64_t window_bytes, std::uint64_t position) {
+    Sending* const sending = free_sendings_.back();
+    free_sendings_.pop_back();
+    sending->channel = of;
+    sending->note = ucx::note_of(agreement_->peer_secret(), channel.id(), window_bytes, position);
+    return sending;
+  };
+  if (!free_sendings_.empty() && channel.owes_credit_on_loop()) {
+    Sending* const sending = prepare(nullptr, channel.receiving().window_bytes(), channel.take_credit_on_loop());
+    worker_->send(ucx::MessageKind::kCredit, tcp::bytes_of(sending->note), {}, *sending);
+    fed = true;
+  }
+  ucx::SendRing* const ring = channel.sending();
+  if (free_sendings_.empty() || ring == nullptr) return fed;
+  const auto piece = ring->next();
+  if (!piece) return fed;
+  Sending* const sending = prepare(&channel, channel.window_bytes(), piece->position);
+  const ucx::Place from{const_cast<std::byte*>(piece->bytes.data()), piece->bytes.size(), MemoryKind::kHost,
+                        registered(channel.send_memory, ring->memory())};
+  worker_->send(ucx::MessageKind::kFrame, tcp::bytes_of(sending->note), from, *sending);
+  return true;
+}
+
+/// With devices that would otherwise register each frame: once for the whole ring.
+const ucx::Registration* UcxLink::registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes) {
+  if (!context_->has_rdma()) return nullptr;
+  if (memory == nullptr) {
+    memory = std::make_unique<ucx::Registration>(context_, bytes.data(), bytes.size(), MemoryKind::kHost);
+  }
+  return memory.get();
+}
+
+void UcxLink::Sending::finish(const Error* problem, std::size_t /*bytes*/) {
+  link->free_sendings_.push_back(this);
+  if (problem != nullptr || channel == nullptr) return;
+  channel->sending()->done(note.position);
+  link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;  // whoever waits for this place looks again
+}
+
+void UcxLink::on_message(ucx::MessageKind kind, std::span<const std::byte> note_bytes, ucx::Incoming& message) {
+  ucx::Note note;
+  const bool has_size = note_bytes.size() == sizeof note;
+  if (has_size) note = tcp::read_as<ucx::Note>(note_bytes);
+  if (!has_size || note.secret != secret_) {
+    if (!std::exchange(warned_of_stranger_, true)) {
+      log(LogLevel::kWarning, "a message through UCX that is not from " + peer_name() + " was dropped");
+    }
+    return;
+  }
+  if (kind == ucx::MessageKind::kProbe) {
+    probe_has_come_ = true;
+    return;
+  }
+  if (note.bell >= kBellCount || note.zero != 0 || note.window_log2 >= 64) {
+    throw Error(ErrorKind::kProtocol, "it names a channel with bell " + std::to_string(note.bell) +
+                                          " and a window of 2^" + std::to_string(note.window_log2) + " bytes");
+  }
+  kind == ucx::MessageKind::kFrame ? on_frame(note, message) : on_credit(note);
+}
+
+void UcxLink::on_credit(const ucx::Note& note) {
+  UcxChannel* const channel = find(ucx::channel_of(note));
+  if (channel == nullptr || channel->sending() == nullptr) {
+    throw Error(ErrorKind::kProtocol, "it gives credit for a channel that was never opened");
+  }
+  channel->sending()->release(note.position);
+  dirty_[note.bell] = true;
+}
+
+void UcxLink::on_frame(const ucx::Note& note, ucx::Incoming& message) {
+  UcxChannel& channel = find_or_make(ucx::channel_of(note), false);
+  ucx::ReceiveRing& ring = channel.receiving();
+  ring.open_on_loop(std::uint64_t{1} << note.window_log2);
+  std::byte* const to = ring.begin_on_loop(note.position, message.bytes());
+  if (to == nullptr) return activate_on_loop(channel);  // dropped; the credit goes back
+  if (free_arrivals_.empty()) {
+    ring.abandon_on_loop();
+    throw Error(ErrorKind::kProtocol, "it sends more frames at once than are agreed on");
+  }
+  Arrival* const arrival = free_arrivals_.back();
+  free_arrivals_.pop_back();
+  arrival->channel = &channel;
+  arrival->position = note.position;
+  arrival->bytes = message.bytes();
+  message.read({to, message.bytes(), MemoryKind::kHost, registered(channel.receive_memory, ring.memory())}, *arrival);
+}
+
+void UcxLink::Arrival::finish(const Error* problem, std::size_t /*got*/) {
+  link->free_arrivals_.push_back(this);
+  ucx::ReceiveRing& ring = channel->receiving();
+  if (problem != nullptr) return ring.abandon_on_loop();
+  if (ring.finish_on_loop(position, bytes)) link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
+  if (channel->is_closed()) link->activate_on_loop(*channel);
+}
+
+}  // namespace atl::transport

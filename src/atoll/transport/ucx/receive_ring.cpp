@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/ucx/receive_ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/tcp/wire.h"
+
+namespace atl::transport::ucx {
+
+namespace {
+
+[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+
+}  // namespace
+
+void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
+  const std::uint64_t known = this->window_bytes();
+  if (known == window_bytes) return;
+  if (known != 0) {
+    bad("a channel's window was " + std::to_string(known) + " bytes and is " + std::to_string(window_bytes) + " now");
+  }
+  if (!std::has_single_bit(window_bytes) || window_bytes < tcp::kMinWindow || window_bytes > tcp::kMaxWindow) {
+    bad("a channel with a window of " + std::to_string(window_bytes) + " bytes");
+  }
+  if (!is_closed_) {
+    ring_ = MappedRing::create(0, window_bytes);
+    ring_.take_memory();  // nobody else maps it
+  }
+  begun_ = SlotBits(window_bytes);
+  finished_ = SlotBits(window_bytes);
+  window_bytes_.store(window_bytes, std::memory_order_release);
+}
+
+std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t bytes) {
+  const std::uint64_t window = window_bytes();
+  const std::uint64_t received = received_.load(std::memory_order_relaxed);
+  const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= window / 4;
+  if (!fits || position % sizeof(FrameHeader) != 0) {
+    bad("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
+  }
+  const std::uint64_t end = position + tcp::footprint(bytes - sizeof(FrameHeader));
+  if (is_closed_) {
+    drop_to(end);
+    return nullptr;
+  }
+  if (position < received || position - popped() > window || end - popped() > window || begun_.test(position)) {
+    bad("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
+        ", which is outside the channel's credit or taken");
+  }
+  begun_.set(position);
+  ++under_way_;
+  return at(position);
+}
+
+bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
+  --under_way_;
+  if (is_closed_) {
+    drop_to(position + tcp::footprint(bytes - sizeof(FrameHeader)));
+    free_if_idle();
+    return true;
+  }
+  if (tcp::read_as<FrameHeader>({at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
+    bad("a frame of " + std::to_string(bytes) + " bytes states another size");
+  }
+  finished_.set(position);
+  const std::uint64_t before = received_.load(std::memory_order_relaxed);
+  std::uint64_t received = before;
+  while (finished_.test(received)) {
+    // A remote device may still write there, so that this size is only believed within bounds; look() checks it again.
+    const std::uint64_t payload = tcp::read_as<FrameHeader>({at(received), sizeof(FrameHeader)}).payload_bytes;
+    if (payload > window_bytes() / 4) bad("a frame changed after it had come");
+    finished_.take(received);
+    begun_.take(received);
+    received += tcp::footprint(payload);
+  }
+  received_.store(received, std::memory_order_release);
+  return received != before;
+}
+
+// Perhaps not everything before `end` has come. The sender does not use a place again while its own transfer from there
+// lasts, so that the credit may run ahead.
+void ReceiveRing::drop_to(std::uint64_t end) noexcept {
+  received_.store(std::max(received_.load(std::memory_order_relaxed), end), std::memory_order_release);
+  popped_.store(received_.load(std::memory_order_relaxed), std::memory_order_release);
+}
+
+void ReceiveRing::abandon_on_loop() noexcept {
+  --under_way_;
+  free_if_idle();
+}
+
+const Frame* ReceiveRing::look() {
+  const std::uint64_t popped = popped_.load(std::memory_order_relaxed);
+  const std::uint64_t ahead = received() - popped;
+  if (ahead == 0) return nullptr;
+  std::memcpy(&frame_.header, at(popped), sizeof frame_.header);
+  // Keep the compiler from reading the size there a second time.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  const std::size_t payload = frame_.header.payload_bytes;
+  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead) bad("a frame changed after it had come");
+  frame_.payload = {at(popped) + sizeof(FrameHeader), payload};
+  has_frame_ = true;
+  return &frame_;
+}
+
+void ReceiveRing::pop() noexcept {
+  has_frame_ = false;
+  popped_.store(popped_.load(std::memory_order_relaxed) + tcp::footprint(frame_.payload.size()),
+                std::memory_order_release);
+}
+
+void ReceiveRing::close_on_loop() noexcept {
+  is_closed_ = true;
+  popped_.store(received_.load(std::memory_order_relaxed), std::memory_order_release);
+  free_if_idle();
+}
+
+void ReceiveRing::free_if_idle() noexcept {
+  if (is_closed_ && under_way_ == 0) ring_ = MappedRing();
+}
+
+}  // namespace atl::transport::ucx

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "atoll/transport/frame.h"
+#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/ucx/slot_bits.h"
+
+namespace atl::transport::ucx {
+
+/// The frames that came for one channel, until they are popped. They may begin and finish in any order; the reader sees
+/// them in the order in which they were sent. One thread reads; functions with _on_loop are the loop's.
+class ReceiveRing {
+ public:
+  /// Before the first frame; `window_bytes` is the sender's, the same each time. Throws Error(kProtocol) on another one,
+  /// Error(kUnavailable) without memory.
+  void open_on_loop(std::uint64_t window_bytes);
+
+  /// Where the frame of `bytes` (header and payload) at `position` goes; nullptr: it is to be dropped, which ends it.
+  /// Throws Error(kProtocol) when there is no credit for it or it overlaps what is there.
+  std::byte* begin_on_loop(std::uint64_t position, std::uint64_t bytes);
+
+  /// All bytes of that frame are there. Returns whether the reader can see more than before. Throws Error(kProtocol).
+  bool finish_on_loop(std::uint64_t position, std::uint64_t bytes);
+
+  /// They will never be.
+  void abandon_on_loop() noexcept;
+
+  /// The oldest frame, or nullptr; valid until pop(). Throws Error(kProtocol).
+  const Frame* front() { return has_frame_ ? &frame_ : look(); }
+  void pop() noexcept;
+
+  /// Everything before this has come.
+  std::uint64_t received() const noexcept { return received_.load(std::memory_order_acquire); }
+  std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
+  std::uint64_t window_bytes() const noexcept { return window_bytes_.load(std::memory_order_acquire); }  ///< 0: not open
+
+  /// All of it, twice mapped, for registration with devices.
+  std::span<std::byte> memory() const noexcept { return {ring_.data(), 2 * ring_.data_bytes()}; }
+
+  /// Nobody reads any more: what comes is dropped and its place given back. The memory goes with the last transfer.
+  void close_on_loop() noexcept;
+
+ private:
+  const Frame* look();
+  std::byte* at(std::uint64_t position) const noexcept { return ring_.data() + (position & (ring_.data_bytes() - 1)); }
+  void drop_to(std::uint64_t end) noexcept;
+  void free_if_idle() noexcept;
+
+  MappedRing ring_;  // the loop's; the reader uses it once received_ has left popped_
+  SlotBits begun_;   // the loop's, like what follows
+  SlotBits finished_;
+  std::size_t under_way_ = 0;
+  bool is_closed_ = false;
+  std::atomic<std::uint64_t> window_bytes_{0};
+  alignas(64) std::atomic<std::uint64_t> received_{0};
+  alignas(64) std::atomic<std::uint64_t> popped_{0};  // reader; the loop once closed
+  bool has_frame_ = false;                            // reader
+  Frame frame_;                                       // reader
+};
+
+}  // namespace atl::transport::ucx
