@@ -136,9 +136,9 @@ void large_messages(benchmark::State& state, const std::string& kind, const char
   state.SetBytesProcessed(static_cast<std::int64_t>(kMessage) * state.iterations());
 }
 
-#define ATOLL_LINK_BENCHMARK(function)                                                              \
-  BENCHMARK_CAPTURE(function, LinkShm, std::string("shm"), "")->UseRealTime();                       \
-  BENCHMARK_CAPTURE(function, LinkTcp, std::string("tcp"), "")->UseRealTime();                       \
+#define ATOLL_LINK_BENCHMARK(function)                                                                  \
+  BENCHMARK_CAPTURE(function, LinkShm, std::string("shm"), "")->UseRealTime();                          \
+  BENCHMARK_CAPTURE(function, LinkTcp, std::string("tcp"), "")->UseRealTime();                          \
   BENCHMARK_CAPTURE(function, LinkUcxMemory, std::string("ucx"), "posix,sysv,cma,self")->UseRealTime(); \
   BENCHMARK_CAPTURE(function, LinkUcxNetwork, std::string("ucx"), "tcp")->UseRealTime()
 ATOLL_LINK_BENCHMARK(small_frames);

@@ -22,8 +22,8 @@ from atoll.infer.planning.profile_command import model
 from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
-from atoll.planning.simulate_command import simulate
 from atoll.planning.layers_command import layers
+from atoll.planning.simulate_command import simulate
 
 app = typer.Typer(
     name="atoll",

@@ -14,7 +14,7 @@ def bring() -> None:
     choice = os.environ.get("ATOLL_TRANSPORT") or "auto"
     if choice == "ucx" or (choice == "auto" and _has_rdma()):
         with contextlib.suppress(ImportError, OSError):
-            from libucx import load_library
+            from libucx import load_library  # type: ignore[import-not-found, unused-ignore]
 
             load_library()
 

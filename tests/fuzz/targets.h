@@ -37,7 +37,8 @@ inline void address(Bytes bytes) {
     const auto decoded = transport::PeerAddress::decode(bytes);
     const auto again = transport::PeerAddress::decode(decoded.encode());
     if (again.id != decoded.id || again.tcp != decoded.tcp || again.host != decoded.host ||
-        again.rails != decoded.rails) std::abort();
+        again.rails != decoded.rails)
+      std::abort();
     for (const auto& text : decoded.tcp) {
       const auto parsed = transport::parse_tcp_address(text);
       if (parsed && !transport::parse_tcp_address(to_string(*parsed))) std::abort();

@@ -302,6 +302,8 @@ def test_a_rail_that_is_down_is_named() -> None:
     assert "10.0.1.1:7 -> 10.0.1.2:8 down (end of file)" in finding.what
     assert "ATOLL_RAILS" in finding.fix
     assert found(protected, replace(TCP, link=text.format(2, "117.9 MB/s"))) == []
+
+
 def test_a_pair_that_ucx_does_not_serve_is_told() -> None:
     facts = [replace(each, transport="ucx") for each in ranks(2)]
     (finding,) = found(facts, replace(TCP, link=TCP.link + " (not UCX: this end: no transport (at all))"))

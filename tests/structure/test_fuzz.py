@@ -23,6 +23,7 @@ PARSERS = {
     "shm_ring": "RingReader",
     "tcp_frames": "transport::tcp::Parser",
     "tls_session": "subject.give",
+    "ucx_agreement": "transport::ucx::Agreement",
     "weight_file": "infer::WeightFile",
     "wire_frames": "FrameParser",
     "wire_messages": "decode(",

@@ -35,6 +35,9 @@ def types_of(text: str) -> Iterator[str]:
             inside.pop()
 
 
+IN_PLACE = {"src/atoll/transport/ucx/no_ucx.cpp"}  # of other files, where those cannot be built
+
+
 def files_of(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in {".h", ".cpp"}]
 
@@ -44,7 +47,7 @@ def test_types_have_one_definition(layer: str) -> None:
     """Of the library and the tests of one layer, which are one program."""
     found = defaultdict(set)
     for path in files_of("src/atoll", "tests/support", f"tests/{layer}"):
-        for name in types_of(path.read_text()):
+        for name in types_of(path.read_text()) if str(path.relative_to(ROOT)) not in IN_PLACE else ():
             found[name].add(str(path.relative_to(ROOT)))
     assert len(found) > 300
     assert {name: sorted(paths) for name, paths in found.items() if len(paths) > 1} == {}

@@ -16,7 +16,7 @@ namespace atl::test {
 struct LinkContractParam {
   transport::TransportChoice transport;
   PeerMode mode;
-  const char* rails = "";  ///< ATOLL_RAILS
+  const char* rails = "";        ///< ATOLL_RAILS
   std::string ucx_transports{};  ///< the ones that UCX may use; "tcp": as between two hosts
 };
 

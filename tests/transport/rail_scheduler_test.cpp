@@ -27,7 +27,8 @@ class Network {
     double expected = 125e6;
   };
 
-  explicit Network(std::vector<Path> paths) : paths_(std::move(paths)), carried_(paths_.size(), 0), free_(paths_.size(), 0) {
+  explicit Network(std::vector<Path> paths)
+      : paths_(std::move(paths)), carried_(paths_.size(), 0), free_(paths_.size(), 0) {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       scheduler.open(i, {.bytes_per_second = paths_[i].expected, .latency_seconds = paths_[i].latency}, at(0));
     }
@@ -124,8 +125,12 @@ std::function<double(double)> steady(double rate) {
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 TEST(RailScheduler, SharesFollowTheRates) {
-  const std::vector<std::vector<double>> cases{{25e6, 25e6},        {25e6, 12.5e6},         {100e6, 10e6},
-                                               {100e6, 50e6, 25e6}, {50e6, 50e6, 50e6, 50e6}, {500e6, 400e6},
+  const std::vector<std::vector<double>> cases{{25e6, 25e6},
+                                               {25e6, 12.5e6},
+                                               {100e6, 10e6},
+                                               {100e6, 50e6, 25e6},
+                                               {50e6, 50e6, 50e6, 50e6},
+                                               {500e6, 400e6},
                                                {12.5e6, 125e6, 12.5e6, 60e6}};
   for (const auto& rates : cases) {
     std::vector<Network::Path> paths;

@@ -95,7 +95,8 @@ TEST(OfferedRails, AutoTakesFastInterfacesOfDifferentNetworks) {
   EXPECT_EQ(offered("", machine, "10.0.0.1", true), (Hosts{"10.0.0.1"})) << "the user chose one address";
   EXPECT_EQ(offered("", machine, "127.0.0.1"), (Hosts{"127.0.0.1"}));
   EXPECT_EQ(offered("", machine, "172.17.0.1"), (Hosts{"172.17.0.1"}));
-  EXPECT_EQ(offered("", machine, "1.2.3.4"), (Hosts{"1.2.3.4"})) << "an address that peers see and this machine does not";
+  EXPECT_EQ(offered("", machine, "1.2.3.4"), (Hosts{"1.2.3.4"}))
+      << "an address that peers see and this machine does not";
   std::vector<Interface> many{card("eth0", "10.0.0.1")};
   for (int i = 1; i < 9; ++i) many.push_back(card("eth" + std::to_string(i), "10.0." + std::to_string(i) + ".1"));
   EXPECT_EQ(offered("auto", many, "10.0.0.1").size(), kMostAutoRails);
@@ -164,9 +165,10 @@ TEST(PairRails, BothEndsComputeTheSameAndUseNothingTwice) {
       PeerAddress address;
       address.id.bytes[0] = number;
       for (std::size_t i = random() % (kMaxRails + 1); i != 0; --i) {
-        address.rails.push_back({.tcp = "10.0." + std::to_string(random() % 4) + "." + std::to_string(random() % 250) + ":1",
-                                 .network_bits = static_cast<std::uint8_t>(random() % 3 == 0 ? 16 : 24),
-                                 .distance = static_cast<std::uint8_t>(random() % 4)});
+        address.rails.push_back(
+            {.tcp = "10.0." + std::to_string(random() % 4) + "." + std::to_string(random() % 250) + ":1",
+             .network_bits = static_cast<std::uint8_t>(random() % 3 == 0 ? 16 : 24),
+             .distance = static_cast<std::uint8_t>(random() % 4)});
       }
       address.rails_are_stated = random() % 2 == 0;
       return address;

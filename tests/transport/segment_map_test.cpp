@@ -109,7 +109,7 @@ TEST(SegmentMap, WhatDoesNotFitIsAProtocolError) {
   EXPECT_TRUE(is_protocol_error(map, {~std::uint64_t{63}, 128}));  // wraps round
   EXPECT_FALSE(map.has(0, kWindow));
   map.add(128, 64);
-  EXPECT_TRUE(is_protocol_error(map, {64, 128}));   // half of it is there
+  EXPECT_TRUE(is_protocol_error(map, {64, 128}));  // half of it is there
   EXPECT_TRUE(is_protocol_error(map, {128, 128}));
   map.add(0, 128);
   EXPECT_EQ(map.end(), 192U);

@@ -86,9 +86,7 @@ class Receiver {
     std::byte* on_data(std::uint32_t, std::uint32_t) override { throw std::runtime_error("a whole frame"); }
     void on_data_complete(std::uint32_t) override {}
     void on_credit(std::uint32_t, std::uint64_t) override {}
-    void on_open(std::uint32_t number, const OpenBody& body) override {
-      receiver_.opened[number] = body.group;
-    }
+    void on_open(std::uint32_t number, const OpenBody& body) override { receiver_.opened[number] = body.group; }
     void on_close(std::uint32_t) override {}
     void on_control(std::span<const std::byte>) override {}
     void on_heartbeat(std::uint64_t) override {}
@@ -178,7 +176,8 @@ class Bench {
 
   void push(std::size_t bytes, std::byte first) {
     Bytes frame(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) frame[i] = static_cast<std::byte>(std::to_integer<std::size_t>(first) + 7 * i + i / 251);
+    for (std::size_t i = 0; i < bytes; ++i)
+      frame[i] = static_cast<std::byte>(std::to_integer<std::size_t>(first) + 7 * i + i / 251);
     stream.write(accepted, {std::span<const std::byte>(frame)});
     std::copy(frame.begin(), frame.end(), expected.begin() + static_cast<std::ptrdiff_t>(accepted));
     spread->push_frame(stream, accepted, bytes, Clock::now());
@@ -208,7 +207,8 @@ class Bench {
   void expect_everything() {
     finish();
     EXPECT_EQ(receiver.map.end(), accepted);
-    EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(accepted), receiver.stream.begin()));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(accepted),
+                           receiver.stream.begin()));
     EXPECT_TRUE(spread->is_idle());
   }
 

@@ -63,8 +63,7 @@ class TcpRailsProtocol : public testing::Test {
   }
   void open() { open(raw_); }
   static void segment(RawPeer& to, std::uint32_t channel, std::uint64_t position, std::span<const std::byte> bytes) {
-    const Prefix prefix{
-        .type = Type::kSegment, .channel = channel, .length = static_cast<std::uint32_t>(bytes.size())};
+    const Prefix prefix{.type = Type::kSegment, .channel = channel, .length = static_cast<std::uint32_t>(bytes.size())};
     to.send(joined({bytes_of(prefix), bytes_of(position), bytes}));
   }
   void segment(std::uint32_t channel, std::uint64_t position, std::span<const std::byte> bytes) {
@@ -242,7 +241,8 @@ TEST(TcpRailProtocol, SegmentsAcknowledgementsAndProbesNeedSeveralRails) {
     raw.send(Prefix{.type = type, .channel = 1, .length = counted}, Bytes(body_bytes));
     return observer.wait_for_failure().error;
   };
-  for (const auto& [type, bytes] : {std::pair(Type::kSegment, 72), std::pair(Type::kAck, 8), std::pair(Type::kProbe, 0)}) {
+  for (const auto& [type, bytes] :
+       {std::pair(Type::kSegment, 72), std::pair(Type::kAck, 8), std::pair(Type::kProbe, 0)}) {
     const Error error = error_after(type, static_cast<std::size_t>(bytes));
     EXPECT_EQ(error.kind(), ErrorKind::kProtocol) << error.what();
     EXPECT_NE(std::string(error.what()).find("over one rail"), std::string::npos) << error.what();

@@ -185,8 +185,8 @@ TEST(UcxRings, WhatHasComeIsNotWrittenOver) {
 }
 
 TEST(UcxRings, WindowsAreCheckedAndStayAsTheyAre) {
-  for (const std::uint64_t window : {std::uint64_t{1} << 15, std::uint64_t{1} << 31, (std::uint64_t{1} << 16) + 64,
-                                     std::uint64_t{1} << 63}) {
+  for (const std::uint64_t window :
+       {std::uint64_t{1} << 15, std::uint64_t{1} << 31, (std::uint64_t{1} << 16) + 64, std::uint64_t{1} << 63}) {
     ReceiveRing ring;
     EXPECT_EQ(kind_of([&] { ring.open_on_loop(window); }), ErrorKind::kProtocol) << window;
   }

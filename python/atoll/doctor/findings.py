@@ -97,7 +97,7 @@ def _not_ucx(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Find
             yield Finding(
                 WARNING,
                 f"pair {link.a}-{link.b} uses {link.kind}, not UCX{why}",
-                "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a way between the two; ucx_info -d lists what it has",
+                "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a way between the two: see ucx_info -d",
             )
 
 

@@ -131,7 +131,7 @@ class CompressedGradients:
                 done.set_result(buffer)
         except Exception as error:
             self._error = error
-            done.set_exception(error)
+            done.set_exception(error)  # type: ignore[arg-type]
             raise
 
     def _own_stream(self, device: torch.device, ready: torch.Event | None) -> Any:
@@ -262,5 +262,6 @@ def _agree(wanted: dict[str, object], group: dist.ProcessGroup) -> int:
             raise ValueError(
                 f"compress_gradients: rank 0 asks for {said[0][0]}, rank {rank} for {other}: ask for the same"
             )
-    number = _made[group.group_name] = 1 + max(made for _, made in said)
+    number: int = 1 + max(made for _, made in said)
+    _made[group.group_name] = number
     return number

@@ -32,7 +32,7 @@ def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
 
 
 def _positions(hidden: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
-    positions = given.get("position_ids")
+    positions: torch.Tensor | None = given.get("position_ids")
     if positions is None:
         return torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
     return positions

@@ -2,6 +2,7 @@
 """Process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a parameter."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -55,5 +56,6 @@ class Groups:
 
 def _group(ranks: Sequence[int]) -> dist.ProcessGroup:
     """In this order."""
-    options = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
-    return dist.new_group(list(ranks), **options)
+    options: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}  # not in every torch
+    group: dist.ProcessGroup = dist.new_group(list(ranks), **options)
+    return group

@@ -39,7 +39,7 @@ class Reducer:
         for work, flat, gradients in pending:
             if work is not None:
                 work.wait()
-            parts = flat.split([gradient.numel() for gradient in gradients])
+            parts = torch.split(flat, [gradient.numel() for gradient in gradients])
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
 

@@ -75,7 +75,7 @@ class StageModule(nn.Module):
     def forward(self, value: torch.Tensor, **given: Any) -> torch.Tensor:
         (whole,) = self._whole
         if not self.is_first:
-            value = _Received.apply(value)
+            value = _Received.apply(value)  # type: ignore[no-untyped-call]
         call = Call(self._parts, whole, given)
         with self._computing.context(self._device):
             for number in self.numbers:
@@ -104,7 +104,7 @@ class _Received(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.contiguous()
 
 

@@ -220,7 +220,8 @@ PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
   address.transport = static_cast<TransportChoice>(transport);
   const auto ucx = reader.integer<std::uint8_t>();
   if (ucx > static_cast<std::uint8_t>(UcxReach::kRdma)) {
-    throw Error(ErrorKind::kProtocol, std::string(what) + " states the unknown reach " + std::to_string(ucx) + " of UCX");
+    throw Error(ErrorKind::kProtocol,
+                std::string(what) + " states the unknown reach " + std::to_string(ucx) + " of UCX");
   }
   address.ucx = static_cast<UcxReach>(ucx);
   const std::size_t count = reader.integer<std::uint8_t>();

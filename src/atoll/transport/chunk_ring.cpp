@@ -13,8 +13,8 @@ ChunkRing::ChunkRing(DirectPort& port, MemoryCopier& copier, Direction direction
                      std::size_t chunk_bytes)
     : port_(port), copier_(copier), direction_(direction), memory_(memory), chunk_bytes_(chunk_bytes) {
   if (chunk_bytes == 0 || memory.bytes < chunk_bytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a ring of " + std::to_string(memory.bytes) + " bytes in chunks of " +
-                                                 std::to_string(chunk_bytes));
+    throw Error(ErrorKind::kInvalidArgument,
+                "a ring of " + std::to_string(memory.bytes) + " bytes in chunks of " + std::to_string(chunk_bytes));
   }
   slots_.resize(memory.bytes / chunk_bytes);
   port_.remember(memory_);

@@ -86,9 +86,10 @@ class ChunkRing {
 
   std::mutex mutex_;  // guards what follows; nothing is called under it
   std::vector<Slot> slots_;
-  std::size_t first_at_ = 0;   // the next slot to begin with, round the ring
-  std::size_t second_at_ = 0;  // the next one whose second step begins: in the same order, as equal numbers pair in order
-  bool is_pumping_ = false;    // some thread begins steps: it will see what changes
+  std::size_t first_at_ = 0;  // the next slot to begin with, round the ring
+  std::size_t second_at_ =
+      0;                     // the next one whose second step begins: in the same order, as equal numbers pair in order
+  bool is_pumping_ = false;  // some thread begins steps: it will see what changes
   std::deque<std::shared_ptr<Message>> waiting_;  // not all begun
 };
 

@@ -202,9 +202,9 @@ void Endpoint::Impl::connect_on_loop(Entry& entry) {
   if (ended_) return entry.link->close_on_loop(*ended_);
   const auto kind = choose_kind(self, entry.address);
   if (!kind) {
-    return entry.link->fail_on_loop(Error(ErrorKind::kUnavailable, "no transport suits this rank and " +
-                                                                       entry.link->peer_name() + ": " +
-                                                                       obstacle_between(self, entry.address)));
+    return entry.link->fail_on_loop(Error(
+        ErrorKind::kUnavailable,
+        "no transport suits this rank and " + entry.link->peer_name() + ": " + obstacle_between(self, entry.address)));
   }
   if (key_.empty()) return;  // set_key comes back here
   entry.connector = std::make_unique<Connector>(

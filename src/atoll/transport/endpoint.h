@@ -30,14 +30,15 @@ struct EndpointOptions {
   std::string advertised_address;  ///< ATOLL_ADDRESS; empty: the address of the chosen interface
   std::uint16_t port_first = 0;    ///< ATOLL_PORTS "first-last"; 0: any free port
   std::uint16_t port_last = 0;
-  std::string rails;               ///< ATOLL_RAILS: "auto" (also empty), a number, or interfaces and addresses; see rails.h
-  std::string device_path;         ///< of this rank's device in sysfs ("/sys/devices/pci0000:3a/..."), to prefer near interfaces
-  std::string sysfs = "/sys";      ///< where the system describes its interfaces
+  std::string rails;  ///< ATOLL_RAILS: "auto" (also empty), a number, or interfaces and addresses; see rails.h
+  std::string
+      device_path;  ///< of this rank's device in sysfs ("/sys/devices/pci0000:3a/..."), to prefer near interfaces
+  std::string sysfs = "/sys";                           ///< where the system describes its interfaces
   TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; see choose_kind in endpoint_impl.h
   std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
   std::size_t tcp_window_bytes = std::size_t{4} << 20;  ///< of ucx links, too
-  std::chrono::milliseconds heartbeat{30000};        ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
-  std::chrono::milliseconds connect_timeout{30000};  ///< from the first use of a link to "up"
+  std::chrono::milliseconds heartbeat{30000};           ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
+  std::chrono::milliseconds connect_timeout{30000};     ///< from the first use of a link to "up"
 };
 
 /// One end of a rail: an address of an interface, and what the choice of rails needs to know about it.

@@ -46,8 +46,8 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   struct Entry {
     PeerAddress address;
     std::unique_ptr<LinkBase> link;
-    std::unique_ptr<Connector> connector;  // our own connection, while it is being made
-    HandshakeStream* held = nullptr;       // the peer's connection, proven, while ours may still win
+    std::unique_ptr<Connector> connector;               // our own connection, while it is being made
+    HandshakeStream* held = nullptr;                    // the peer's connection, proven, while ours may still win
     std::vector<std::unique_ptr<RailConnector>> rails;  // further connections that are being made
     bool attached = false;
     Clock::time_point waits_since = Clock::now();  // for the peer's connection, which is to win

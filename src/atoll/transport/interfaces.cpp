@@ -69,8 +69,7 @@ std::optional<Interface> interface_of(const ifaddrs& entry) {
   found.network_bits = count_bits(entry.ifa_netmask);
   found.is_loopback = (entry.ifa_flags & IFF_LOOPBACK) != 0;
   found.is_link_local =
-      family == AF_INET6 &&
-      IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
+      family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
   return found;
 }
 

@@ -64,9 +64,9 @@ RailAddress stated_rail(const std::string& entry, const std::vector<Interface>& 
   if (numeric && is_loopback(host)) return {.tcp = join_host_port(host, port), .network_bits = 8};
   std::string known;
   for (const Interface& each : interfaces) known += (known.empty() ? "" : ", ") + each.name + " " + each.address;
-  throw Error(ErrorKind::kUnavailable,
-              "\"" + entry + "\" (ATOLL_RAILS) is no interface that is up, nor an address of one; this machine has: " +
-                  known);
+  throw Error(
+      ErrorKind::kUnavailable,
+      "\"" + entry + "\" (ATOLL_RAILS) is no interface that is up, nor an address of one; this machine has: " + known);
 }
 
 bool is_usable(const Interface& interface) {
@@ -98,9 +98,9 @@ RailSettings parse_rail_settings(const std::string& text) {
   RailSettings settings;
   if (text.empty() || text == "auto") return settings;
   const auto reject = [&] {
-    throw Error(ErrorKind::kInvalidArgument,
-                "ATOLL_RAILS=\"" + text + "\": expected auto, a number from 1 to " + std::to_string(kMaxRails) +
-                    ", or up to " + std::to_string(kMaxRails) + " interfaces or addresses with commas");
+    throw Error(ErrorKind::kInvalidArgument, "ATOLL_RAILS=\"" + text + "\": expected auto, a number from 1 to " +
+                                                 std::to_string(kMaxRails) + ", or up to " + std::to_string(kMaxRails) +
+                                                 " interfaces or addresses with commas");
   };
   const bool is_number = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (is_number) {
@@ -152,8 +152,8 @@ void choose_rails(const EndpointOptions& options, const std::string& first_host,
   const bool is_chosen = !options.advertised_address.empty() || !options.interface.empty();
   if (settings.kind == RailSettings::Kind::kAuto && is_chosen) return;
   if (settings.kind == RailSettings::Kind::kNumber && settings.number == 1) return;
-  self.rails = offered_rails(settings, list_interfaces(options.sysfs), first_host, is_chosen, port,
-                             options.device_path, nodes_of_this_thread(options.sysfs));
+  self.rails = offered_rails(settings, list_interfaces(options.sysfs), first_host, is_chosen, port, options.device_path,
+                             nodes_of_this_thread(options.sysfs));
   self.rails_are_stated = settings.kind == RailSettings::Kind::kList;
   if (settings.kind != RailSettings::Kind::kList || options.advertised_address.empty()) {
     // The link opens over the first rail.

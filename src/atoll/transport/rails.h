@@ -38,8 +38,7 @@ std::vector<RailAddress> offered_rails(const RailSettings& settings, const std::
 
 /// Fills `self.rails` for an endpoint that listens on `port` and advertises `first_host` first; in a list's case puts that
 /// list's first address in front of `self.tcp`.
-void choose_rails(const EndpointOptions& options, const std::string& first_host, std::uint16_t port,
-                  PeerAddress& self);
+void choose_rails(const EndpointOptions& options, const std::string& first_host, std::uint16_t port, PeerAddress& self);
 
 /// The rails of a link between two ends: indices into `a.rails` and `b.rails`. The first pair is the way the link was opened. Both ends
 /// compute the same, mirrored. Empty or one pair: a link over one rail.

@@ -47,7 +47,7 @@ def arguments_body(rank: int) -> None:
         (("Sequential has no blocks", "items="), {"model": network}),
         (("two views of one memory",), {"model": views, "items": ["0", "1"]}),
         (("no module 'x'",), {"items": ["x"]}),
-        (('plan \'best\'', '"auto"'), {"plan": "best"}),
+        (("plan 'best'", '"auto"'), {"plan": "best"}),
         (("auto", "'zbv'"), {"plan": "auto", "schedule": "zbv"}),
         (("4 samples", "3 micro-batches", "whole step"), {"plan": "auto", "micro_batches": 3}),
     ):

@@ -102,7 +102,7 @@ def test_micro_batches_as_pytorch_takes_them(name: str) -> None:
     """What is allowed here can be scheduled there, and the numbers that errors name are allowed."""
     kind = schedule_of(name)
     for positions, chunks in itertools.product(range(1, 5), [kind.chunks] if kind.chunks else [1, 2]):
-        for count in range(0, 12):
+        for count in range(12):
             try:
                 kind.check_micro_batches(count, positions, positions * chunks)
             except ValueError as error:

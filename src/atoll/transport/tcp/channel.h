@@ -38,7 +38,9 @@ class TcpChannel final : public Channel {
   /// The peer has released `total` bytes in all. Throws Error(kProtocol) on a total that cannot be; over several rails an older one may
   /// come later. On the loop.
   void note_released_on_loop(std::uint64_t total, bool in_order);
-  std::uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }  ///< sender; bytes of the stream
+  std::uint64_t sent() const noexcept {
+    return sent_.load(std::memory_order_relaxed);
+  }                                                       ///< sender; bytes of the stream
   tcp::SendStream& stream() noexcept { return stream_; }  ///< of a link over several rails; link's mutex
 
   // Receiving half, on the loop.
@@ -80,11 +82,11 @@ class TcpChannel final : public Channel {
   std::atomic<bool> is_closed_{false};
   bool is_claimed_ = false;
   std::uint32_t number_ = 0;
-  std::uint32_t peer_number_ = 0;  // written before received_ leaves zero
-  bool receiving_ = false;         // the loop's: inside a frame
-  bool dropping_ = false;          // the loop's: that frame is dropped
-  std::uint64_t receive_window_;   // likewise
-  MappedRing ring_;                // likewise
+  std::uint32_t peer_number_ = 0;         // written before received_ leaves zero
+  bool receiving_ = false;                // the loop's: inside a frame
+  bool dropping_ = false;                 // the loop's: that frame is dropped
+  std::uint64_t receive_window_;          // likewise
+  MappedRing ring_;                       // likewise
   std::unique_ptr<tcp::SegmentMap> map_;  // the loop's; of a link over several rails
   tcp::SendStream stream_;                // link's mutex
 

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint32_t kNearMicroseconds = 5000;  // round trip
+constexpr std::uint32_t kNearMicroseconds = 5000;       // round trip
 constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }

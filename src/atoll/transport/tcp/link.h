@@ -146,11 +146,11 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   std::size_t unclaimed_ = 0;          // channels that only the peer has opened
   std::vector<TcpChannel*> outgoing_;  // by our number, from 1
 
-  mutable std::mutex mutex_;  // guards the sending half: what follows
-  std::vector<std::unique_ptr<Rail>> rails_;  // one at first; grows once, before the link is up
-  std::vector<Way> ways_;                     // of a link over several rails: as many
-  std::unique_ptr<tcp::Spread> spread_;       // likewise
-  bool starved_ = false;                      // a sender waits for room in the queue
+  mutable std::mutex mutex_;                    // guards the sending half: what follows
+  std::vector<std::unique_ptr<Rail>> rails_;    // one at first; grows once, before the link is up
+  std::vector<Way> ways_;                       // of a link over several rails: as many
+  std::unique_ptr<tcp::Spread> spread_;         // likewise
+  bool starved_ = false;                        // a sender waits for room in the queue
   std::size_t max_control_ = kMaxControlBytes;  // constant once the link is up
   bool said_bye_ = false;
   bool peer_done_ = false;  // the peer's bye or end-of-file has come

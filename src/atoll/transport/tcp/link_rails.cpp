@@ -31,7 +31,8 @@ std::string one_decimal(double value) {
 /// What two ends let expect of a rail between them.
 tcp::RailScheduler::Expected expectation(const RailAddress& a, const RailAddress& b) {
   tcp::RailScheduler::Expected expected{.bytes_per_second = kUsualRate, .latency_seconds = 0};
-  const std::uint32_t megabits = std::min(a.megabits == 0 ? b.megabits : a.megabits, b.megabits == 0 ? a.megabits : b.megabits);
+  const std::uint32_t megabits =
+      std::min(a.megabits == 0 ? b.megabits : a.megabits, b.megabits == 0 ? a.megabits : b.megabits);
   if (megabits != 0) expected.bytes_per_second = megabits * 1e6 / 8;
   constexpr auto kFar = static_cast<std::uint8_t>(Distance::kOtherNode);
   for (const std::uint8_t distance : {a.distance, b.distance}) {
@@ -91,9 +92,9 @@ void TcpLink::rail_unreachable_on_loop(std::size_t rail, const Error& why) {
     const std::lock_guard lock(mutex_);
     way.trouble = why.what();
   }
-  log(is_first ? LogLevel::kWarning : LogLevel::kDebug,
-      peer_name() + ": no rail from " + (way.wanted.from.empty() ? "here" : way.wanted.from) + " to " + way.wanted.to +
-          ", tried again: " + why.what());
+  log(is_first ? LogLevel::kWarning : LogLevel::kDebug, peer_name() + ": no rail from " +
+                                                            (way.wanted.from.empty() ? "here" : way.wanted.from) +
+                                                            " to " + way.wanted.to + ", tried again: " + why.what());
 }
 
 bool TcpLink::takes_rail_on_loop(std::size_t rail) const {
@@ -139,8 +140,8 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
     for (TcpChannel* const channel : outgoing_) channel->stream().announced &= ~(1U << rail.index());
   }
   if (is_leaving) return;
-  log(LogLevel::kWarning, peer_name() + ": the rail " + rail.path() + " is down (" + why + "); " + std::to_string(bytes) +
-                              " bytes go over the others");
+  log(LogLevel::kWarning, peer_name() + ": the rail " + rail.path() + " is down (" + why + "); " +
+                              std::to_string(bytes) + " bytes go over the others");
   repeat_credit_on_loop();
 }
 
@@ -205,7 +206,9 @@ void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
     acknowledged = rail.acknowledged();
     waits = !rail.on_their_way().empty();
   }
-  const auto since = [&](Clock::duration before, bool is_same) { return is_same ? before + passed : Clock::duration(0); };
+  const auto since = [&](Clock::duration before, bool is_same) {
+    return is_same ? before + passed : Clock::duration(0);
+  };
   watch.quiet = since(watch.quiet, out == std::exchange(watch.seen_out, out));
   watch.silence = since(watch.silence, rail.bytes_in() == std::exchange(watch.seen_in, rail.bytes_in()));
   const bool is_stuck = acknowledged == std::exchange(watch.seen_acknowledged, acknowledged);

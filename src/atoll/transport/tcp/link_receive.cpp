@@ -13,7 +13,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr int kReadsPerTurn = 32;  // then other links have their turn
+constexpr int kReadsPerTurn = 32;                                     // then other links have their turn
 constexpr std::uint64_t kAcknowledgeEvery = std::uint64_t{32} << 10;  // bytes
 
 [[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }

@@ -116,21 +116,23 @@ class Rail final : private MessageSink {
 
   /// How the connection fares; the link's, between ticks.
   struct Watch {
-    bool hangup = false;                  ///< the kernel has seen the end: read up to it
-    bool owes = false;                    ///< bytes came that are to be acknowledged
-    std::uint64_t told = 0;               ///< bytes_in as of the last acknowledgement
-    std::uint64_t seen_in = 0;            ///< as of the last tick, like these
+    bool hangup = false;        ///< the kernel has seen the end: read up to it
+    bool owes = false;          ///< bytes came that are to be acknowledged
+    std::uint64_t told = 0;     ///< bytes_in as of the last acknowledgement
+    std::uint64_t seen_in = 0;  ///< as of the last tick, like these
     std::uint64_t seen_out = 0;
     std::uint64_t seen_acknowledged = 0;
-    Clock::duration silence{0};           ///< since bytes came
-    Clock::duration quiet{0};             ///< since bytes left
-    Clock::duration stalled{0};           ///< since the peer read something, while something was on its way
+    Clock::duration silence{0};  ///< since bytes came
+    Clock::duration quiet{0};    ///< since bytes left
+    Clock::duration stalled{0};  ///< since the peer read something, while something was on its way
   };
   Watch watch;
 
  private:
   // MessageSink
-  std::byte* on_data(std::uint32_t channel, std::uint32_t bytes) override { return owner_.on_data(*this, channel, bytes); }
+  std::byte* on_data(std::uint32_t channel, std::uint32_t bytes) override {
+    return owner_.on_data(*this, channel, bytes);
+  }
   void on_data_complete(std::uint32_t) override { owner_.on_data_complete(*this); }
   void on_credit(std::uint32_t channel, std::uint64_t bytes) override { owner_.on_credit(channel, bytes); }
   void on_open(std::uint32_t channel, const OpenBody& body) override { owner_.on_open(channel, body); }

@@ -47,8 +47,9 @@ bool SegmentMap::has(std::uint64_t position, std::uint64_t bytes) const {
   }
   const bool straddles = position < end_ && stop > end_;
   if (!is_within || straddles || (some != 0 && !all)) {
-    throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes at " + std::to_string(position) +
-                                          " does not fit what has come up to " + std::to_string(end_));
+    throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes at " +
+                                          std::to_string(position) + " does not fit what has come up to " +
+                                          std::to_string(end_));
   }
   return all;
 }
@@ -56,8 +57,7 @@ bool SegmentMap::has(std::uint64_t position, std::uint64_t bytes) const {
 void SegmentMap::add(std::uint64_t position, std::uint64_t bytes) noexcept {
   const std::uint64_t stop = position + whole_units(bytes);
   if (stop <= end_) return;
-  each_word(position / kUnit, stop / kUnit,
-            [&](std::uint64_t unit, std::uint64_t mask) { word_of(unit) |= mask; });
+  each_word(position / kUnit, stop / kUnit, [&](std::uint64_t unit, std::uint64_t mask) { word_of(unit) |= mask; });
   for (;;) {
     const std::uint64_t unit = end_ / kUnit;
     std::uint64_t& word = word_of(unit);

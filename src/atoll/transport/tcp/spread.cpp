@@ -15,10 +15,8 @@ Spread::Spread(const std::vector<std::unique_ptr<Rail>>& rails) : rails_(rails) 
 }
 
 void Spread::push_frame(SendStream& stream, std::uint64_t position, std::size_t bytes, Time now) {
-  frames_.push_back(pool_.take({.stream = &stream,
-                                .position = position,
-                                .bytes = static_cast<std::uint32_t>(bytes),
-                                .serial = ++serial_}));
+  frames_.push_back(pool_.take(
+      {.stream = &stream, .position = position, .bytes = static_cast<std::uint32_t>(bytes), .serial = ++serial_}));
   waiting_bytes_ += bytes;
   pump(now);
 }
@@ -58,7 +56,8 @@ bool Spread::enter_control(Type type, std::uint32_t channel, std::span<const std
 
 void Spread::control_released(std::uint64_t total) {
   if (total > control_sent_) {
-    throw Error(ErrorKind::kProtocol, "credit for " + std::to_string(total) + " bytes of control, which were never sent");
+    throw Error(ErrorKind::kProtocol,
+                "credit for " + std::to_string(total) + " bytes of control, which were never sent");
   }
   control_released_ = std::max(control_released_, total);
 }

@@ -58,10 +58,10 @@ constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
   return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
 }
 
-inline constexpr std::size_t kUnit = 64;                                    ///< segments begin at multiples of it
-inline constexpr std::size_t kMaxSegment = std::size_t{256} << 10;          ///< bytes
-inline constexpr std::size_t kMaxProbe = std::size_t{64} << 10;             ///< bytes
-inline constexpr std::uint64_t kControlWindow = std::uint64_t{512} << 10;   ///< of channel 0
+inline constexpr std::size_t kUnit = 64;                                   ///< segments begin at multiples of it
+inline constexpr std::size_t kMaxSegment = std::size_t{256} << 10;         ///< bytes
+inline constexpr std::size_t kMaxProbe = std::size_t{64} << 10;            ///< bytes
+inline constexpr std::uint64_t kControlWindow = std::uint64_t{512} << 10;  ///< of channel 0
 
 /// The next multiple of kUnit.
 constexpr std::uint64_t whole_units(std::uint64_t bytes) noexcept { return (bytes + kUnit - 1) / kUnit * kUnit; }

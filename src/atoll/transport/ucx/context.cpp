@@ -93,10 +93,10 @@ Registration::Registration(std::shared_ptr<Context> context, void* data, std::si
   wanted.length = bytes;
   wanted.memory_type = memory_type(kind);
   if (const auto status = library().mem_map(context->impl().handle, &wanted, &impl_->handle); status != UCS_OK) {
-    throw Error(ErrorKind::kUnavailable,
-                with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices",
-                            status) +
-                    "; raise the limit of locked memory (ulimit -l)");
+    throw Error(
+        ErrorKind::kUnavailable,
+        with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices", status) +
+            "; raise the limit of locked memory (ulimit -l)");
   }
   impl_->context = std::move(context);
 }

@@ -92,8 +92,8 @@ void UcxDirect::remember(const DirectBuffer& memory) {
   check(memory);
   loop_.run_and_wait([&] {
     if (worker_ == nullptr) throw ended_ ? *ended_ : Error(ErrorKind::kAborted, "the link is not up");
-    remembered_[memory.data] = {memory.bytes, std::make_unique<ucx::Registration>(context_, memory.data, memory.bytes,
-                                                                                 memory.kind)};
+    remembered_[memory.data] = {memory.bytes,
+                                std::make_unique<ucx::Registration>(context_, memory.data, memory.bytes, memory.kind)};
   });
 }
 

@@ -37,7 +37,9 @@ class ReceiveRing {
   /// Everything before this has come.
   std::uint64_t received() const noexcept { return received_.load(std::memory_order_acquire); }
   std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
-  std::uint64_t window_bytes() const noexcept { return window_bytes_.load(std::memory_order_acquire); }  ///< 0: not open
+  std::uint64_t window_bytes() const noexcept {
+    return window_bytes_.load(std::memory_order_acquire);
+  }  ///< 0: not open
 
   /// All of it, twice mapped, for registration with devices.
   std::span<std::byte> memory() const noexcept { return {ring_.data(), 2 * ring_.data_bytes()}; }

@@ -36,8 +36,13 @@ static_assert(sizeof(Note) == 32 && std::is_trivially_copyable_v<Note>);
 
 inline Note note_of(std::uint64_t secret, const ChannelId& id, std::uint64_t window_bytes,
                     std::uint64_t position) noexcept {
-  return {secret, id.group, id.index, static_cast<std::uint8_t>(id.bell),
-          static_cast<std::uint8_t>(std::countr_zero(window_bytes)), 0, position};
+  return {secret,
+          id.group,
+          id.index,
+          static_cast<std::uint8_t>(id.bell),
+          static_cast<std::uint8_t>(std::countr_zero(window_bytes)),
+          0,
+          position};
 }
 
 inline ChannelId channel_of(const Note& note) noexcept {

@@ -247,8 +247,8 @@ int Worker::descriptor() const noexcept { return impl_->descriptor; }
 
 void Worker::connect(std::span<const std::byte> peer_address, bool same_host) {
   ucp_ep_params_t wanted{};
-  wanted.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  wanted.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   wanted.address = reinterpret_cast<const ucp_address_t*>(peer_address.data());
   wanted.err_mode = same_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   wanted.err_handler.cb = &Impl::on_broken;
