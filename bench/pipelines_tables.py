@@ -121,9 +121,9 @@ def _long(part: Document) -> str:
     of, name = part["long"], plain(part["pair"]["name"])
     count = len(of["alone"])
     text = (
-        f"\n### {count} iterations\n\nThe planner's splits, in turns of {of['chunk']} iterations. The spread is of 80 % "
-        "of single iterations, by the median, without the first of each turn. Losses are compared with those of one "
-        f"process that trains the whole model on the CPU, as means of {min(20, count)} iterations.\n\n"
+        f"\n### {count} iterations\n\nThe planner's splits, in turns of {of['chunk']} iterations. The spread is of "
+        "80 % of single iterations, by the median, without the first of each turn. Losses are compared with those of "
+        f"one process that trains the whole model on the CPU, as means of {min(20, count)} iterations.\n\n"
         f"![Throughput](pipelines-{name}-steps.svg)\n\n![Loss](pipelines-{name}-loss.svg)\n\n"
     )
     cells = []
@@ -160,8 +160,8 @@ def _rest(document: Document) -> str:
     pair = square["pair"]
     text += (
         f"\n## Two pipelines of two stages\n\nTwo fast and two slow devices, {pair['slower']:g} : 1 and half as fast "
-        f"as above, with {pair['blocks']} blocks: where the planner puts two pipelines, and both ways by hand, cut at the "
-        "best place that is common to both pipelines. Ranks 0 and 1 are fast. In float64 losses are at most "
+        f"as above, with {pair['blocks']} blocks: where the planner puts two pipelines, and both ways by hand, cut at "
+        "the best place that is common to both pipelines. Ranks 0 and 1 are fast. In float64 losses are at most "
         f"{square['float64']['relative']:.1e} off one process in {square['float64']['steps']} steps.\n\n"
     )
     return text + _rows_table(square["rows"], pair["blocks"])

@@ -35,7 +35,7 @@ class _Message(dist._Work):
             self._work.wait()
             self._work = None
             if self._tensor is not None and self._tensor is not self._host:
-                self._tensor.copy_(self._host)
+                self._tensor.detach().copy_(self._host)  # what a stage receives is a leaf that requires a gradient
         return True
 
     def is_completed(self) -> bool:
@@ -80,7 +80,7 @@ class Staged(dist.ProcessGroup):
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> _Message:  # type: ignore[override]
         (tensor,) = tensors
-        host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+        host = tensor.detach() if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
         return _Message(self._gloo.recv([host], src, tag), host, tensor)
 
     def getBackendName(self) -> str:  # noqa: N802 - c10d's name
@@ -94,10 +94,10 @@ Staged.all_gather_single = Staged._allgather_base  # type: ignore[assignment, me
 def _on_host(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The tensor itself on the CPU; a copy of another device's, when that is done with it."""
     (tensor,) = tensors
-    return tensor.cpu()
+    return tensor.detach().cpu()
 
 
 def _over(host: torch.Tensor, tensor: torch.Tensor | None = None) -> _Message:
     if tensor is not None and tensor is not host:
-        tensor.copy_(host)
+        tensor.detach().copy_(host)
     return _Message(None, host)
