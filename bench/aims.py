@@ -12,9 +12,11 @@ import breakeven
 import kaitian
 import online
 import parity
+import pipelines_figures as pipelines
 import shares
 from fewer_bytes import bytes_of_half, losses_of_exact
 from found import Document, Found, one
+from pipelines_sets import FAST, SLOW
 from results import table
 from split_aims import divided, software, with_bytes
 
@@ -327,6 +329,15 @@ AIMS = [
     ),
     Aim("fewer_bytes", "int8 instead of bfloat16: bytes on the wire", 0.55, "x", bytes_of_half, at_most=True),
     Aim("fewer_bytes", "int8: loss by that of float32", 1.01, "x", losses_of_exact, at_most=True),
+    Aim("pipelines", "mixed pipeline, of the planner's bound", 99, "percent", pipelines.mixed_of("bound_s")),
+    Aim("pipelines", "mixed pipeline, of the planner's own time", 99, "percent", pipelines.mixed_of("planned_s")),
+    Aim("pipelines", "mixed by fast-fast, beyond the paper's", 0, "points", pipelines.beyond_paper(FAST)),
+    Aim("pipelines", "mixed by slow-slow, beyond the paper's", 0, "points", pipelines.beyond_paper(SLOW)),
+    Aim("pipelines", "a bad split, by slow-slow", 1, "x", pipelines.bad_split, at_most=True),
+    Aim("pipelines", "simulated step, off the measured one", 5, "percent", pipelines.simulated, at_most=True),
+    Aim("pipelines", "500 iterations: spread beyond equal devices'", 1, "points", pipelines.steadiness, at_most=True),
+    Aim("pipelines", "500 iterations: loss off one process's", 1, "percent", pipelines.losses, at_most=True),
+    Aim("pipelines", "float64: 20 steps off one process's", 1, "x 1e-10", pipelines.exactness, at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

@@ -43,11 +43,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 class ShapedLink:
     """A context manager: the namespaces exist inside the `with` block. `rails`: so many links beside each other, each
-    with that rate; the first carries the store, too."""
+    with that rate; the first carries the store, too. `burst`: what passes at once after a pause."""
 
-    def __init__(self, bits_per_second: int, rails: int = 1) -> None:
+    def __init__(self, bits_per_second: int, rails: int = 1, burst: str = BURST) -> None:
         self.rate = bits_per_second
         self.rails = rails
+        self.burst = burst
         self.names = tuple(f"{_PREFIX}-{os.getpid()}-{side}" for side in "ab")
         self._handler: object = None
 
@@ -78,7 +79,7 @@ class ShapedLink:
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
             _ip("-n", name, "link", "set", device, "up")
             words = ["tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.rate}bit"]
-            subprocess.run([*words, "burst", BURST, "latency", "50ms"], check=True)
+            subprocess.run([*words, "burst", self.burst, "latency", "50ms"], check=True)
 
     def set_rail(self, rail: int, up: bool) -> None:
         """Pulls a cable, or plugs it in again."""

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import atoll
 import fewer_bytes_training
 import nothing
+import staged
 from atoll.bench import groups, links
 from atoll.bench.block import run_block
 from atoll.bench.devices import oversubscribed, take_device
@@ -25,6 +26,8 @@ from atoll.bench.operations import Operation, Problem, make
 from ddp_step import DdpSteps
 from fewer_bytes import Run as FewerBytes
 from pairs import run_pairs
+from pipelines_cases import Case
+from pipelines_training import PipelineTraining, alone
 from training import Training
 from uneven import Run
 from uneven_training import UnevenTraining
@@ -38,6 +41,7 @@ class Rank:
         warnings.filterwarnings("ignore", message=r"barrier\(\)")  # it uses the current device, as it should
         self.device = take_device("")
         nothing.register(self.device.type)
+        staged.register(self.device.type)
         world = groups.make_default(backends[0], TIMEOUT)
         self.groups = {backends[0]: world}
         for name in backends[1:]:
@@ -45,6 +49,7 @@ class Rank:
         self.operations: dict[tuple[str, Problem], Operation] = {}
         self.ddp: DdpSteps | None = None
         self.trained: Training | None = None
+        self.pipelines = PipelineTraining(self.device)
 
     def do_block(self, backend: str, problem: dict[str, Any], calls: int, each: bool) -> dict[str, Any]:
         """A timed block."""
@@ -119,6 +124,23 @@ class Rank:
 
     def do_fewer_bytes(self, **run: Any) -> dict[str, Any]:
         return fewer_bytes_training.train(FewerBytes(**run))
+
+    def do_pipeline_make(self, name: str, case: dict[str, Any]) -> dict[str, Any]:
+        return self.pipelines.make(name, Case(**case))
+
+    def do_pipeline_block(self, name: str, steps: int) -> dict[str, Any]:
+        return self.pipelines.block(name, steps)
+
+    def do_pipeline_drop(self, names: list[str]) -> dict[str, Any]:
+        self.pipelines.drop(names)
+        return {}
+
+    def do_pipeline_links(self) -> dict[str, Any]:
+        return {"links": self.pipelines.links()}
+
+    def do_pipeline_alone(self, case: dict[str, Any], steps: int) -> dict[str, Any]:
+        """The first rank alone, with the whole model."""
+        return {"losses": alone(Case(**case), steps) if dist.get_rank() == 0 else []}
 
     def do_oversubscribed(self) -> dict[str, Any]:
         return {"late": oversubscribed(self.device)}

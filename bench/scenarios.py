@@ -14,6 +14,7 @@ import latency
 import library
 import online
 import parity
+import pipelines
 import rails
 import shares
 import split_bytes
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Scenario] = {
     "parity": parity,
     "breakeven": breakeven,
     "fewer_bytes": fewer_bytes,
+    "pipelines": pipelines,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
     "split_bytes": split_bytes,

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the planner and the simulator say of plans, from what one layout's ranks measured of their devices and links."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from atoll import _C
+from atoll.planning.from_layers import plan_of
+from pipelines_cases import cut_plan, items
+
+Document = dict[str, Any]
+
+
+def predict(request: Document, plan: Document) -> dict[str, float]:
+    """Seconds of the passes of one step, by the planner's formula and by the simulator. Raises RuntimeError for a plan
+    that does not fit."""
+    answer: Document = json.loads(_C.price_layers(json.dumps({**request, "plan": as_asked(request, plan)})))
+    if not answer["feasible"]:
+        raise RuntimeError(f"the plan does not fit: {answer['reason']}")
+    simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
+    return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
+
+
+def as_asked(request: Document, plan: Document) -> Document:
+    """A pipeline's plan as `price_layers` reads it."""
+    classes = {rank: device["name"] for device in request["devices"] for rank in device["ranks"]}
+    pipelines = [
+        {
+            "micro_batches": pipe["micro_batches"],
+            "stages": [
+                {
+                    "items": [stage["first"], stage["last"]], "device": classes[stage["rank"]],
+                    "recompute": stage["recompute"],
+                }
+                for stage in pipe["stages"]
+            ],
+        }
+        for pipe in plan["pipes"]
+    ]  # fmt: skip
+    return {"micro_batch": request["micro_batch"], "pipelines": pipelines}
+
+
+def best_cut(request: Document, lines: list[list[int]], blocks: int, micro_batches: int) -> Document:
+    """Pipelines of two stages on these ranks, all cut at the place that the planner finds the fastest."""
+    plans = [cut_plan(lines, cut, blocks, micro_batches) for cut in range(1, items(blocks))]
+    return min(plans, key=lambda plan: predict(request, plan)["planned_s"])
+
+
+def head_blocks(request: Document) -> float:
+    """The weight of norm and head, in blocks."""
+    (name, *_) = request["items"][0]["times"]
+
+    def seconds(of: Sequence[Document]) -> float:
+        return sum(sum(item["times"][name][0][1:]) for item in of)
+
+    whole: list[Document] = request["items"]
+    blocks = [item for item in whole if item["kind"] == "block"]
+    return seconds(whole[-2:]) * len(blocks) / seconds(blocks)
