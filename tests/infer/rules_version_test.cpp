@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/rules/version.h"
+#include "atoll/infer/rules_version.h"
 
 #include <gtest/gtest.h>
 

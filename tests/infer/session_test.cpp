@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "atoll/core/deadline.h"
 #include "infer_cases.h"
 #include "session_cases.h"
 
@@ -121,6 +122,7 @@ TEST_F(SessionTest, ManyCallersTakeTurns) {
 }
 
 TEST_F(SessionTest, LeavesNoThreadBehind) {
+  std::thread([] {}).join();  // a sanitizer's own thread comes with the first one
   const std::size_t before = test::threads();
   {
     ScriptedServer server(credentials_);
@@ -132,7 +134,10 @@ TEST_F(SessionTest, LeavesNoThreadBehind) {
       run(*session, 1);
     }
   }
-  EXPECT_EQ(test::threads(), before);
+  // One that has been joined may be listed for a moment longer.
+  const auto limit = Deadline::after(std::chrono::seconds(10));
+  while (test::threads() > before && !limit.expired()) std::this_thread::yield();
+  EXPECT_LE(test::threads(), before);
 }
 
 TEST_F(SessionTest, ReportsInJson) {

@@ -87,7 +87,6 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   ScheduleCache schedules;
   PeerPorts ports;
   Executor executor;
-  PointToPoint messages;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -103,6 +102,7 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   Shape shape;                     // of the executing thread; kept so that building a key allocates nothing
   std::byte barrier_byte{0};
   std::thread worker;
+  PointToPoint messages;  // ends first: its thread may report a failure, which takes what is above
 };
 
 /// Throws Error(kInvalidArgument) unless the call's segments, root, dtype and reduction fit the operation in a group of `size` ranks.

@@ -129,12 +129,14 @@ def test_latency_is_added_each_way() -> None:
 
 @pytest.mark.verify
 def test_rates_are_held_closely_and_little_is_added() -> None:
-    """These are times of an idle machine."""
+    """Where others do not keep the machine: that is the fastest of some tries."""
     for rate in (1e5, 1e6, 1e7, 1e9 / 8):
         with service(swallow) as target, Relay(target, Trace(0.1, [rate])) as relay:
-            assert seconds_of_upload(relay, int(rate)) == pytest.approx(1, rel=0.02)
+            times = [seconds_of_upload(relay, int(rate)) for _ in range(5)]
+            assert min(times) == pytest.approx(1, rel=0.02), times
     with service(echo) as target, Relay(target, Trace(0.1, [1e9 / 8])) as relay:
-        assert round_trip(relay.address()) - round_trip(target) < 2 * 0.3e-3
+        added = [round_trip(relay.address()) - round_trip(target) for _ in range(5)]
+        assert min(added) < 2 * 0.3e-3, added
 
 
 def test_a_target_that_is_gone_ends_the_connection() -> None:

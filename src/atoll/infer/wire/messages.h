@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/rules/version.h"
+#include "atoll/infer/rules_version.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/plan/operators.h"
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headers that a client in C++ gets include nothing that it does not get."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src"
+
+
+def installed() -> set[str]:
+    """As cmake/AtollPackage.cmake chooses them: whole layers without some folders, and single files."""
+    text = (ROOT / "cmake/AtollPackage.cmake").read_text()
+    layers = re.search(r"foreach\(layer ([\w ]+)\)", text)
+    assert layers is not None
+    left_out = set(re.findall(r"PATTERN (\w+) EXCLUDE", text))
+    found = {
+        str(path.relative_to(SOURCES))
+        for layer in layers[1].split()
+        for path in (SOURCES / "atoll" / layer).rglob("*.h")
+        if not left_out & set(path.relative_to(SOURCES).parts)
+    }
+    return found | set(re.findall(r"\$\{PROJECT_SOURCE_DIR\}/src/(\S+\.h)", text))
+
+
+def test_installed_headers_include_installed_headers_only() -> None:
+    headers = installed()
+    assert len(headers) > 100
+    missing = {
+        f"{header}: {included}"
+        for header in headers
+        for included in re.findall(r'#include "(atoll/\S+)"', (SOURCES / header).read_text())
+        if included not in headers
+    }
+    assert missing == set()
