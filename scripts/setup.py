@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares a checkout: Debian packages, .venv with pinned Python packages, the C++ build, Atoll installed.
 
-Each step is skipped while what it depends on has not changed, by content. `--packages TIER` only looks after the Debian
-packages of that tier."""
+Each step is skipped while what it depends on has not changed, by content. `--packages TIER` only looks after what that
+tier needs besides: Debian packages, and for `verify` the frameworks in an environment of their own."""
 
 import argparse
 import fcntl
@@ -18,6 +18,7 @@ from pathlib import Path
 from common import BUILD, CPUS, ROOT, VENV, VENV_BIN, content_hash, fail, files_under, run, run_logged, say
 
 RELEASE = BUILD / "release"
+FRAMEWORKS = BUILD / "frameworks"
 PIP_INSTALL: list[str | Path] = [VENV_BIN / "python", "-m", "pip", "install"]
 PIP_INSTALL += ["--disable-pip-version-check", "--no-input"]
 BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "bench/split", "pyproject.toml",
@@ -85,6 +86,24 @@ def ensure_venv() -> None:
     stamp.write_text(key)
 
 
+def ensure_frameworks() -> None:
+    """build/frameworks: what requirements-verify.txt names, on top of .venv's packages. In .venv itself accelerate,
+    transformers and Lightning would find these packages and behave otherwise than for users who have none."""
+    requirements, pins = ROOT / "requirements-verify.txt", ROOT / "requirements.txt"
+    stamp = FRAMEWORKS / "requirements.stamp"
+    key = content_hash([requirements, pins], sys.version, str(VENV))
+    if up_to_date(stamp, key):
+        return
+    say("installing the frameworks of longer tests into build/frameworks")
+    run_logged([VENV_BIN / "python", "-m", "venv", "--clear", FRAMEWORKS], BUILD / "logs/frameworks-venv.log", "venv")
+    packages = [sysconfig.get_path("purelib", "venv", {"base": str(folder)}) for folder in (FRAMEWORKS, VENV)]
+    Path(packages[0], "of-atoll.pth").write_text(f"{packages[1]}\n")
+    install: list[str | Path] = [FRAMEWORKS / "bin/python", *PIP_INSTALL[1:]]
+    install += ["--requirement", requirements, "--constraint", pins]
+    run_logged(install, BUILD / "logs/frameworks.log", "pip install")
+    stamp.write_text(key)
+
+
 def build_key() -> str:
     compiler = os.environ.get("CXX", "c++")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
@@ -145,7 +164,7 @@ def ensure_build(with_tests: bool) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packages", metavar="TIER", help="check, verify or bench: only that tier's Debian packages")
+    parser.add_argument("--packages", metavar="TIER", help="check, verify or bench: only what that tier needs")
     parser.add_argument("--no-tests", action="store_true", help="do not build the C++ tests")
     options = parser.parse_args()
     begin = time.monotonic()
@@ -154,6 +173,8 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if options.packages:
             ensure_packages(options.packages)
+            if options.packages == "verify":
+                ensure_frameworks()
             return
         ensure_packages("build")
         check_python()
