@@ -130,10 +130,10 @@ def test_latency_is_added_each_way() -> None:
 @pytest.mark.verify
 def test_rates_are_held_closely_and_little_is_added() -> None:
     """Where others do not keep the machine: that is the fastest of some tries."""
-    for rate in (1e5, 1e6, 1e7, 1e9 / 8):
+    for rate, slower in ((1e5, 0.02), (1e6, 0.02), (1e7, 0.02), (5e7, 0.05), (1e9 / 8, 0.1)):
         with service(swallow) as target, Relay(target, Trace(0.1, [rate])) as relay:
             times = [seconds_of_upload(relay, int(rate)) for _ in range(5)]
-            assert min(times) == pytest.approx(1, rel=0.02), times
+            assert 0.98 <= min(times) <= 1 + slower, times
     with service(echo) as target, Relay(target, Trace(0.1, [1e9 / 8])) as relay:
         added = [round_trip(relay.address()) - round_trip(target) for _ in range(5)]
         assert min(added) < 2 * 0.3e-3, added
