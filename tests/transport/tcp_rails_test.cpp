@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -300,6 +301,30 @@ TEST(TcpRails, AChannelMayCloseWhileItsBytesComeOverSeveralRails) {
   Channel& in = pair.links[1]->channel(other);
   ASSERT_TRUE(next.try_send(numbered_header(5, 10), pattern(5, 10)));
   wait_until("a frame", [&] { return in.front() != nullptr; });
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, AChannelThatWasClosedLeavesNoMemory) {
+  Railed pair(2);
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("memfd:atoll") != std::string::npos) ++count;
+    }
+    return count;
+  };
+  const std::size_t before = mappings();
+  EXPECT_NE(before, 0U) << "of the control messages";
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    const ChannelId id{.group = 2, .index = i, .bell = Bell::kCollective};
+    Channel& in = pair.links[1]->channel(id);
+    ASSERT_TRUE(pair.links[0]->channel(id).try_send(numbered_header(1, 100), pattern(1, 100)));
+    wait_until("a frame", [&] { return in.front() != nullptr; });
+    in.pop();
+    for (Link* link : pair.links) link->close_channel(id);
+  }
+  wait_until("the memory", [&] { return mappings() <= before; });
   pair.expect_no_failure();
 }
 

@@ -39,8 +39,10 @@ class Spread {
   /// must not be refused before channel 0's whole window is full.
   bool push_control(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now);
 
-  /// The same for what arrives after everything that was accepted before.
-  bool push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now);
+  /// The same for what arrives after everything that was accepted before. Then `finished` is closed: nothing more of it
+  /// may follow.
+  bool push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now,
+                   SendStream* finished = nullptr);
 
   /// The rail was opened.
   void open(Rail& rail, const RailScheduler::Expected& expected, Time now);
@@ -77,6 +79,7 @@ class Spread {
     Type type;
     std::uint32_t channel;
     std::vector<std::byte> body;
+    SendStream* finished;
   };
 
   unsigned ready() const noexcept;
