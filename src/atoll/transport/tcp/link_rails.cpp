@@ -116,10 +116,7 @@ void TcpLink::attach_rail_on_loop(std::size_t rail, Fd stream) {
   try {
     open_rail_on_loop(opened, std::move(stream));
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    spread_->close(opened, Clock::now());
-    ways_[rail].trouble = error.what();
-    return;
+    return drop_rail_on_loop(opened, error.what());
   }
   repeat_credit_on_loop();
 }
