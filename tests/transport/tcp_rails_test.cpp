@@ -239,6 +239,27 @@ TEST(TcpRails, BothSidesMayShutDownAtOnce) {
   }
 }
 
+/// The one that is through first goes on to acknowledge what the other one has accepted.
+TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
+  Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{4} << 20);
+  Channel& out = pair.links[1]->channel(kChannel);
+  Channel& in = pair.links[0]->channel(kChannel);
+  const auto payload = pattern(3, 60000);
+  std::uint64_t sent = 0;
+  while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+  EXPECT_GE(sent, 60U);
+  std::thread other([&] { pair.second.shutdown(Deadline::after(kPatience)); });
+  wait_until("the bye", [&] { return !pair.links[1]->send_control({}); });
+  pair.first.shutdown(Deadline::after(kPatience));
+  other.join();
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    const Frame* frame = in.front();
+    ASSERT_NE(frame, nullptr) << i << " of " << sent;
+    EXPECT_EQ(frame->header.sequence, numbered_header(i, payload.size()).sequence);
+    in.pop();
+  }
+}
+
 TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
   Railed pair(2, {}, std::size_t{4} << 20);
   Channel& out = pair.links[0]->channel(kChannel);

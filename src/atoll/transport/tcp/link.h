@@ -155,7 +155,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   std::size_t max_control_ = kMaxControlBytes;  // constant once the link is up
   bool said_bye_ = false;
   bool peer_done_ = false;  // the peer's bye or end-of-file has come
-  bool sent_all_ = false;   // our bye has left and our direction of the stream is closed
+  bool sent_all_ = false;   // our bye has left; over one rail our direction of the stream is closed
 };
 
 }  // namespace atl::transport

@@ -125,6 +125,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
   loop().remove_fd_on_loop(rail.fd());
   std::uint64_t bytes = 0;
   bool is_leaving = false;
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     is_leaving = said_bye_;
@@ -135,7 +136,9 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
     way.not_before = Clock::now() + (way.pause > kFirstPause ? way.pause : milliseconds(0));
     const std::lock_guard channels_lock(channels_mutex_);
     for (TcpChannel* const channel : outgoing_) channel->stream().announced &= ~(1U << rail.index());
+    wake = after_sending();  // perhaps a probe was all that was on its way
   }
+  if (wake) doorbell().ring_all();
   if (is_leaving) return;
   log(LogLevel::kWarning, peer_name() + ": the rail " + rail.path() + " is down (" + why + "); " +
                               std::to_string(bytes) + " bytes go over the others");

@@ -149,9 +149,8 @@ bool TcpLink::after_sending() {
   const bool has_room = spread_ ? spread_->is_half_free() : rails_.front()->queue().half_free();
   const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->queue().empty();
   if (said_bye_ && !sent_all_ && is_through) {
-    for (const auto& rail : rails_) {
-      if (rail->is_open()) ::shutdown(rail->fd(), SHUT_WR);
-    }
+    // Over several rails the peer has the bye already, and what it still sends is to be acknowledged.
+    if (!spread_) ::shutdown(rails_.front()->fd(), SHUT_WR);
     sent_all_ = true;
   }
   if (!starved_ || !has_room) return false;
