@@ -165,6 +165,30 @@ TEST(TcpRails, AStalledRailIsGivenUpAndComesBack) {
   pair.expect_no_failure();
 }
 
+/// Whoever only receives learns of it, too: the credit that it sends must come.
+TEST(TcpRails, AStalledRailHoldsUpATransferOneWayOnlyBriefly) {
+  for (const std::size_t rail : {0U, 1U}) {
+    Railed pair(2);
+    Channel& out = pair.links[0]->channel(kChannel);
+    Channel& in = pair.links[1]->channel(kChannel);
+    const auto payload = pattern(1, 16000);
+    std::uint64_t sent = 0;
+    std::uint64_t got = 0;
+    const auto transfer = [&](std::uint64_t until) {
+      const auto step = [&] {
+        while (sent < until && out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+        for (; in.front() != nullptr; in.pop()) ++got;
+        return got == until;
+      };
+      wait_until("the transfer", step, 6s);  // less than the heartbeat
+    };
+    transfer(20);
+    pair.relays[rail]->stall();
+    transfer(100);
+    pair.expect_no_failure();
+  }
+}
+
 TEST(TcpRails, TheLinkFailsWithItsLastRail) {
   Railed pair(2);
   pair.exchange(10, 1000);
@@ -249,7 +273,10 @@ TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
   EXPECT_GE(sent, 60U);
   std::thread other([&] { pair.second.shutdown(Deadline::after(kPatience)); });
-  wait_until("the bye", [&] { return !pair.links[1]->send_control({}); });
+  wait_until("the bye", [&] {
+    std::this_thread::sleep_for(1ms);
+    return !pair.links[1]->send_control({});
+  });
   pair.first.shutdown(Deadline::after(kPatience));
   other.join();
   for (std::uint64_t i = 0; i < sent; ++i) {

@@ -136,7 +136,9 @@ void TcpLink::on_segment_complete(Rail& rail) {
   if (!control_->owes_credit()) return;
   const std::lock_guard lock(mutex_);
   Rail* const way = spread_->nearest();
-  if (way != nullptr) send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  if (way == nullptr) return;
+  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  spread_->ask(*way, Clock::now());
 }
 
 void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {

@@ -122,7 +122,9 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   if (!can_send() || number == 0) return;
   // A rail that fails takes credit with it; then it is said once more.
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
-  if (rail != nullptr) send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  if (rail == nullptr) return;
+  send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  if (spread_) spread_->ask(*rail, Clock::now());
 }
 
 void TcpLink::send_heartbeat_on_loop(Rail& rail) {

@@ -173,12 +173,14 @@ void Spread::probe(Time now) {
   if (const auto turn = scheduler_.probe(now, ready())) write_probe(*rails_[turn->rail], turn->bytes);
 }
 
+void Spread::ask(Rail& rail, Time now) {
+  if (!rail.is_ready() || !rail.on_their_way().empty()) return;
+  write_probe(rail, 0);
+  scheduler_.sent(rail.index(), sizeof(Prefix), now);
+}
+
 void Spread::ask_idle_rails(Time now) {
-  for (const auto& rail : rails_) {
-    if (!rail->is_ready() || !rail->on_their_way().empty()) continue;
-    write_probe(*rail, 0);
-    scheduler_.sent(rail->index(), sizeof(Prefix), now);
-  }
+  for (const auto& rail : rails_) ask(*rail, now);
 }
 
 void Spread::release_behind() {

@@ -57,6 +57,9 @@ class Spread {
   void pump(Time now);
   /// Measures a rail that is unused, when it is time.
   void probe(Time now);
+  /// Asks for an acknowledgement on a rail that carries nothing: there it would go unseen that what is not acknowledged
+  /// by itself, such as credit, is lost.
+  void ask(Rail& rail, Time now);
   /// Asks for an acknowledgement on each rail that carries nothing.
   void ask_idle_rails(Time now);
 
