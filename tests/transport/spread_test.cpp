@@ -338,6 +338,17 @@ TEST(Spread, WhatFollowsFramesComesBehindThem) {
   EXPECT_EQ(bench.receiver.seen_at_control[1], bench.accepted);
 }
 
+TEST(Spread, AStreamIsFreedWhenAllOfItHasArrived) {
+  Bench bench(2);
+  for (int i = 0; i < 5; ++i) bench.push(5000, static_cast<std::byte>(i));
+  ASSERT_TRUE(bench.spread->push_behind(Type::kClose, 7, {}, true, Clock::now(), &bench.stream));
+  bench.turn(1, 700);
+  bench.cut(1);  // what was on its way is sent again, out of the stream
+  EXPECT_TRUE(bench.stream.is_open());
+  bench.expect_everything();
+  EXPECT_FALSE(bench.stream.is_open());
+}
+
 TEST(Spread, BoundsHoldWhileNothingIsRead) {
   Bench bench(2);
   std::size_t controls = 0;

@@ -176,6 +176,21 @@ TEST_F(TcpRailsProtocol, SegmentsThatOverlap) {
   expect_protocol_error("does not fit");
 }
 
+/// The longer one would write over what the other one completes and this side shows.
+TEST_F(TcpRailsProtocol, SegmentsThatOverlapWhileBothAreUnderWay) {
+  RawPeer other(endpoint_.address().tcp.front());
+  other.shake_hands(options_, self_, endpoint_.address().id, 2);
+  const auto begin = [](RawPeer& to, std::uint64_t position, std::uint32_t bytes) {
+    const Prefix prefix{.type = Type::kSegment, .channel = 1, .length = bytes};
+    to.send(joined({bytes_of(prefix), bytes_of(position), Bytes(10)}));
+  };
+  open();
+  open(other);
+  begin(raw_, 64, 256);
+  begin(other, 0, 128);
+  expect_protocol_error("overlaps");
+}
+
 TEST_F(TcpRailsProtocol, SegmentsThatBeginAnywhere) {
   open();
   segment(1, 10, Bytes(64));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -164,6 +165,30 @@ TEST(TcpRails, AStalledRailIsGivenUpAndComesBack) {
   pair.expect_no_failure();
 }
 
+/// Whoever only receives learns of it, too: the credit that it sends must come.
+TEST(TcpRails, AStalledRailHoldsUpATransferOneWayOnlyBriefly) {
+  for (const std::size_t rail : {0U, 1U}) {
+    Railed pair(2);
+    Channel& out = pair.links[0]->channel(kChannel);
+    Channel& in = pair.links[1]->channel(kChannel);
+    const auto payload = pattern(1, 16000);
+    std::uint64_t sent = 0;
+    std::uint64_t got = 0;
+    const auto transfer = [&](std::uint64_t until) {
+      const auto step = [&] {
+        while (sent < until && out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+        for (; in.front() != nullptr; in.pop()) ++got;
+        return got == until;
+      };
+      wait_until("the transfer", step, 6s);  // less than the heartbeat
+    };
+    transfer(20);
+    pair.relays[rail]->stall();
+    transfer(100);
+    pair.expect_no_failure();
+  }
+}
+
 TEST(TcpRails, TheLinkFailsWithItsLastRail) {
   Railed pair(2);
   pair.exchange(10, 1000);
@@ -238,6 +263,30 @@ TEST(TcpRails, BothSidesMayShutDownAtOnce) {
   }
 }
 
+/// The one that is through first goes on to acknowledge what the other one has accepted.
+TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
+  Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{4} << 20);
+  Channel& out = pair.links[1]->channel(kChannel);
+  Channel& in = pair.links[0]->channel(kChannel);
+  const auto payload = pattern(3, 60000);
+  std::uint64_t sent = 0;
+  while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+  EXPECT_GE(sent, 60U);
+  std::thread other([&] { pair.second.shutdown(Deadline::after(kPatience)); });
+  wait_until("the bye", [&] {
+    std::this_thread::sleep_for(1ms);
+    return !pair.links[1]->send_control({});
+  });
+  pair.first.shutdown(Deadline::after(kPatience));
+  other.join();
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    const Frame* frame = in.front();
+    ASSERT_NE(frame, nullptr) << i << " of " << sent;
+    EXPECT_EQ(frame->header.sequence, numbered_header(i, payload.size()).sequence);
+    in.pop();
+  }
+}
+
 TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
   Railed pair(2, {}, std::size_t{4} << 20);
   Channel& out = pair.links[0]->channel(kChannel);
@@ -300,6 +349,30 @@ TEST(TcpRails, AChannelMayCloseWhileItsBytesComeOverSeveralRails) {
   Channel& in = pair.links[1]->channel(other);
   ASSERT_TRUE(next.try_send(numbered_header(5, 10), pattern(5, 10)));
   wait_until("a frame", [&] { return in.front() != nullptr; });
+  pair.expect_no_failure();
+}
+
+TEST(TcpRails, AChannelThatWasClosedLeavesNoMemory) {
+  Railed pair(2);
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("memfd:atoll") != std::string::npos) ++count;
+    }
+    return count;
+  };
+  const std::size_t before = mappings();
+  EXPECT_NE(before, 0U) << "of the control messages";
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    const ChannelId id{.group = 2, .index = i, .bell = Bell::kCollective};
+    Channel& in = pair.links[1]->channel(id);
+    ASSERT_TRUE(pair.links[0]->channel(id).try_send(numbered_header(1, 100), pattern(1, 100)));
+    wait_until("a frame", [&] { return in.front() != nullptr; });
+    in.pop();
+    for (Link* link : pair.links) link->close_channel(id);
+  }
+  wait_until("the memory", [&] { return mappings() <= before; });
   pair.expect_no_failure();
 }
 

@@ -104,7 +104,9 @@ void TcpLink::close_channel(const ChannelId& id) {
     const std::lock_guard lock(mutex_);
     if (channel->number() != 0 && can_send()) {
       if (spread_) {
-        spread_->push_behind(Type::kClose, channel->number(), {}, true, Clock::now());
+        // Without a ring nothing was sent: the peer does not know the number.
+        tcp::SendStream& stream = channel->stream();
+        if (stream.is_open()) spread_->push_behind(Type::kClose, channel->number(), {}, true, Clock::now(), &stream);
       } else {
         send_small(*rails_.front(), Lane::kData, Type::kClose, channel->number(), {});
       }

@@ -97,6 +97,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   void end_of_stream_on_loop(Rail& rail, int error);
   void take_control_on_loop(const tcp::Prefix& prefix, std::span<const std::byte> body);
   void take_bye_on_loop();
+  void refuse_overlap_on_loop(const TcpChannel* channel, std::uint64_t position, std::uint32_t bytes) const;
   void acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes);
   void broken_on_loop(Rail& rail, std::uint64_t generation);
   TcpChannel& incoming(std::uint32_t number) const;
@@ -154,7 +155,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   std::size_t max_control_ = kMaxControlBytes;  // constant once the link is up
   bool said_bye_ = false;
   bool peer_done_ = false;  // the peer's bye or end-of-file has come
-  bool sent_all_ = false;   // our bye has left and our direction of the stream is closed
+  bool sent_all_ = false;   // our bye has left; over one rail our direction of the stream is closed
 };
 
 }  // namespace atl::transport

@@ -116,10 +116,7 @@ void TcpLink::attach_rail_on_loop(std::size_t rail, Fd stream) {
   try {
     open_rail_on_loop(opened, std::move(stream));
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    spread_->close(opened, Clock::now());
-    ways_[rail].trouble = error.what();
-    return;
+    return drop_rail_on_loop(opened, error.what());
   }
   repeat_credit_on_loop();
 }
@@ -128,6 +125,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
   loop().remove_fd_on_loop(rail.fd());
   std::uint64_t bytes = 0;
   bool is_leaving = false;
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     is_leaving = said_bye_;
@@ -138,7 +136,9 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
     way.not_before = Clock::now() + (way.pause > kFirstPause ? way.pause : milliseconds(0));
     const std::lock_guard channels_lock(channels_mutex_);
     for (TcpChannel* const channel : outgoing_) channel->stream().announced &= ~(1U << rail.index());
+    wake = after_sending();  // perhaps a probe was all that was on its way
   }
+  if (wake) doorbell().ring_all();
   if (is_leaving) return;
   log(LogLevel::kWarning, peer_name() + ": the rail " + rail.path() + " is down (" + why + "); " +
                               std::to_string(bytes) + " bytes go over the others");
@@ -154,6 +154,7 @@ void TcpLink::repeat_credit_on_loop() {
   Rail* const rail = spread_->nearest();
   if (rail == nullptr || control_->released() == 0) return;
   send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  spread_->ask(*rail, Clock::now());
 }
 
 /// A process that was stopped is not to lose its rails: what counts is that the peer has spoken on another one meanwhile.
@@ -200,11 +201,14 @@ void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   std::uint64_t out = 0;
   std::uint64_t acknowledged = 0;
   bool waits = false;
+  bool waits_for_answer = false;
   {
     const std::lock_guard lock(mutex_);
     out = rail.bytes_out();
     acknowledged = rail.acknowledged();
-    waits = !rail.on_their_way().empty();
+    const tcp::SegmentList& sent = rail.on_their_way();
+    waits = !sent.empty();
+    waits_for_answer = waits && sent.front() == sent.back() && sent.front()->stream == nullptr;
   }
   const auto since = [&](Clock::duration before, bool is_same) {
     return is_same ? before + passed : Clock::duration(0);
@@ -212,7 +216,9 @@ void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   watch.quiet = since(watch.quiet, out == std::exchange(watch.seen_out, out));
   watch.silence = since(watch.silence, rail.bytes_in() == std::exchange(watch.seen_in, rail.bytes_in()));
   const bool is_stuck = acknowledged == std::exchange(watch.seen_acknowledged, acknowledged);
-  watch.stalled = since(watch.stalled, waits && is_stuck);
+  // On a slow rail the answer to a probe comes behind other bytes: those are a sign of life enough.
+  const bool is_heard = waits_for_answer && watch.silence == Clock::duration(0);
+  watch.stalled = since(watch.stalled, waits && is_stuck && !is_heard);
   if (spread_ && !is_stuck) ways_[rail.index()].pause = milliseconds(0);  // it is of use
 }
 

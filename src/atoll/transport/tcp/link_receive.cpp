@@ -95,12 +95,27 @@ void TcpLink::on_data_complete(Rail& rail) {
   dirty_[static_cast<std::size_t>(channel.id().bell)] = true;
 }
 
+/// What is under way on another rail is the same segment or has no byte in common: it goes on to write where it began,
+/// while what this one completes is shown.
+void TcpLink::refuse_overlap_on_loop(const TcpChannel* channel, std::uint64_t position, std::uint32_t bytes) const {
+  for (const auto& rail : rails_) {
+    const Rail::Incoming& other = rail->incoming;
+    if (!other.is_segment || other.channel != channel) continue;
+    const bool is_same = other.position == position && other.bytes == bytes;
+    const bool is_apart = position + tcp::whole_units(bytes) <= other.position ||
+                          other.position + tcp::whole_units(other.bytes) <= position;
+    if (!is_same && !is_apart) bad("a segment overlaps one that is under way on another rail");
+  }
+}
+
 std::byte* TcpLink::on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) {
   if (!control_) bad("it sends segments on a link over one rail");
   rail.watch.owes = true;
-  rail.incoming = {number == 0 ? nullptr : &incoming(number), position, bytes, true};
+  TcpChannel* const channel = number == 0 ? nullptr : &incoming(number);
+  refuse_overlap_on_loop(channel, position, bytes);
+  rail.incoming = {channel, position, bytes, true};
   if (number == 0) return control_->begin(position, bytes);
-  return rail.incoming.channel->begin_segment_on_loop(position, bytes);
+  return channel->begin_segment_on_loop(position, bytes);
 }
 
 void TcpLink::on_segment_complete(Rail& rail) {
@@ -121,7 +136,9 @@ void TcpLink::on_segment_complete(Rail& rail) {
   if (!control_->owes_credit()) return;
   const std::lock_guard lock(mutex_);
   Rail* const way = spread_->nearest();
-  if (way != nullptr) send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  if (way == nullptr) return;
+  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  spread_->ask(*way, Clock::now());
 }
 
 void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {

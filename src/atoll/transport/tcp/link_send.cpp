@@ -122,7 +122,9 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   if (!can_send() || number == 0) return;
   // A rail that fails takes credit with it; then it is said once more.
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
-  if (rail != nullptr) send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  if (rail == nullptr) return;
+  send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  if (spread_) spread_->ask(*rail, Clock::now());
 }
 
 void TcpLink::send_heartbeat_on_loop(Rail& rail) {
@@ -149,9 +151,8 @@ bool TcpLink::after_sending() {
   const bool has_room = spread_ ? spread_->is_half_free() : rails_.front()->queue().half_free();
   const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->queue().empty();
   if (said_bye_ && !sent_all_ && is_through) {
-    for (const auto& rail : rails_) {
-      if (rail->is_open()) ::shutdown(rail->fd(), SHUT_WR);
-    }
+    // Over several rails the peer has the bye already, and what it still sends is to be acknowledged.
+    if (!spread_) ::shutdown(rails_.front()->fd(), SHUT_WR);
     sent_all_ = true;
   }
   if (!starved_ || !has_room) return false;

@@ -24,6 +24,8 @@ class SendStream {
     body_ = body;
   }
   bool is_open() const noexcept { return static_cast<bool>(ring_); }
+  /// Gives the memory back, when nothing of it will be sent any more.
+  void close() noexcept { ring_ = MappedRing(); }
 
   std::uint32_t number() const noexcept { return number_; }
   const OpenBody& body() const noexcept { return body_; }

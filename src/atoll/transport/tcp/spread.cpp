@@ -27,11 +27,12 @@ bool Spread::push_control(Type type, std::uint32_t channel, std::span<const std:
   return true;
 }
 
-bool Spread::push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now) {
+bool Spread::push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now,
+                         SendStream* finished) {
   const std::size_t bytes = whole_units(sizeof(Prefix) + body.size());
   if (!must && behind_bytes_ + bytes > kMaxBehindBytes) return false;
   is_closing_ = is_closing_ || type == Type::kBye;
-  behind_.push_back({serial_, type, channel, {body.begin(), body.end()}});
+  behind_.push_back({serial_, type, channel, {body.begin(), body.end()}, finished});
   behind_bytes_ += bytes;
   pump(now);
   return true;
@@ -172,18 +173,21 @@ void Spread::probe(Time now) {
   if (const auto turn = scheduler_.probe(now, ready())) write_probe(*rails_[turn->rail], turn->bytes);
 }
 
+void Spread::ask(Rail& rail, Time now) {
+  if (!rail.is_ready() || !rail.on_their_way().empty()) return;
+  write_probe(rail, 0);
+  scheduler_.sent(rail.index(), sizeof(Prefix), now);
+}
+
 void Spread::ask_idle_rails(Time now) {
-  for (const auto& rail : rails_) {
-    if (!rail->is_ready() || !rail->on_their_way().empty()) continue;
-    write_probe(*rail, 0);
-    scheduler_.sent(rail->index(), sizeof(Prefix), now);
-  }
+  for (const auto& rail : rails_) ask(*rail, now);
 }
 
 void Spread::release_behind() {
   while (!behind_.empty() && oldest_serial() > behind_.front().serial) {
     const Behind& front = behind_.front();
     if (!enter_control(front.type, front.channel, front.body, true)) return;
+    if (front.finished != nullptr) front.finished->close();
     behind_bytes_ -= whole_units(sizeof(Prefix) + front.body.size());
     behind_.pop_front();
   }

@@ -39,8 +39,10 @@ class Spread {
   /// must not be refused before channel 0's whole window is full.
   bool push_control(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now);
 
-  /// The same for what arrives after everything that was accepted before.
-  bool push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now);
+  /// The same for what arrives after everything that was accepted before. Then `finished` is closed: nothing more of it
+  /// may follow.
+  bool push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now,
+                   SendStream* finished = nullptr);
 
   /// The rail was opened.
   void open(Rail& rail, const RailScheduler::Expected& expected, Time now);
@@ -55,6 +57,9 @@ class Spread {
   void pump(Time now);
   /// Measures a rail that is unused, when it is time.
   void probe(Time now);
+  /// Asks for an acknowledgement on a rail that carries nothing: there it would go unseen that what is not acknowledged
+  /// by itself, such as credit, is lost.
+  void ask(Rail& rail, Time now);
   /// Asks for an acknowledgement on each rail that carries nothing.
   void ask_idle_rails(Time now);
 
@@ -77,6 +82,7 @@ class Spread {
     Type type;
     std::uint32_t channel;
     std::vector<std::byte> body;
+    SendStream* finished;
   };
 
   unsigned ready() const noexcept;
