@@ -112,7 +112,8 @@ class Pipeline:
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
                               lambda inputs: passes(skeleton, parts, inputs))  # fmt: skip
         self._named = self._first_names(modules)
-        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], self._pipe)]
+        first = self.plan.pipes[0]  # for all pipelines: with other cuts or devices a sum has other last bits
+        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
         self._reducer = Reducer(self._named, holders, self._groups.copies)
         know_weights(whole, PipelineWeights(self._groups.share))
 
@@ -193,7 +194,7 @@ class Pipeline:
         before they were made smaller to have at most `max_norm`."""
         if not norm_type > 0:
             raise ValueError(f"norm_type={norm_type}: give a number above 0, or infinity")
-        norm = total_norm(self._counted, norm_type, self._groups.pipeline, self.device)
+        norm = total_norm(self._counted, norm_type, self._exchange.group, self.device)
         # The variant that PyTorch would choose differs between device types in the last bits.
         nn.utils.clip_grads_with_norm_(self._named.values(), max_norm, norm, foreach=False)
         return norm

@@ -63,7 +63,8 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(
     parameters: Sequence[nn.Parameter], norm_type: float, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """Of the gradients of all ranks of a pipeline, of which each gives its own `parameters`. Collective."""
+    """Of the gradients of the group's ranks, of which each gives its own `parameters`, with the same bits on all.
+    Collective."""
     norms = [
         torch.linalg.vector_norm(parameter.grad, norm_type).to(torch.float64)
         for parameter in parameters

@@ -176,6 +176,9 @@ def compare_pipelines(pipe: "atoll.pipeline.Pipeline", model: str, samples: int)
     own, own_norms = train_together(pipe, STEPS, samples, clip=0.5)
     check_close(own, expected)
     check_close(own_norms, norms)
+    told: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, own_norms)
+    assert all(each == told[0] for each in told), "copies are made smaller by the same bits"
     check_same(pipe, reference)
 
 
