@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import atoll
 from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.running import SHAPES
 from pipeline_models import (
     MODELS,
     SEED,
@@ -232,6 +233,10 @@ def shapes_body(rank: int) -> None:
     for samples, tokens in ((4, 9), (6, 9), (4, 5), (4, 9)):
         inputs, labels = (each[:, :tokens] for each in batch(samples))
         check_close([pipe.step(inputs, labels).item()], [mean_loss(reference, inputs, labels).item()])
+    for tokens in (*range(2, 22), 3):
+        inputs = torch.arange(4 * tokens).reshape(4, tokens) % 29
+        check_close([pipe.step(inputs, inputs).item()], [mean_loss(reference, inputs, inputs).item()])
+    assert len(pipe._runner._made) == SHAPES, "the oldest are let go"
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
