@@ -231,7 +231,14 @@ class Pipeline:
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Reads what `save` wrote, with whatever plan and number of ranks; the extra that was saved. Collective. Raises
         ValueError for a checkpoint of another model, or without the optimizer that is asked for."""
-        checkpoints.load_model(Path(folder), self.state_dict())
+        state = self.state_dict()
+
+        def checked() -> tuple[None, dict[str, Any]]:
+            checkpoints.check_model(Path(folder), state)
+            return None, {}
+
+        self._exchange.agree("atoll.pipeline.Pipeline.load", checked, SAME_ARGUMENTS)
+        checkpoints.load_model(Path(folder), state)
         if optimizer is not None:
             checkpoints.load_optimizer(Path(folder), optimizer, self._names())
         return checkpoints.load_extra(Path(folder))
