@@ -15,7 +15,7 @@ from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, know
-from atoll.pipeline.feeding import PipelineWeights, check_batch
+from atoll.pipeline.feeding import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
@@ -249,8 +249,9 @@ class Pipeline:
     def loader(self, dataset: Any, global_batch: int, **options: Any) -> DataLoader:
         """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
         `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
-        have one size. Collective."""
+        have one size. Collective. Raises ValueError for pipelines of unlike numbers of ranks."""
         check_batch(global_batch, self.plan.shares)
+        check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
         for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
             if name in options:
                 raise ValueError(f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out")

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 
 import atoll
+from atoll.pipeline.plan import Pipe, Plan, Stage
 from pipeline_models import (
     MODELS,
     SEED,
@@ -207,3 +208,16 @@ def one_loader_body(rank: int) -> None:
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_loader_of_one_pipeline(ranks: Ranks) -> None:
     ranks.run(one_loader_body)
+
+
+def unlike_lengths_body(rank: int) -> None:
+    pipes = (Pipe((Stage(0, 2, 0), Stage(2, 7, 1)), 2), Pipe((Stage(0, 2, 2), Stage(2, 4, 3), Stage(4, 7, 4)), 3))
+    pipe = made("gpt2", plan=Plan(pipes))
+    with raises(ValueError, "pipelines of [2, 3] ranks", "pipe.plan.shares"):
+        pipe.loader(Sentences(20), 10)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("ranks", ["AABBB"], indirect=True)
+def test_loader_of_pipelines_of_unlike_lengths(ranks: Ranks) -> None:
+    ranks.run(unlike_lengths_body)
