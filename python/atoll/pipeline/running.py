@@ -98,7 +98,8 @@ class Runner:
                 value = module(values[place], **{name: parts[place] for name, parts in rows.items()})
                 if module.is_last:
                     losses.append(loss(value, targets[place]))
-                elif behind is not None:
+                    continue  # outputs are large, and nobody needs them any more
+                if behind is not None:
                     sent.append((dist.isend(value, group=self._group, group_dst=behind), value))
                 values[place] = value
         for work, _ in sent:
