@@ -139,6 +139,9 @@ TEST(LayersJson, WrongRequestsAreRefusedByName) {
   expect_refused(bare, {"/items", Json::array(), "no items"});
   expect_refused(bare, {"/items/0/name", "head", "that no other item has"});
   expect_refused(bare, {"/devices", Json::array(), "no devices"});
+  Json many = example();
+  for (int i = 0; i < 300; ++i) many["devices"].push_back({{"name", "c" + std::to_string(i)}, {"kind", "h"}});
+  EXPECT_NE(refusal([&] { plan_layers_json(many.dump()); }).find("302 classes of devices"), std::string::npos);
   Json few = example();
   few["devices"][0]["count"] = 20;
   EXPECT_NE(refusal([&] { plan_layers_json(few.dump()); }).find("21 devices are more than 1 pipeline of 8 items"),

@@ -187,6 +187,21 @@ TEST(Layers, ASmallerMicroBatchIsNamedWhereItFits) {
   EXPECT_NE(answer.reason.find("item1 to item3 on class0 needs"), std::string::npos) << answer.reason;
 }
 
+TEST(Layers, ChangesWithTooManyStatesAreLeftOut) {
+  LayerRequest request = even_layers(32, std::vector<double>(8, 1), std::vector<std::int64_t>(8, 8), 64);
+  for (LayerItem& item : request.items) item.weight_bytes = 10;
+  for (LayerDevices& devices : request.devices) {
+    devices.kind = "one";
+    devices.memory_bytes = 5;
+  }
+  request.replicas = {16};  // with 2, more than 2^24 states
+  request.most_placements = 1;
+  const LayerAnswer answer = plan_layers(request);
+  EXPECT_FALSE(answer.plan.has_value());
+  ASSERT_FALSE(answer.nearest.empty());
+  EXPECT_EQ(answer.nearest.back().change, "memory");
+}
+
 // Scales, memory, more devices, names of classes: what must not matter does not, what helps does not harm.
 TEST(Layers, KeepTheirProperties) {
   Dice dice(53);

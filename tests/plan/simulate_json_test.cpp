@@ -184,6 +184,8 @@ TEST(SimulatedJson, RefusesWhatItCannotSimulate) {
   expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 9'000'000; }, "take fewer micro-batches");
   EXPECT_NE(refusal([] { simulate_json("{"); }).find("the plan is not JSON"), std::string::npos);
   EXPECT_NE(refusal([] { simulate_json("[]"); }).find("give an object"), std::string::npos);
+  EXPECT_NE(refusal([] { actions_json("GPipe", 1 << 16, 1 << 16, 1 << 20); }).find("take fewer micro-batches"),
+            std::string::npos);
 }
 
 TEST(SimulatedJson, DamagedPlansAreRefusedOrSimulated) {

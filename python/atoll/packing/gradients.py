@@ -95,9 +95,11 @@ class CompressedGradients:
 
     def close(self) -> None:
         """Ends its connections, after the last backward pass. On all ranks."""
-        self._wait()
-        self._worker.shutdown()
-        self._exchange.close()
+        try:
+            self._wait()
+        finally:
+            self._worker.shutdown()
+            self._exchange.close()
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The communication hook: the mean over ranks, computed while the backward pass goes on. One thread takes the

@@ -52,7 +52,6 @@ class Wish:
     """Of each pipeline on average."""
     recompute: str = "auto"
     margin: float = 0.1
-    chunks: int = 2
     optimiser_states: float = 2
     """Numbers that the optimizer keeps for each parameter."""
 
@@ -192,7 +191,7 @@ def _step(wish: Wish) -> dict[str, Any]:
     if wish.micro_batches is not None:
         step["micro_batch"] = wish.batch // (wish.replicas * wish.micro_batches)
     if wish.schedule == "interleaved":
-        step["chunks"] = wish.chunks
+        step["chunks"] = 1  # plan_of gives each rank one stage
     return step
 
 

@@ -167,7 +167,7 @@ def _wish(wanted: Wanted) -> Wish:
     if wanted.schedule == "zero-bubble":
         again = "never"
     of = wanted.settings
-    return Wish(batch, wanted.schedule, wanted.replicas, count, again, of.margin, of.chunks, of.optimiser_states)
+    return Wish(batch, wanted.schedule, wanted.replicas, count, again, of.margin, of.optimiser_states)
 
 
 def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan:
@@ -179,13 +179,14 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
         copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
         device, wanted.seed, wanted.initial, known.source,
     )  # fmt: skip
-    name = measuring.fingerprint(_sizes(wanted, wish), hosts.count(hosts[exchange.rank]))
+    sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
+    name = measuring.fingerprint(sizes, hosts.count(hosts[exchange.rank]))
     earlier = measuring.earlier(name) if wanted.settings.reuse else None
     if not all(have == [1.0] for have in exchange.numbers([0.0 if earlier is None else 1.0])):
         earlier = None  # ranks share buses and power, so they measure at once or not at all
 
     def own() -> tuple[Measured, dict[str, Any]]:
-        costs = measuring.costs(name, _sizes(wanted, wish)) if earlier is None else earlier
+        costs = measuring.costs(name, sizes) if earlier is None else earlier
         return _of_this_rank(wanted, device, exchange, costs), {}
 
     measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
@@ -213,8 +214,13 @@ def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, cost
     return Measured(name, island, memory, costs)
 
 
-def _sizes(wanted: Wanted, wish: Wish) -> list[int]:
-    return _sizes_of(wish.batch // wish.replicas, wish.micro_batches, wanted.settings)
+def _sizes(wanted: Wanted, wish: Wish, kind: Kind, ranks: int) -> list[int]:
+    """Those that the schedule can have where pipelines are equally long; all where it can have none of them."""
+    samples = wish.batch // wish.replicas
+    sizes = _sizes_of(samples, wish.micro_batches, wanted.settings)
+    stages = max(1, ranks // wish.replicas)
+    able = [size for size in sizes if kind.is_possible(samples // size, stages, stages)]
+    return able or sizes
 
 
 def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> list[int]:

@@ -13,6 +13,8 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
+OWN = ("params", "param_names")
+"""Of a group of parameters, what belongs to this rank alone."""
 
 
 def save(
@@ -26,9 +28,8 @@ def save(
     checkpoint.save(state, checkpoint_id=folder)
 
 
-def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Into these tensors. Collective over the default group. Raises ValueError where the checkpoint is of another
-    model."""
+def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError where the checkpoint is of another model."""
     known = _known(folder)
     missing = [name for name in model if MODEL + name not in known]
     if missing:
@@ -40,6 +41,10 @@ def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
             raise ValueError(
                 f"{folder} has {name!r} as {size}, the model as {list(tensor.shape)}: it is of another model"
             )
+
+
+def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
+    """Into these tensors, which must have passed check_model on all ranks. Collective over the default group."""
     checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
 
 
@@ -47,7 +52,7 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
     """Its state for the parameters in `names`, and how each of their groups is set. Collective over the default group.
     Raises ValueError where the checkpoint was saved without an optimizer."""
     known = _known(folder)
-    if not any(key.startswith(OPTIMIZER) for key in known):
+    if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has groups alone
         raise ValueError(f"{folder} was saved without an optimizer: load it without one, and begin that anew")
     wanted: dict[str, Any] = {}
     for name in names.values():
@@ -62,7 +67,8 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
         numbers = []
         for parameter in group["params"]:
             name = _name_of(parameter, names)
-            settings |= _under(wanted, f"{GROUP}{name}/")
+            saved_settings = _under(wanted, f"{GROUP}{name}/")
+            settings |= {key: value for key, value in saved_settings.items() if key not in OWN}
             if found := _under(wanted, f"{OPTIMIZER}{name}/"):
                 state[index] = found
             numbers.append(index)
@@ -78,7 +84,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Paramete
         for parameter in group["params"]:
             name = _name_of(parameter, names)
             found |= {f"{OPTIMIZER}{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
-            found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key != "params"}
+            found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key not in OWN}
     return found
 
 

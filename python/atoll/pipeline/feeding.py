@@ -29,3 +29,14 @@ def check_batch(global_batch: int, shares: list[int]) -> None:
         f"a batch of {global_batch} samples cannot be divided into {total} micro-batches of one size (by pipeline "
         f"{shares}): give {near}"
     )
+
+
+def check_lengths(lengths: list[int]) -> None:
+    """Raises ValueError where pipelines have unlike numbers of ranks: loaders agree among one rank of each, and some
+    rank would have to do so for several."""
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"pipelines of {lengths} ranks cannot share a loader: give each its part with a loader of your "
+            "own (pipe.place is its number, pipe.plan.shares are the parts), or make a plan whose pipelines have "
+            "equally many ranks"
+        )

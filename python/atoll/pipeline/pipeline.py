@@ -15,7 +15,7 @@ from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, know
-from atoll.pipeline.feeding import PipelineWeights, check_batch
+from atoll.pipeline.feeding import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
@@ -112,7 +112,8 @@ class Pipeline:
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
                               lambda inputs: passes(skeleton, parts, inputs))  # fmt: skip
         self._named = self._first_names(modules)
-        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], self._pipe)]
+        first = self.plan.pipes[0]  # for all pipelines: with other cuts or devices a sum has other last bits
+        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
         self._reducer = Reducer(self._named, holders, self._groups.copies)
         know_weights(whole, PipelineWeights(self._groups.share))
 
@@ -193,7 +194,7 @@ class Pipeline:
         before they were made smaller to have at most `max_norm`."""
         if not norm_type > 0:
             raise ValueError(f"norm_type={norm_type}: give a number above 0, or infinity")
-        norm = total_norm(self._counted, norm_type, self._groups.pipeline, self.device)
+        norm = total_norm(self._counted, norm_type, self._exchange.group, self.device)
         # The variant that PyTorch would choose differs between device types in the last bits.
         nn.utils.clip_grads_with_norm_(self._named.values(), max_norm, norm, foreach=False)
         return norm
@@ -230,7 +231,14 @@ class Pipeline:
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Reads what `save` wrote, with whatever plan and number of ranks; the extra that was saved. Collective. Raises
         ValueError for a checkpoint of another model, or without the optimizer that is asked for."""
-        checkpoints.load_model(Path(folder), self.state_dict())
+        state = self.state_dict()
+
+        def checked() -> tuple[None, dict[str, Any]]:
+            checkpoints.check_model(Path(folder), state)
+            return None, {}
+
+        self._exchange.agree("atoll.pipeline.Pipeline.load", checked, SAME_ARGUMENTS)
+        checkpoints.load_model(Path(folder), state)
         if optimizer is not None:
             checkpoints.load_optimizer(Path(folder), optimizer, self._names())
         return checkpoints.load_extra(Path(folder))
@@ -241,8 +249,9 @@ class Pipeline:
     def loader(self, dataset: Any, global_batch: int, **options: Any) -> DataLoader:
         """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
         `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
-        have one size. Collective."""
+        have one size. Collective. Raises ValueError for pipelines of unlike numbers of ranks."""
         check_batch(global_batch, self.plan.shares)
+        check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
         for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
             if name in options:
                 raise ValueError(f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out")

@@ -28,20 +28,27 @@ class Reducer:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Collective, after the last backward pass of a step."""
+        """Collective, after the last backward pass of a step. Where only some ranks used a parameter, others count as
+        zeros; what nobody used has no gradient."""
         pending = []
         for group, parameters in self._copies:
-            for bucket in _buckets([each for each in parameters if each.grad is not None]):
-                gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            for bucket in _buckets(parameters):
+                gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+                used = gradients[0].new_ones(len(bucket))
+                for place, parameter in enumerate(bucket):
+                    if parameter.grad is None:
+                        used[place] = 0
+                flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), used])
                 work = dist.all_reduce(flat, group=group, async_op=True)
-                pending.append((work, flat, gradients))
-        for work, flat, gradients in pending:
+                pending.append((work, flat, bucket, gradients))
+        for work, flat, bucket, gradients in pending:
             if work is not None:
                 work.wait()
-            parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-            for gradient, part in zip(gradients, parts, strict=True):
+            *parts, used = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(bucket)])
+            for place, (parameter, gradient, part) in enumerate(zip(bucket, gradients, parts, strict=True)):
                 gradient.copy_(part.view_as(gradient))
+                if parameter.grad is None and used[place] > 0:
+                    parameter.grad = gradient
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -63,7 +70,8 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(
     parameters: Sequence[nn.Parameter], norm_type: float, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """Of the gradients of all ranks of a pipeline, of which each gives its own `parameters`. Collective."""
+    """Of the gradients of the group's ranks, of which each gives its own `parameters`, with the same bits on all.
+    Collective."""
     norms = [
         torch.linalg.vector_norm(parameter.grad, norm_type).to(torch.float64)
         for parameter in parameters

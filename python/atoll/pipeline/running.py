@@ -17,9 +17,12 @@ Passes = Callable[[torch.Tensor], list[torch.Tensor]]
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Given = Mapping[str, torch.Tensor]
 
+SHAPES = 16
+"""Schedules that are kept, each with memory for what it receives."""
+
 
 class Runner:
-    """This rank's stages of one pipeline, in whatever shapes batches have."""
+    """This rank's stages of one pipeline, in whatever shapes batches have; those of the last SHAPES are kept."""
 
     def __init__(
         self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
@@ -65,14 +68,16 @@ class Runner:
         """Forward and backward passes of this pipeline's batch; the sum of its micro-batches' losses, 0 where the last
         stage is elsewhere. Gradients are added to those that parameters have."""
         key = (tuple(inputs.shape), inputs.dtype)
-        if key not in self._made:
-            self._made[key] = self._schedule(inputs)
+        schedule = self._made.pop(key, None) or self._schedule(inputs)
+        self._made[key] = schedule  # as the newest
+        if len(self._made) > SHAPES:
+            del self._made[next(iter(self._made))]
         arguments = (inputs,) if self.has_first else ()
         losses: list[torch.Tensor] = []
         ends: dict[str, Any] = {"target": labels, "losses": losses} if self.has_last else {}
         self._loss = loss
         with torch.enable_grad():
-            self._made[key].step(*arguments, **ends, return_outputs=False, **given)
+            schedule.step(*arguments, **ends, return_outputs=False, **given)
         return self._sum(losses)
 
     @torch.no_grad()
@@ -93,7 +98,8 @@ class Runner:
                 value = module(values[place], **{name: parts[place] for name, parts in rows.items()})
                 if module.is_last:
                     losses.append(loss(value, targets[place]))
-                elif behind is not None:
+                    continue  # outputs are large, and nobody needs them any more
+                if behind is not None:
                     sent.append((dist.isend(value, group=self._group, group_dst=behind), value))
                 values[place] = value
         for work, _ in sent:

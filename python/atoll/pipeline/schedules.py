@@ -49,17 +49,18 @@ class Kind:
 
     def check_micro_batches(self, count: int, positions: int, stages: int) -> None:
         """Raises ValueError for a number of micro-batches that the schedule cannot have, with the nearest ones."""
-        if self._is_possible(count, positions, stages):
+        if self.is_possible(count, positions, stages):
             return
-        below = next((n for n in range(count - 1, 0, -1) if self._is_possible(n, positions, stages)), None)
+        below = next((n for n in range(count - 1, 0, -1) if self.is_possible(n, positions, stages)), None)
         above = next(n for n in range(max(0, count) + 1, max(0, count) + stages + positions + 2)
-                     if self._is_possible(n, positions, stages))  # fmt: skip
+                     if self.is_possible(n, positions, stages))  # fmt: skip
         near = f"{above}" if below is None else f"{below} or {above}"
         raise ValueError(
             f"schedule {self.name!r} cannot divide a step of {stages} stages into {count} micro-batches: give {near}"
         )
 
-    def _is_possible(self, count: int, positions: int, stages: int) -> bool:
+    def is_possible(self, count: int, positions: int, stages: int) -> bool:
+        """Whether the schedule can have so many micro-batches."""
         if count < 1 or (self.needs_stages and count < stages):
             return False
         return not self.has_rounds or count % max(1, count // positions) == 0

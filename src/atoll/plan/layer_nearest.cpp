@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "atoll/core/error.h"
 #include "atoll/plan/layer_pipeline.h"
 #include "atoll/plan/layer_search.h"
 #include "atoll/plan/text.h"
@@ -20,7 +21,13 @@ std::string gib(double bytes) {
 }
 
 void attempt(LayerAnswer& answer, const LayerRequest& request, const std::string& change, const std::string& text) {
-  LayerSearch found = search_layers(request);
+  LayerSearch found;
+  try {
+    found = search_layers(request);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+    return;  // more states than the request's own pipelines have
+  }
   if (found.plan) answer.nearest.push_back({change, text, 0, std::move(*found.plan)});
 }
 
@@ -114,7 +121,7 @@ std::string stage_text(const LayerRequest& request, const LayerStage& stage) {
          gib(stage.cap_bytes);
 }
 
-void try_more_memory(const LayerRequest& request, LayerAnswer& answer) {
+void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   const double missing = missing_bytes(request);
   if (missing == HUGE_VAL) return;
   LayerRequest larger = request;
@@ -132,6 +139,14 @@ void try_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   }
   found.plan->fits = false;
   answer.nearest.push_back({"memory", gib(missing) + " more on each device", missing, std::move(*found.plan)});
+}
+
+void try_more_memory(const LayerRequest& request, LayerAnswer& answer) {
+  try {
+    add_more_memory(request, answer);
+  } catch (const Error& error) {  // as in `attempt`
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace atl::plan {
 namespace {
 
 constexpr std::size_t kMostItems = 2048;
+constexpr std::size_t kMostClasses = 256;  // of which each pair has a link
 constexpr std::int64_t kMostStep = std::int64_t{1} << 30;  // samples
 
 template <class Value>
@@ -249,6 +250,10 @@ LayerRequest read(const Json& root, LayerPlan* plan) {
   Fields fields(root, "the request");
   if (fields.integer("schema", 1) != 1) refuse("the request's schema is not 1, which is all that is known here");
   LayerRequest request;
+  if (fields.list("devices").size() > kMostClasses) {
+    refuse("there are " + std::to_string(fields.list("devices").size()) +
+           " classes of devices: give equal devices as one class, up to " + std::to_string(kMostClasses));
+  }
   for (const Json& value : fields.list("devices"))
     request.devices.push_back(read_devices(value, request.devices.size()));
   for (const Json& value : fields.list("items")) read_item(value, request);

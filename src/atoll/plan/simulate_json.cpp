@@ -15,6 +15,8 @@
 namespace atl::plan::simulated {
 namespace {
 
+constexpr int kMostForwards = 10'000'000;  // of one pipeline, as in a plan
+
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
@@ -196,6 +198,10 @@ std::string actions_json(const std::string& schedule, int places, int stages, in
   if (places < 1 || stages < 1 || micro_batches < 1) {
     refuse("a pipeline of " + std::to_string(places) + " ranks, " + std::to_string(stages) + " stages and " +
            std::to_string(micro_batches) + " micro-batches: give at least 1 of each");
+  }
+  if (static_cast<double>(stages) * micro_batches > kMostForwards) {
+    refuse("a pipeline of " + std::to_string(stages) + " stages and " + std::to_string(micro_batches) +
+           " micro-batches has more than " + std::to_string(kMostForwards) + " forwards: take fewer micro-batches");
   }
   Json rows = Json::array();
   for (const auto& actions : actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")) {

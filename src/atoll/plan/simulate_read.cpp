@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kMostCount = 1 << 16;  // of ranks, pipelines, stages
 constexpr std::int64_t kMostMicroBatches = 10'000'000;
+constexpr std::size_t kMostActions = 25'000'000;  // of all pipelines
 
 int bounded(Fields& fields, const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most,
             const std::string& name) {
@@ -165,8 +166,14 @@ Pipeline read_pipeline(const Json& value, Fields& whole, std::size_t index, cons
 void read_pipelines(Fields& fields, Plan& plan) {
   std::vector<Stage> stages;
   if (fields.has("stages")) stages = read_stages(fields, "");
+  std::size_t actions = 0;
   for (const Json& value : fields.list("pipelines")) {
     plan.pipelines.push_back(read_pipeline(value, fields, plan.pipelines.size(), stages));
+    for (const auto& each : plan.pipelines.back().actions) actions += each.size();
+    if (actions > kMostActions) {
+      refuse("the plan has more than " + std::to_string(kMostActions) +
+             " actions: that many can be simulated; take fewer micro-batches or pipelines");
+    }
   }
 }
 

@@ -77,6 +77,11 @@ def test_errors_keep_their_type_and_stay(rank: int, size: int) -> None:
     compressed._exchange.mean = whole  # type: ignore[method-assign]
     with raises(RuntimeError):
         take_step(model, contribution(2, rank))
+    compressed._pending = [compressed._worker.submit(fail)]  # as of a backward pass that broke off
+    with raises(dist.DistBackendError, "the bridge is gone"):
+        compressed.close()
+    with raises(RuntimeError, "after shutdown"):
+        compressed._worker.submit(fail)
 
 
 @on_layouts("AB")

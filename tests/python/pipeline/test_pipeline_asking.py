@@ -123,6 +123,7 @@ def test_request() -> None:
     assert asked["micro_batch"] == 2
     assert asked["batch"] == 8
     assert "chunks" not in asked
+    assert request([rank("a", 0, 1.0)] * 3, schedule="interleaved")["chunks"] == 1
 
 
 def test_a_device_that_holds_no_item() -> None:
@@ -167,6 +168,12 @@ def test_a_plan_of_measurements(ranks: Ranks, schedule: str, replicas: int) -> N
 def test_a_plan_of_two_ranks(ranks: Ranks, schedule: str) -> None:
     ranks.run(auto_body, schedule, 1, {"micro_batches": 4})
     ranks.run(auto_body, schedule, 1, {"settings": atoll.pipeline.Settings(sizes=[2, 4])})
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_sizes_that_the_schedule_cannot_have_are_left_out(ranks: Ranks) -> None:
+    """Of 16 samples in one micro-batch, 1f1b has too few for two stages."""
+    ranks.run(auto_body, "1f1b", 1, {"settings": atoll.pipeline.Settings(sizes=[4, 16])})
 
 
 def no_room_body(rank: int) -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 
 import atoll
+from atoll.pipeline.plan import Pipe, Plan, Stage
 from pipeline_models import (
     MODELS,
     SEED,
@@ -110,6 +111,11 @@ def wrong_body(rank: int, folder: str) -> None:
     other = atoll.pipeline.Pipeline(wider, batch(8)[0], plan=[2, 2], micro_batches=2)
     with raises(ValueError, "mlp.c_fc", "another model"):
         other.load(folder)
+    longer = functools.partial(MODELS["gpt2"], 5)
+    other = atoll.pipeline.Pipeline(longer, batch(8)[0], plan=[2, 3], micro_batches=2)
+    told = ("rank 1 has a ValueError",) if rank == 0 else ()
+    with raises(ValueError, "transformer.h.4", "another model", *told):
+        other.load(folder)
     with raises(ValueError, "that the pipeline does not have"):
         pipe.save(folder, adam([torch.nn.Parameter(torch.zeros(2))]))
     dist.barrier()
@@ -118,6 +124,23 @@ def wrong_body(rank: int, folder: str) -> None:
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_states_of_something_else(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(wrong_body, str(tmp_path / "state"))
+
+
+def groups_alone_body(rank: int, folder: str) -> None:
+    saved, loaded = made("gpt2", plan=[2, 2], micro_batches=2), made("gpt2", plan=[1, 3], micro_batches=2)
+    saved.save(folder, torch.optim.SGD(saved.parameters(), lr=0.5))
+    other = torch.optim.SGD(loaded.parameters(), lr=0.1)
+    loaded.load(folder, other)
+    assert other.param_groups[0]["lr"] == 0.5
+    saved.save(f"{folder}-named", adam(saved.named_parameters()))
+    named = adam(loaded.named_parameters())
+    loaded.load(f"{folder}-named", named)
+    assert named.param_groups[0]["param_names"] == [name for name, _ in loaded.named_parameters()]
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_optimizers_without_state_and_with_names(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(groups_alone_body, str(tmp_path / "state"))
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -185,3 +208,16 @@ def one_loader_body(rank: int) -> None:
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_loader_of_one_pipeline(ranks: Ranks) -> None:
     ranks.run(one_loader_body)
+
+
+def unlike_lengths_body(rank: int) -> None:
+    pipes = (Pipe((Stage(0, 2, 0), Stage(2, 7, 1)), 2), Pipe((Stage(0, 2, 2), Stage(2, 4, 3), Stage(4, 7, 4)), 3))
+    pipe = made("gpt2", plan=Plan(pipes))
+    with raises(ValueError, "pipelines of [2, 3] ranks", "pipe.plan.shares"):
+        pipe.loader(Sentences(20), 10)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("ranks", ["AABBB"], indirect=True)
+def test_loader_of_pipelines_of_unlike_lengths(ranks: Ranks) -> None:
+    ranks.run(unlike_lengths_body)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import atoll
 from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.running import SHAPES
 from pipeline_models import (
     MODELS,
     SEED,
@@ -176,6 +177,9 @@ def compare_pipelines(pipe: "atoll.pipeline.Pipeline", model: str, samples: int)
     own, own_norms = train_together(pipe, STEPS, samples, clip=0.5)
     check_close(own, expected)
     check_close(own_norms, norms)
+    told: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, own_norms)
+    assert all(each == told[0] for each in told), "copies are made smaller by the same bits"
     check_same(pipe, reference)
 
 
@@ -229,6 +233,10 @@ def shapes_body(rank: int) -> None:
     for samples, tokens in ((4, 9), (6, 9), (4, 5), (4, 9)):
         inputs, labels = (each[:, :tokens] for each in batch(samples))
         check_close([pipe.step(inputs, labels).item()], [mean_loss(reference, inputs, labels).item()])
+    for tokens in (*range(2, 22), 3):
+        inputs = torch.arange(4 * tokens).reshape(4, tokens) % 29
+        check_close([pipe.step(inputs, inputs).item()], [mean_loss(reference, inputs, inputs).item()])
+    assert len(pipe._runner._made) == SHAPES, "the oldest are let go"
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
@@ -286,3 +294,41 @@ def norm_body(rank: int) -> None:
         gradients = {name: each.grad for name, each in reference.named_parameters()}
         for name, parameter in pipe.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-9, atol=1e-15)
+
+
+class Sometimes(torch.nn.Module):
+    """Uses its second layer for large inputs alone, and its third one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        first = self.layers[0](value)
+        return first + self.layers[1](value) if not value.is_meta and value.max() > 5 else first
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_a_parameter_that_one_pipeline_uses(ranks: Ranks) -> None:
+    ranks.run(sometimes_body)
+
+
+def sometimes_body(rank: int) -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output - target).square().sum()
+
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(Sometimes()).double()
+    inputs, labels = torch.rand(4, 3).double(), torch.rand(4, 3).double()
+    inputs[3] += 8
+    pipe = atoll.pipeline.Pipeline(
+        model, (inputs, labels), items=["0"], plan=[1], replicas=2, micro_batches=1, loss=loss, schedule="gpipe"
+    )  # fmt: skip
+    total = sum((loss(model(inputs[part]), labels[part]) for part in (slice(0, 2), slice(2, 4))), start=torch.zeros(()))
+    (total / 4).backward()
+    assert abs(pipe.step(*my_rows(pipe, inputs, labels)).item() - total.item() / 4) < 1e-12
+    for name, parameter in pipe.named_parameters():
+        expected = model.get_parameter(name).grad
+        assert (parameter.grad is None) == (expected is None) == name.startswith("0.layers.2")
+        if expected is not None:
+            torch.testing.assert_close(parameter.grad, expected)
