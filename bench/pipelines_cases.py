@@ -97,7 +97,7 @@ def blocks_text(plan: dict[str, Any], blocks: int) -> str:
     """Blocks by stage, and the rank that has them: 17 on 1 + 15 on 0; pipelines one after the other."""
 
     def of(stage: dict[str, Any]) -> int:
-        return min(stage["last"], blocks + 1) - max(stage["first"], 1)
+        return max(0, min(stage["last"], blocks + 1) - max(stage["first"], 1))
 
     return "; ".join(
         " + ".join(f"{of(stage)} on {stage['rank']}" for stage in pipe["stages"]) for pipe in plan["pipes"]

@@ -14,7 +14,7 @@ namespace atl::plan {
 namespace {
 
 constexpr std::size_t kMostItems = 2048;
-constexpr std::size_t kMostClasses = 256;  // of which each pair has a link
+constexpr std::size_t kMostClasses = 256;                  // of which each pair has a link
 constexpr std::int64_t kMostStep = std::int64_t{1} << 30;  // samples
 
 template <class Value>

@@ -42,7 +42,8 @@ void require_within(const std::string& name, double value, double least, double 
 
 void check_amounts(const std::string& name, const Amounts& amounts) {
   require_within(name, amounts.all, 0, kMostSeconds);
-  for (const auto& [key, value] : amounts.by_name) require_within(name + " of " + key, value, 0, kMostSeconds);
+  const auto of = [&](const std::string& key) { return name + " of " + key; };
+  for (const auto& [key, value] : amounts.by_name) require_within(of(key), value, 0, kMostSeconds);
 }
 
 void check_ranks(const Plan& plan) {
@@ -67,8 +68,9 @@ void check_rails(const Plan& plan) {
         refuse(name + " is one for the job, but has rates by island: give one number");
       }
       if (amounts->by_name.empty()) require_within(name + "'s rate", amounts->all, 1, kMostBytes);
+      const auto inside = [&name](const std::string& island) { return name + "'s rate in island " + island; };
       for (const auto& [island, rate] : amounts->by_name) {
-        require_within(name + "'s rate in island " + island, rate, 1, kMostBytes);
+        require_within(inside(island), rate, 1, kMostBytes);
       }
       for (const Rank& rank : plan.ranks) {
         if (!amounts->find(rank.island)) refuse(name + " has no rate for the island " + rank.island + ": give one");

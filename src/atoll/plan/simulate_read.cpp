@@ -37,8 +37,11 @@ Amounts read_amounts(const Json& value, const std::string& name) {
   if (!value.is_object() || value.empty()) {
     refuse(name + " is " + value.dump().substr(0, 80) + ": give a number, or an object with a number by name");
   }
+  const auto refuse_text = [&name](const std::string& key, const auto& text) {
+    refuse(name + " of " + key + " is " + text.dump().substr(0, 80) + ": give a number");
+  };
   for (const auto& [key, each] : value.items()) {
-    if (!each.is_number()) refuse(name + " of " + key + " is " + each.dump().substr(0, 80) + ": give a number");
+    if (!each.is_number()) refuse_text(key, each);
     amounts.by_name[key] = each.get<double>();
   }
   return amounts;
@@ -60,8 +63,11 @@ Value chosen(Fields& fields, const std::string& key, const std::vector<std::pair
 
 std::vector<int> read_integers(Fields& fields, const std::string& key, const std::string& name) {
   std::vector<int> result;
+  const auto refuse_value = [&](std::int64_t value) {
+    refuse(name + " has " + std::to_string(value) + " among its " + key);
+  };
   for (const std::int64_t value : fields.integers(key)) {
-    if (value < 0 || value > kMostCount) refuse(name + " has " + std::to_string(value) + " among its " + key);
+    if (value < 0 || value > kMostCount) refuse_value(value);
     result.push_back(static_cast<int>(value));
   }
   return result;
