@@ -126,6 +126,8 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void on_credit(const ucx::Note& note);
   const ucx::Registration* registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes);
   void signal() noexcept;
+  void free_soon(UcxChannel& channel);
+  void free_closed_on_loop(UcxChannel& channel) noexcept;
   void ring_bells_on_loop();
   void look_at_trouble_on_loop();
 
