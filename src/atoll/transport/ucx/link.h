@@ -76,6 +76,8 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
     ucx::ControlKind kind;
     std::vector<std::byte> message;
     std::vector<ucx::Note> marks;
+
+    std::size_t bytes() const noexcept { return sizeof(Gated) + message.size() + marks.size() * sizeof(ucx::Note); }
   };
 
   // LinkBase
