@@ -311,6 +311,9 @@ def test_a_pair_that_ucx_does_not_serve_is_told() -> None:
     assert "UCX_TLS" in finding.fix
     (finding,) = found([facts[0], replace(facts[1], transport="auto")], replace(TCP, link="shm"))
     assert "pair 0-1 uses shm, not UCX, because one of them may not use it" in finding.what
+    fallen_back = replace(TCP, link=TCP.link + " (not UCX: the other end: no transport)")
+    whats = [each.what for each in found(on_two_machines(), fallen_back)]
+    assert "pair 0-1 uses tcp, not UCX: the other end: no transport" in whats, "RDMA on both, and no wish"
     assert found(facts, replace(TCP, link="ucx posix cma, beside " + TCP.link)) == []
     assert reason("ucx", *facts) == "ATOLL_TRANSPORT=ucx"
 

@@ -165,6 +165,26 @@ TEST(ChunkRing, AFailedCopyEndsItsMessageAlone) {
   EXPECT_TRUE(steps.remembered.empty());
 }
 
+TEST(ChunkRing, TheLastEndOfAMessageMayEndTheRing) {
+  Steps steps(1);
+  std::vector<std::byte> memory(128);
+  auto ring =
+      std::make_unique<ChunkRing>(steps, steps, ChunkRing::Direction::kReceive, buffer_of(memory), std::size_t{64});
+  auto bytes = pattern(1, 100);
+  std::vector<std::byte> got(100);
+  steps.send(1, {bytes.data(), 64, MemoryKind::kCuda}, [](const Error*) {});
+  steps.send(1, {bytes.data() + 64, 36, MemoryKind::kCuda}, [](const Error*) {});
+  ring->pass(1, buffer_of(got), [&ring](const Error* problem) {
+    EXPECT_EQ(problem, nullptr);
+    ring.reset();
+  });
+  while (steps.step()) {
+  }
+  EXPECT_TRUE(ring == nullptr);
+  EXPECT_EQ(got, bytes);
+  EXPECT_TRUE(steps.remembered.empty());
+}
+
 TEST(ChunkRing, ARingWithoutAChunkIsRefused) {
   Steps steps(1);
   std::vector<std::byte> memory(63);

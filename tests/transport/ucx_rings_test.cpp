@@ -221,5 +221,21 @@ TEST(UcxRings, AClosedRingDropsAndGivesCreditForAll) {
   EXPECT_TRUE(write(out, 0, bytes));
 }
 
+TEST(UcxRings, AClosedSenderGivesItsMemoryBackOnceAllIsSent) {
+  SendRing ring(kWindow);
+  EXPECT_TRUE(ring.is_done());
+  for (std::uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(write(ring, i, 100));
+  const auto first = ring.next();
+  const auto second = ring.next();
+  ring.done(second->position);
+  EXPECT_FALSE(ring.is_done());
+  ring.done(first->position);
+  ASSERT_TRUE(ring.is_done());
+  ring.free_memory();
+  EXPECT_TRUE(ring.memory().empty());
+  ring.release(ring.written());  // the peer's last credit
+  EXPECT_EQ(ring.released(), ring.written());
+}
+
 }  // namespace
 }  // namespace atl::test

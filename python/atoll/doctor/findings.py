@@ -91,8 +91,9 @@ def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Ite
 
 def _not_ucx(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:
     for link in links:
-        if link.kind != "ucx" and "ucx" in (facts[link.a].transport, facts[link.b].transport):
-            _, _, why = link.link.partition("(not UCX: ")
+        # Without a wish, too: between hosts with RDMA.
+        _, _, why = link.link.partition("(not UCX: ")
+        if link.kind != "ucx" and (why or "ucx" in (facts[link.a].transport, facts[link.b].transport)):
             why = f": {why[:-1]}" if why else ", because one of them may not use it (ATOLL_TRANSPORT)"
             yield Finding(
                 WARNING,

@@ -36,24 +36,29 @@ void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPor
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(message));
+    if (std::exchange(is_pumping_, true)) return;
   }
   pump();
 }
 
-/// Begins every step that can begin. One thread at a time, so that they begin in order.
+/// Begins every step that can begin. One thread at a time, so that they begin in order: the one that set is_pumping_. It
+/// alone calls `done`, because with the last one the ring may go.
 void ChunkRing::pump() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(is_pumping_, true)) return;
-  }
   std::size_t slot = 0;
   bool is_second = false;
-  while (next_step(&slot, &is_second)) begin_step(slot, is_second);
+  bool more = true;
+  while (more) {
+    std::vector<std::shared_ptr<Message>> finished;
+    more = next_step(&slot, &is_second, &finished);
+    if (more) begin_step(slot, is_second);
+    for (const auto& each : finished) each->done(each->problem ? &*each->problem : nullptr);
+  }
 }
 
-/// What to begin next; false, and the pumping ends, when there is nothing.
-bool ChunkRing::next_step(std::size_t* slot, bool* is_second) {
+/// What to begin next; false, and the pumping ends, when there is nothing. And whose `done` is to be called.
+bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished) {
   const std::lock_guard lock(mutex_);
+  finished->swap(finished_);
   if (slots_[second_at_].state == State::kBetween) {
     *slot = second_at_;
     *is_second = true;
@@ -110,7 +115,6 @@ void ChunkRing::copy_chunk(const Slot& slot, void* chunk, bool into_chunk, Direc
 }
 
 void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem) {
-  std::shared_ptr<Message> finished;
   {
     const std::lock_guard lock(mutex_);
     Slot& slot = slots_[index];
@@ -123,11 +127,11 @@ void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem
     slot.state = is_second ? State::kFree : State::kBetween;
     if (is_second) {
       --message.under_way;
-      if (message.is_begun && message.under_way == 0) finished = slot.message;
+      if (message.is_begun && message.under_way == 0) finished_.push_back(slot.message);
       slot.message.reset();
     }
+    if (std::exchange(is_pumping_, true)) return;
   }
-  if (finished) finished->done(finished->problem ? &*finished->problem : nullptr);
   pump();
 }
 

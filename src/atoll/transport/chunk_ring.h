@@ -73,7 +73,7 @@ class ChunkRing {
   };
 
   void pump();
-  bool next_step(std::size_t* slot, bool* is_second);
+  bool next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished);
   void begin_step(std::size_t slot, bool is_second);
   void end_step(std::size_t slot, bool is_second, const Error* problem);
   void copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended);
@@ -90,7 +90,8 @@ class ChunkRing {
   std::size_t second_at_ =
       0;                     // the next one whose second step begins: in the same order, as equal numbers pair in order
   bool is_pumping_ = false;  // some thread begins steps: it will see what changes
-  std::deque<std::shared_ptr<Message>> waiting_;  // not all begun
+  std::deque<std::shared_ptr<Message>> waiting_;    // not all begun
+  std::vector<std::shared_ptr<Message>> finished_;  // whose `done` is still to be called
 };
 
 }  // namespace atl::transport

@@ -60,7 +60,9 @@ void UcxChannel::pop() {
 
 bool UcxChannel::owes_credit_on_loop() const noexcept {
   const std::uint64_t window = receiving_.window_bytes();
-  return window != 0 && receiving_.popped() - told_ >= window / 4;
+  const std::uint64_t untold = receiving_.popped() - told_;
+  // Of a closed channel all of it: the peer then says no more how far the channel is (send_marks).
+  return window != 0 && (is_closed() ? untold != 0 : untold >= window / 4);
 }
 
 }  // namespace atl::transport

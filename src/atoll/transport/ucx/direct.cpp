@@ -117,6 +117,7 @@ void UcxDirect::end_on_loop(const Error& why) {
 // UCX forgets a receive that nothing has matched without a word.
 void UcxDirect::end_rest_on_loop() {
   while (!under_way_.empty()) under_way_.front().finish(&*ended_, 0);
+  remembered_.clear();
 }
 
 }  // namespace atl::transport

@@ -93,6 +93,7 @@ void UcxLink::close_channel(const ChannelId& id) {
   if (over_stream_) inner_.close_channel(id);
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
+    free_closed_on_loop(*channel);
     if (phase_ != Phase::kUcx) return;
     activate_on_loop(*channel);  // the peer gets its credit back
     drive_on_loop();

@@ -76,6 +76,8 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
     ucx::ControlKind kind;
     std::vector<std::byte> message;
     std::vector<ucx::Note> marks;
+
+    std::size_t bytes() const noexcept { return sizeof(Gated) + message.size() + marks.size() * sizeof(ucx::Note); }
   };
 
   // LinkBase
@@ -126,6 +128,8 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void on_credit(const ucx::Note& note);
   const ucx::Registration* registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes);
   void signal() noexcept;
+  void free_soon(UcxChannel& channel);
+  void free_closed_on_loop(UcxChannel& channel) noexcept;
   void ring_bells_on_loop();
   void look_at_trouble_on_loop();
 

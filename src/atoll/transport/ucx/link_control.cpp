@@ -79,8 +79,8 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
         return marks_.push_back(tcp::read_as<ucx::Note>(body));
       case ControlKind::kBehind:
       case ControlKind::kLeaving:
-        gated_bytes_ += body.size() + marks_.size() * sizeof(ucx::Note);
         gated_.push_back({kind, {body.begin(), body.end()}, std::exchange(marks_, {})});
+        gated_bytes_ += gated_.back().bytes();  // an empty one counts, too
         if (gated_bytes_ > kMaxGatedBytes) {
           throw Error(ErrorKind::kProtocol, "control messages wait for frames that do not come");
         }
@@ -103,7 +103,7 @@ void UcxLink::open_gates_on_loop() {
   while (phase_ == Phase::kUcx && !gated_.empty() && is_open_on_loop(gated_.front())) {
     const Gated next = std::move(gated_.front());
     gated_.pop_front();
-    gated_bytes_ -= next.message.size() + next.marks.size() * sizeof(ucx::Note);
+    gated_bytes_ -= next.bytes();
     pass_on_loop(next);
   }
 }

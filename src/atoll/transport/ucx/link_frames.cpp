@@ -161,6 +161,22 @@ void UcxLink::Sending::finish(const Error* problem, std::size_t /*bytes*/) {
   if (problem != nullptr || channel == nullptr) return;
   channel->sending()->done(note.position);
   link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;  // whoever waits for this place looks again
+  if (channel->is_closed() && channel->sending()->is_done()) link->free_soon(*channel);
+}
+
+/// Not inside a callback of UCX, which still holds the registration there.
+void UcxLink::free_soon(UcxChannel& channel) {
+  loop().post([this, &channel] { free_closed_on_loop(channel); });
+}
+
+/// Of a closed channel: what no transfer needs any more.
+void UcxLink::free_closed_on_loop(UcxChannel& channel) noexcept {
+  ucx::SendRing* const ring = channel.sending();
+  if (ring != nullptr && (ring->is_done() || !worker_)) {
+    channel.send_memory.reset();
+    ring->free_memory();
+  }
+  if (channel.receiving().is_freed_on_loop()) channel.receive_memory.reset();
 }
 
 void UcxLink::on_message(ucx::MessageKind kind, std::span<const std::byte> note_bytes, ucx::Incoming& message) {
@@ -216,7 +232,9 @@ void UcxLink::Arrival::finish(const Error* problem, std::size_t /*got*/) {
   ucx::ReceiveRing& ring = channel->receiving();
   if (problem != nullptr) return ring.abandon_on_loop();
   if (ring.finish_on_loop(position, bytes)) link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
-  if (channel->is_closed()) link->activate_on_loop(*channel);
+  if (!channel->is_closed()) return;
+  link->activate_on_loop(*channel);
+  if (ring.is_freed_on_loop()) link->free_soon(*channel);
 }
 
 }  // namespace atl::transport

@@ -46,6 +46,7 @@ class ReceiveRing {
 
   /// Nobody reads any more: what comes is dropped and its place given back. The memory goes with the last transfer.
   void close_on_loop() noexcept;
+  bool is_freed_on_loop() const noexcept { return is_closed_ && under_way_ == 0; }
 
  private:
   const Frame* look();

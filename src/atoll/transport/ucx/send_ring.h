@@ -42,6 +42,12 @@ class SendRing {
   /// on bytes that were never sent.
   void release(std::uint64_t total);
 
+  /// Whether every accepted frame has been sent.
+  bool is_done() const noexcept { return done_.load(std::memory_order_acquire) == written(); }
+
+  /// Gives the memory back. Nobody writes any more, and no transfer reads.
+  void free_memory() noexcept { ring_ = MappedRing(); }
+
   /// All of it, twice mapped, for registration with devices.
   std::span<std::byte> memory() const noexcept { return {ring_.data(), 2 * ring_.data_bytes()}; }
 
