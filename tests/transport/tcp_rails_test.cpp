@@ -96,7 +96,14 @@ struct Railed {
 TEST(TcpRails, AllRailsOpenCarryBytesAndAreDescribed) {
   for (const std::size_t rails : {2U, 4U}) {
     Railed pair(rails);
-    pair.exchange(600, 16000);
+    const std::string all = "over " + std::to_string(rails) + " of " + std::to_string(rails) + " rails";
+    wait_until("all rails", [&] { return has(*pair.links[0], all); });
+    const auto is_idle = [](const auto& relay) { return relay->forwarded_bytes() <= 100'000; };
+    const auto limit =
+        Deadline::after(std::chrono::seconds(30));  // a rail that looked slow on a busy machine is probed again
+    do {
+      pair.exchange(600, 16000);
+    } while (std::any_of(pair.relays.begin(), pair.relays.end(), is_idle) && !limit.expired());
     for (const auto& relay : pair.relays) EXPECT_GT(relay->forwarded_bytes(), 100'000U) << pair.links[0]->describe();
     EXPECT_EQ(pair.links[0]->describe().substr(0, 9), "tcp over ");
     EXPECT_TRUE(has(*pair.links[0], " MB/s")) << pair.links[0]->describe();
