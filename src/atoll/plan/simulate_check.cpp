@@ -40,6 +40,8 @@ void require_within(const std::string& name, double value, double least, double 
   refuse(name + " is " + number(value) + ": give " + number(least) + " to " + number(most));
 }
 
+std::string rate_in(const std::string& name, const std::string& island) { return name + "'s rate in island " + island; }
+
 void check_amounts(const std::string& name, const Amounts& amounts) {
   require_within(name, amounts.all, 0, kMostSeconds);
   const auto of = [&](const std::string& key) { return name + " of " + key; };
@@ -68,9 +70,8 @@ void check_rails(const Plan& plan) {
         refuse(name + " is one for the job, but has rates by island: give one number");
       }
       if (amounts->by_name.empty()) require_within(name + "'s rate", amounts->all, 1, kMostBytes);
-      const auto inside = [&name](const std::string& island) { return name + "'s rate in island " + island; };
       for (const auto& [island, rate] : amounts->by_name) {
-        require_within(inside(island), rate, 1, kMostBytes);
+        require_within(rate_in(name, island), rate, 1, kMostBytes);
       }
       for (const Rank& rank : plan.ranks) {
         if (!amounts->find(rank.island)) refuse(name + " has no rate for the island " + rank.island + ": give one");
