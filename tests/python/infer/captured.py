@@ -102,13 +102,9 @@ def deviation(found: Tensors, truth: Tensors) -> float:
 
 
 def allowed(sides: Sides, truth: Tensors) -> float:
-    """How far from the truth a division in float32 may be: twice as far as the undivided model. That has several:
-    torch chooses kernels by shape, and parts have other shapes than the whole, so that the undivided model is run with
-    either of torch's libraries of kernels. Where it hits the rounded truth by luck, a unit in the last place counts.
-    """
-    with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[no-untyped-call]
-        other = deviation(sides.run(), truth)
-    return 2 * max(deviation(sides.run(), truth), other, torch.finfo(torch.float32).eps * largest(truth))
+    """How far from the truth a division in float32 may be: twice as far as the undivided model. Where that hits the
+    rounded truth by luck, one unit in the last place counts."""
+    return 2 * max(deviation(sides.run(), truth), torch.finfo(torch.float32).eps * largest(truth))
 
 
 def leads(scores: torch.Tensor, classes: int) -> torch.Tensor:
