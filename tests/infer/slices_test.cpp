@@ -287,5 +287,36 @@ TEST(Slices, CausalAttention) {
   }
 }
 
+// Libraries multiply few rows by other kernels than many, with other rounding.
+TEST(Slices, ProductsOfFewRowsAreFilledUp) {
+  const auto product = [](Int rows, Region part) {
+    Builder builder;
+    const int x = builder.input({1, rows, 3});
+    const int weight = builder.input({20, 3});
+    builder.call("aten::linear", {TensorId{x}, TensorId{weight}, {}}, {1, rows, 20});
+    return slice(builder.graph(), builder.graph().nodes.front(), 1, part);
+  };
+  const SlicedCall few = product(100, {40, 42});
+  EXPECT_EQ(few.operands.front().rows, (Region{40, 42}));
+  EXPECT_EQ(few.pads, (std::vector<Pad>{{0, 1, 0, 6, 0}}));
+  EXPECT_EQ(few.keep, (Region{0, 2}));
+  EXPECT_TRUE(product(100, {40, 48}).pads.empty());
+  const SlicedCall in_place = product(6, {3, 5});  // the whole has few rows itself
+  EXPECT_EQ(in_place.pads, (std::vector<Pad>{{0, 1, 3, 1, 0}}));
+  EXPECT_EQ(in_place.keep, (Region{3, 5}));
+}
+
+TEST(Slices, ConvolutionsToFewPlacesAreFilledUp) {
+  Builder builder;
+  const int x = builder.input({1, 2, 41, 12});
+  const int weight = builder.input({5, 2, 3, 3});
+  builder.call("aten::conv2d", {TensorId{x}, TensorId{weight}, {}, Ints{2, 2}, Ints{1, 1}, Ints{1, 1}, 1},
+               {1, 5, 21, 6});
+  const SlicedCall call = slice(builder.graph(), builder.graph().nodes.front(), 2, {0, 1});
+  EXPECT_EQ(call.operands.front().rows, (Region{0, 2}));
+  EXPECT_EQ(call.pads, (std::vector<Pad>{{0, 2, 1, 4, 0}}));  // the true border, and two more rows of six places
+  EXPECT_EQ(call.keep, (Region{0, 1}));
+}
+
 }  // namespace
 }  // namespace atl::infer

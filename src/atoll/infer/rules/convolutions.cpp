@@ -16,6 +16,9 @@ struct Places {
   bool transposed;
 };
 
+// Places of the output: some libraries make them by products of matrices.
+constexpr std::int64_t kLeastPlaces = 16;
+
 constexpr Places kPlain{3, 4, 5, 6, 0, false};
 constexpr Places kTransposed{3, 4, 7, 6, 5, true};
 constexpr Places kEither{3, 4, 5, 8, 7, false};  // argument 6 says whether
@@ -122,15 +125,28 @@ void cut_transposed(const Convolution& c, int i, std::int64_t origin, Region row
   call.changes.push_back({c.places.output_padding, output_padding});
 }
 
+Filling filling_of(const NodeView& view, const Convolution& c, int output_dim, Region rows) {
+  if (c.places.transposed) return {};
+  const std::int64_t count = view.output_rows(output_dim);
+  if (output_dim < c.first) return filling(rows, count, 1, kLeastPlaces);
+  const std::int64_t others = elements_of_row(view, output_dim, c.first, view.output_rank(), kLeastPlaces);
+  return filling(rows, count, others, kLeastPlaces);
+}
+
 SlicedCall slice_convolution(const NodeView& view, Places places, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   const auto c = read(view, places);
-  if (!c || output_dim < c->first) return call;
+  if (!c || output_dim < c->first - 1) return call;
+  const Filling more = filling_of(view, *c, output_dim, rows);
+  if (output_dim < c->first) return filled_call(view, split, rows, more);
   const int i = output_dim - c->first;
   const std::int64_t count = view.rows(0, output_dim);
   const Region reach = reached(split.operands[0].map, rows, count);
   const Cut parts = cut(reach, count);
-  if (parts.low + parts.high > 0) call.pads.push_back({0, output_dim, parts.low, parts.high, 0});
+  const std::int64_t low = parts.low + more.low * at(c->stride, i);
+  const std::int64_t high = parts.high + more.high * at(c->stride, i);
+  if (low + high > 0) call.pads.push_back({0, output_dim, low, high, 0});
+  call.keep = {more.low, more.low + rows.size()};
   if (c->same) {  // a text holds for all dimensions, so the others are padded here, too
     for (int k = 0; k < c->spatial; ++k) {
       if (k != i && at(c->low, k) + at(c->high, k) > 0) {

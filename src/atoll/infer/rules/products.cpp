@@ -8,6 +8,11 @@
 namespace atl::infer {
 namespace {
 
+// Filled up to these, a product of float32 rows has the bits of the same rows of the whole on the processors tried, but
+// for a few at its end.
+constexpr std::int64_t kLeastRows = 8;
+constexpr std::int64_t kLeastColumns = 16;
+
 std::int64_t output_sums(const NodeView& view) { return view.output().elements() * sum_bytes(view.output().dtype); }
 
 // (input, weight, bias). The last dimension has one row of the weight each.
@@ -18,6 +23,14 @@ std::optional<NodeSplit> linear(const NodeView& view, int output_dim) {
   if (!follow_same(split, view, 1, 0, output_dim)) return std::nullopt;
   if (view.operands() > 2 && !follow_same(split, view, 2, 0, output_dim)) return std::nullopt;
   return split;
+}
+
+SlicedCall slice_linear(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+  const std::int64_t count = view.output_rows(output_dim);
+  const int last = view.output_rank() - 1;
+  if (output_dim == last) return filled_call(view, split, rows, filling(rows, count, 1, kLeastColumns));
+  const std::int64_t others = elements_of_row(view, output_dim, 0, last, kLeastRows);
+  return filled_call(view, split, rows, filling(rows, count, others, kLeastRows));
 }
 
 std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
@@ -62,6 +75,14 @@ std::optional<NodeSplit> product(const NodeView& view, int output_dim, bool has_
   return split;
 }
 
+SlicedCall slice_product(const NodeView& view, const NodeSplit& split, int output_dim, Region rows, bool has_summand) {
+  const bool has_columns = view.rank(has_summand ? 2 : 1) > 1;
+  const int rows_dim = view.output_rank() - (has_columns ? 2 : 1);
+  if (output_dim < rows_dim) return call_by_rows(view, split, rows);  // whole matrices
+  const std::int64_t least = output_dim > rows_dim ? kLeastColumns : kLeastRows;
+  return filled_call(view, split, rows, filling(rows, view.output_rows(output_dim), 1, least));
+}
+
 std::optional<std::int64_t> product_bytes(const NodeView& view, std::size_t operand, int dim, bool has_summand) {
   const std::size_t left = has_summand ? 1 : 0;
   const bool contracted = (operand == left && dim == view.rank(operand) - 1) ||
@@ -71,7 +92,9 @@ std::optional<std::int64_t> product_bytes(const NodeView& view, std::size_t oper
 
 Rule product_rule(bool has_summand) {
   return {[=](const NodeView& view, int output_dim) { return product(view, output_dim, has_summand); },
-          {},
+          [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+            return slice_product(view, split, output_dim, rows, has_summand);
+          },
           [=](const NodeView& view, std::size_t operand, int dim) {
             return product_bytes(view, operand, dim, has_summand);
           }};
@@ -147,7 +170,7 @@ std::optional<NodeSplit> embedding(const NodeView& view, int output_dim) {
 }  // namespace
 
 void add_product_rules(Rules& rules) {
-  rules["aten::linear"] = {linear, {}, linear_bytes, linear_sums};
+  rules["aten::linear"] = {linear, slice_linear, linear_bytes, linear_sums};
   for (const char* name : {"aten::matmul", "aten::mm", "aten::bmm"}) rules[name] = product_rule(false);
   for (const char* name : {"aten::addmm", "aten::baddbmm"}) rules[name] = product_rule(true);
   rules["aten::scaled_dot_product_attention"] = {attention, slice_attention, attention_bytes};

@@ -37,6 +37,30 @@ std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int 
   return split;
 }
 
+Filling filling(Region rows, std::int64_t count, std::int64_t others, std::int64_t least) {
+  const std::int64_t wanted = (least + others - 1) / std::max<std::int64_t>(1, others);
+  if (wanted >= count) return {rows.begin, count - rows.end};
+  return {0, std::max<std::int64_t>(0, wanted - rows.size())};
+}
+
+std::int64_t elements_of_row(const NodeView& view, int dim, int first, int last, std::int64_t most) {
+  std::int64_t elements = 1;
+  for (int i = first; i < last && elements < most; ++i) {
+    if (i != dim) elements *= std::min(most, view.output_rows(i));
+  }
+  return std::min(most, elements);
+}
+
+SlicedCall filled_call(const NodeView& view, const NodeSplit& split, Region rows, const Filling& filling) {
+  SlicedCall call = call_by_rows(view, split, rows);
+  if (filling.low + filling.high == 0) return call;
+  for (std::size_t i = 0; i < split.operands.size(); ++i) {
+    if (split.operands[i].dim >= 0) call.pads.push_back({i, split.operands[i].dim, filling.low, filling.high, 0});
+  }
+  call.keep = {filling.low, filling.low + rows.size()};
+  return call;
+}
+
 std::int64_t sum_bytes(Dtype dtype) noexcept { return std::max<std::int64_t>(4, bytes_of(dtype)); }
 
 Ints per_dim(const NodeView& view, std::size_t argument, std::size_t dims) {

@@ -39,6 +39,23 @@ bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operan
 /// The first operand's rows along `dim` by identity, the others whole; none if there are not as many.
 std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim);
 
+/// Rows of nothing to compute before and behind a part. Libraries multiply matrices of few rows with other kernels, which
+/// add up in another order, so parts of few rows would be rounded otherwise than the same rows of the whole.
+struct Filling {
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+};
+
+/// So that a product has `least` rows: the part's, each `others` times. Where the whole has no more than these, as many as
+/// the whole, with the part in its place.
+Filling filling(Region rows, std::int64_t count, std::int64_t others, std::int64_t least);
+
+/// How many elements one row along `dim` has in the output's dimensions from `first` to before `last`; `most` at most.
+std::int64_t elements_of_row(const NodeView& view, int dim, int first, int last, std::int64_t most);
+
+/// call_by_rows with zeros as filling in all operands of which it takes rows: those that follow as they are.
+SlicedCall filled_call(const NodeView& view, const NodeSplit& split, Region rows, const Filling& filling);
+
 /// Bytes of an element where `dtype` is summed: 4, or 8 for float64 and integers of 64 bits.
 std::int64_t sum_bytes(Dtype dtype) noexcept;
 

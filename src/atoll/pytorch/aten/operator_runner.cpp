@@ -17,6 +17,7 @@
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/named.h"
+#include "atoll/pytorch/aten/part_kernels.h"
 
 namespace atl::pytorch {
 namespace {
@@ -36,7 +37,7 @@ struct Slot {
 
 class AtenCall final : public infer::Call {
  public:
-  AtenCall(const infer::Node& node, c10::OperatorHandle found, c10::Device device)
+  AtenCall(const infer::Graph& graph, const infer::Node& node, c10::OperatorHandle found, c10::Device device)
       : name(node.name()), handle(std::move(found)), is_list(node.is_list) {
     const auto& arguments = handle.schema().arguments();
     for (std::size_t i = 0; i < node.args.size(); ++i) {
@@ -45,6 +46,7 @@ class AtenCall final : public infer::Call {
       const auto* list = std::get_if<infer::TensorIds>(&node.args[i]);
       if (list != nullptr) slots.push_back({i, *list, is_list_of_optionals(arguments[i])});
     }
+    if (device.is_cpu()) part = part_kernel_of(graph, node);
   }
 
   const std::string name;
@@ -52,6 +54,7 @@ class AtenCall final : public infer::Call {
   const bool is_list;
   std::vector<c10::IValue> constants;  // with an empty place where operands go
   std::vector<Slot> slots;
+  PartKernel part;
 };
 
 // Throws Error(kProtocol) where the node is no call of this operator.
@@ -105,7 +108,7 @@ class AtenRunner final : public infer::OperatorRunner {
  public:
   explicit AtenRunner(c10::Device device) : device_(device) {}
 
-  std::unique_ptr<infer::Call> prepare(const infer::Graph& /*graph*/, const infer::Node& node) override {
+  std::unique_ptr<infer::Call> prepare(const infer::Graph& graph, const infer::Node& node) override {
     c10::OperatorName name(node.op, node.overload);
     const bool is_view = node.op == "aten::view" && node.overload.empty();
     if (is_view || node.op == "aten::_unsafe_view") name.name = "aten::reshape";
@@ -115,7 +118,7 @@ class AtenRunner final : public infer::OperatorRunner {
     }
     check_schema(node, handle->schema());
     try {
-      return std::make_unique<AtenCall>(node, *handle, device_);
+      return std::make_unique<AtenCall>(graph, node, *handle, device_);
     } catch (const Error& error) {
       throw Error(error.kind(), node.name() + ": " + error.what());
     }
@@ -133,6 +136,7 @@ class AtenRunner final : public infer::OperatorRunner {
       for (const Change& change : changes) {
         stack.at(change.argument) = ivalue_of(arguments.at(change.argument), change.value, device_);
       }
+      if (std::optional<at::Tensor> part = run_part(call.part, stack)) return std::vector{value_of(std::move(*part))};
       call.handle.callBoxed(stack);
       std::vector<Value> made;
       if (call.is_list) {
