@@ -125,6 +125,9 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
         name = f"the plan {str(plan)!r}"
         plan = json.loads(Path(plan).read_text())
     if isinstance(plan, dict):
+        if "pipelines" not in plan and "pipes" not in plan:
+            reason = plan.get("reason", "it is no plan")
+            raise ValueError(f"{name} has no pipelines: {reason}; ask for a plan that fits, and give that")
         plan = plan_of(plan, name) if "pipelines" in plan else Plan.from_json(plan)
     if isinstance(plan, Plan):
         _check_repeated(wanted, plan)

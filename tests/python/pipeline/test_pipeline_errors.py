@@ -67,6 +67,7 @@ def arguments_body(rank: int) -> None:
         (("replicas=2", "the plan has 1 pipelines"), {"plan": GOOD, "replicas": 2}),
         (("recompute=True", "the plan has [False, False]"), {"plan": GOOD, "recompute": True}),
         (("planner's answer", '"chunks": 2', "on each rank", '"chunks": 1'), {"plan": {"chunks": 2, "pipelines": []}}),
+        (("answer has no pipelines: no room", "that fits"), {"plan": {"feasible": False, "reason": "no room"}}),
         (("the model (Ruled)", "reset_parameters()"), {"model": Ruled, "items": ["0", "1"], "plan": [1, 1]}),
     ):
         with raises(ValueError, *parts):
