@@ -166,6 +166,7 @@ void UcxLink::drop_worker_on_loop() noexcept {
 }
 
 void UcxLink::unwatch_worker_on_loop() {
+  if (const auto pause = std::exchange(pause_, std::nullopt)) loop().cancel_timer_on_loop(*pause);
   if (std::exchange(watches_worker_, false)) loop().remove_fd_on_loop(worker_->descriptor());
 }
 

@@ -92,12 +92,11 @@ void UcxLink::rest_on_loop(bool moved, bool more) {
   }
   // UCX takes an event back only when it can be armed: one from before would wake the loop without end.
   hear_worker_on_loop(false);
-  if (is_pausing_) return;
-  loop().add_timer_on_loop(kPause, false, [this] {
-    is_pausing_ = false;
+  if (pause_) return;
+  pause_ = loop().add_timer_on_loop(kPause, false, [this] {
+    pause_.reset();
     drive_on_loop();
   });
-  is_pausing_ = true;
 }
 
 void UcxLink::hear_worker_on_loop(bool hears) {
