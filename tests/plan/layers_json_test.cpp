@@ -113,6 +113,8 @@ std::vector<Wrong> wrong_values() {
       {"/links/1/between", Json{"two", "one"}, "comes twice"},
       {"/ties/0/items", Json{"embed", "tail"}, "\"tail\", which is not there"},
       {"/ties/0/items", Json{"embed", "embed"}, "two or more, each once"},
+      {"/ties/0/items", Json::array({"embed"}), "tie 0 is of embed: give two or more"},
+      {"/ties/0/items", Json::array(), "tie 0 is of no items: give two or more"},
       {"/ties/0/weight_bytes", 9, "shares more bytes than its item embed"},
       {"/schedule", "2f2b", "known are 1f1b, gpipe"},
       {"/transfers", "hidden", "known are exposed, overlapped"},

@@ -187,6 +187,24 @@ TEST(Layers, ASmallerMicroBatchIsNamedWhereItFits) {
   EXPECT_NE(answer.reason.find("item1 to item3 on class0 needs"), std::string::npos) << answer.reason;
 }
 
+TEST(Layers, TheMostReplicasThatFitAreNamed) {
+  LayerRequest request = even_layers(8, {1}, {64}, 64);
+  for (LayerItem& item : request.items) item.weight_bytes = 10;
+  request.replicas = {64};
+  request.most_placements = 20;
+  for (const std::int64_t held : {7, 4, 2, 1}) {  // items that a device holds: of 8, with so many in a pipeline
+    SCOPED_TRACE(held);
+    request.devices[0].memory_bytes = 10 * static_cast<double>(held);
+    const LayerAnswer answer = plan_layers(request);
+    ASSERT_FALSE(answer.plan.has_value());
+    std::vector<std::size_t> found;
+    for (const LayerChange& change : answer.nearest) {
+      if (change.change == "replicas") found.push_back(change.plan.pipelines.size());
+    }
+    EXPECT_EQ(found, (std::vector<std::size_t>{static_cast<std::size_t>(64 / ((8 + held - 1) / held))}));
+  }
+}
+
 TEST(Layers, ChangesWithTooManyStatesAreLeftOut) {
   LayerRequest request = even_layers(32, std::vector<double>(8, 1), std::vector<std::int64_t>(8, 8), 64);
   for (LayerItem& item : request.items) item.weight_bytes = 10;

@@ -316,6 +316,9 @@ def test_a_pair_that_ucx_does_not_serve_is_told() -> None:
     assert "pair 0-1 uses tcp, not UCX: the other end: no transport" in whats, "RDMA on both, and no wish"
     assert found(facts, replace(TCP, link="ucx posix cma, beside " + TCP.link)) == []
     assert reason("ucx", *facts) == "ATOLL_TRANSPORT=ucx"
+    staged = "ucx rc_mlx5 (staged: 64 bytes cannot be made known: no memory; raise it (ulimit -l)), beside "
+    (finding,) = found(facts, replace(TCP, link=staged + TCP.link))
+    assert finding.what.endswith("through UCX's own memory: 64 bytes cannot be made known: no memory")
 
 
 def test_several_hosts_want_an_interface_and_a_key_file() -> None:

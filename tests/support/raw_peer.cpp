@@ -60,6 +60,16 @@ void RawPeer::shake_hands(const transport::EndpointOptions& options, const trans
   }
 }
 
+std::vector<std::byte> RawPeer::receive_exactly(std::size_t bytes) {
+  std::vector<std::byte> all(bytes);
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t got = receive(std::span(all).subspan(done));
+    if (got == 0) throw std::runtime_error("the endpoint ended the stream");
+    done += got;
+  }
+  return all;
+}
+
 bool RawPeer::wait_for_end() {
   std::array<std::byte, 4096> buffer;
   const Deadline deadline = Deadline::after(kPatience);

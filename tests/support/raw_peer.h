@@ -31,6 +31,9 @@ class RawPeer {
     send(body);
   }
 
+  /// The next so many bytes that the endpoint sends.
+  std::vector<std::byte> receive_exactly(std::size_t bytes);
+
   /// Everything up to the end of the stream; false when the endpoint does not end it within the patience.
   bool wait_for_end();
 

@@ -231,6 +231,21 @@ TEST(RailScheduler, ClosedAndBusyRailsGetNothing) {
   EXPECT_LE(scheduler.on_its_way(2), 2U << 20);
 }
 
+TEST(RailScheduler, TellsHowLongItsBytesTake) {
+  RailScheduler scheduler;
+  const RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);
+  EXPECT_EQ(scheduler.longest_seconds(), 0);
+  scheduler.open(0, {.bytes_per_second = 1e6}, now);
+  scheduler.open(3, {.bytes_per_second = 1e5}, now);
+  scheduler.sent(0, 500'000, now);
+  scheduler.sent(3, 20'000, now);
+  EXPECT_DOUBLE_EQ(scheduler.longest_seconds(), 0.5);
+  scheduler.sent(3, 80'000, now);
+  EXPECT_DOUBLE_EQ(scheduler.longest_seconds(), 1);
+  scheduler.close(3);
+  EXPECT_DOUBLE_EQ(scheduler.longest_seconds(), 0.5);
+}
+
 TEST(RailScheduler, ANearRailComesFirst) {
   RailScheduler scheduler;
   const RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);

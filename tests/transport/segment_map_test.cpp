@@ -100,6 +100,17 @@ TEST(SegmentMap, AFullWindowInReverseOrderIsShownAtOnce) {
   }
 }
 
+TEST(SegmentMap, BehindTheEndOfAStreamNothingComes) {
+  SegmentMap map(kWindow);
+  map.add(0, 3 * kUnit);
+  map.finish();
+  EXPECT_EQ(map.end(), 3 * kUnit);
+  EXPECT_TRUE(map.has(kUnit, 2 * kUnit)) << "what has come may come again";
+  map.add(kUnit, 2 * kUnit);
+  EXPECT_TRUE(is_protocol_error(map, {3 * kUnit, 1}));
+  EXPECT_TRUE(is_protocol_error(map, {2 * kUnit, 2 * kUnit}));
+}
+
 TEST(SegmentMap, WhatDoesNotFitIsAProtocolError) {
   SegmentMap map(kWindow);
   EXPECT_TRUE(is_protocol_error(map, {1, 64}));

@@ -169,6 +169,50 @@ TEST_F(TcpRailsProtocol, BytesBeyondTheCreditOfAReceiverThatIsBehind) {
   expect_protocol_error("exceeds the channel's credit");
 }
 
+TEST_F(TcpRailsProtocol, BytesBehindAChannelsEnd) {
+  open();
+  segment(1, 0, frame(1, 64));
+  expect_frame(1, 64);
+  const Prefix close{.type = Type::kClose, .channel = 1};
+  segment(0, 0, bytes_of(close));
+  segment(1, 0, frame(1, 64));  // once more, over a rail that was given up
+  segment(1, 128, frame(2, 64));
+  expect_protocol_error("128 bytes at 128 does not fit");
+}
+
+/// However many channels a link has had, a rail that fails costs a message for each one that is open.
+TEST_F(TcpRailsProtocol, CreditIsSaidAgainForChannelsThatAreOpen) {
+  RawPeer other(endpoint_.address().tcp.front());
+  other.shake_hands(options_, self_, endpoint_.address().id, 2);
+  wait_until("both rails", [&] {
+    return endpoint_.link(self_).describe().find("over 2 of 2 rails") != std::string::npos;
+  });
+  for (const std::uint32_t number : {1U, 2U, 3U}) {
+    const ChannelId id{.group = kChannel.group, .index = number, .bell = kChannel.bell};
+    const OpenBody body{.group = id.group, .index = id.index, .bell = 0, .window_bytes = kWindow};
+    send(Type::kOpen, number, bytes_of(body));
+    segment(number, 0, frame(number, 64));
+    Channel& in = endpoint_.link(self_).channel(id);
+    wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return in.front() != nullptr; });
+    in.pop();
+  }
+  for (const std::uint32_t number : {1U, 3U}) {
+    const Prefix close{.type = Type::kClose, .channel = number};
+    segment(0, number == 1 ? 0U : 64U, bytes_of(close));
+  }
+  const Prefix message{.type = Type::kControl};
+  segment(0, 128, bytes_of(message));
+  observer_.wait_for_controls(1);
+  raw_ = RawPeer(endpoint_.address().tcp.front());  // closes the first connection
+  std::vector<std::uint32_t> credited;
+  while (credited.empty() || credited.back() != 0) {  // that of the control messages comes last
+    const auto prefix = tcp::read_as<Prefix>(other.receive_exactly(sizeof(Prefix)));
+    other.receive_exactly(tcp::message_bytes(prefix) - sizeof(Prefix));
+    if (prefix.type == Type::kCredit) credited.push_back(prefix.channel);
+  }
+  EXPECT_EQ(credited, (std::vector<std::uint32_t>{2, 0}));
+}
+
 TEST_F(TcpRailsProtocol, SegmentsThatOverlap) {
   open();
   segment(1, 64, Bytes(128));

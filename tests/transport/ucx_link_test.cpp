@@ -54,27 +54,6 @@ class WarningRecorder : public LogSink {
   std::vector<std::string> lines_;
 };
 
-class UcxLinks : public testing::TestWithParam<const char*> {
- protected:
-  UcxLinks() : ucx_(GetParam()) {}
-  void SetUp() override {
-    if (const std::string why = ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
-  }
-
-  /// "tcp": as between two hosts, where UCX has to notice a broken path by itself.
-  static std::vector<EndpointOptions> options(bool two_hosts = GetParam() == std::string(kUcxNetwork)) {
-    std::vector both{peer_options(TransportChoice::kUcx, 0), peer_options(TransportChoice::kUcx, 1)};
-    if (two_hosts) {
-      both[0].host = "one";
-      both[1].host = "another";
-    }
-    return both;
-  }
-
- private:
-  const UcxTransports ucx_;
-};
-
 INSTANTIATE_TEST_SUITE_P(Over, UcxLinks, testing::Values(kUcxMemory, kUcxNetwork), [](const auto& of) {
   return std::string(of.param == std::string(kUcxNetwork) ? "Network" : "Memory");
 });

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/ucx/context.h"
+#include "tests/support/peers.h"
 
 namespace atl::test {
 
@@ -39,5 +43,28 @@ inline std::string ucx_is_absent() {
     return error.what();
   }
 }
+
+/// Links through UCX alone, over shared memory and over a network (kUcxMemory, kUcxNetwork).
+class UcxLinks : public testing::TestWithParam<const char*> {
+ protected:
+  UcxLinks() : ucx_(GetParam()) {}
+  void SetUp() override {
+    if (const std::string why = ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// "tcp": as between two hosts, where UCX has to notice a broken path by itself.
+  static std::vector<transport::EndpointOptions> options(bool two_hosts = GetParam() == std::string(kUcxNetwork)) {
+    std::vector both{peer_options(transport::TransportChoice::kUcx, 0),
+                     peer_options(transport::TransportChoice::kUcx, 1)};
+    if (two_hosts) {
+      both[0].host = "one";
+      both[1].host = "another";
+    }
+    return both;
+  }
+
+ private:
+  const UcxTransports ucx_;
+};
 
 }  // namespace atl::test

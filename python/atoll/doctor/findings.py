@@ -100,6 +100,13 @@ def _not_ucx(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Find
                 f"pair {link.a}-{link.b} uses {link.kind}, not UCX{why}",
                 "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a way between the two: see ucx_info -d",
             )
+        _, _, staged = link.link.partition(" (staged: ")
+        if staged:
+            yield Finding(
+                WARNING,
+                f"pair {link.a}-{link.b} passes its frames through UCX's own memory: {staged.partition(';')[0]}",
+                "raise the limit of locked memory (ulimit -l)",
+            )
 
 
 def _tcp_inside_a_machine(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:

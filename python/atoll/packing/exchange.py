@@ -73,6 +73,8 @@ class Exchange:
     def mean(self, values: torch.Tensor, residual: torch.Tensor | None) -> None:
         """Makes the flat values their mean over ranks. `residual` (float32, as many as `led`) is added first, and gets
         what is lost; without it that is forgotten. Collective."""
+        if not values.numel():
+            return
         if not self.is_lossy:
             self._all.allreduce([values], AllreduceOptions()).wait()
             values.div_(self.size)

@@ -11,7 +11,8 @@ from torch import nn
 
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.measuring import Cost
-from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.plan import Pipe, Plan, Stage, nearest_shares
+from atoll.pipeline.schedules import Kind
 
 ALIKE = 0.05
 """Devices of one name and island whose times differ by less are of one class."""
@@ -206,8 +207,16 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def plan_of(answer: dict[str, Any]) -> Plan:
-    """As the stages are built."""
+def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
+    """As the stages are built. Raises ValueError for an answer that leaves open what they hold. `name`: of the answer,
+    for the error."""
+    chunks = answer.get("chunks", 1)
+    if chunks > 1:
+        raise ValueError(
+            f'{name} has "chunks": {chunks}, so many stages on each rank, and gives the items of a rank without saying '
+            'which are in which of them: plan with "chunks": 1 in the request, or give plan= the number of blocks of '
+            "each stage, such as [4, 4, 4, 4] with two stages on each of 2 ranks"
+        )
     pipes = []
     for pipeline in answer["pipelines"]:
         stages = tuple(
@@ -216,3 +225,37 @@ def plan_of(answer: dict[str, Any]) -> Plan:
         )
         pipes.append(Pipe(stages, pipeline["micro_batches"]))
     return Plan(tuple(pipes), answer)
+
+
+def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Plan:
+    """The planner's plan; where the schedule cannot have its micro-batches, with the nearest that it can, as many in
+    all, and priced anew. `request`: what the planner was asked. Raises ValueError where there are none, or they do not
+    fit the devices' memory."""
+    from atoll import _C
+
+    if all(kind.is_possible(pipe.micro_batches, len(pipe.ranks), len(pipe.stages)) for pipe in plan.pipes):
+        return plan
+    stages = [len(pipe.stages) for pipe in plan.pipes]
+    shares = nearest_shares(plan, kind)
+    way_out = (
+        f"give micro_batches={max(stages)} or a multiple of it, with as many samples, fewer replicas, or "
+        "schedule='gpipe', which can have any number"
+    )
+    if shares is None:
+        raise ValueError(
+            f"schedule {kind.name!r} cannot divide the {sum(plan.shares)} micro-batches of a step between pipelines of "
+            f"{stages} stages: {way_out}"
+        )
+    pipelines = [
+        {**pipeline, "micro_batches": share} for pipeline, share in zip(plan.answer["pipelines"], shares, strict=True)
+    ]
+    asked = {**request, "plan": {"micro_batch": plan.answer["micro_batch"], "pipelines": pipelines}}
+    priced: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
+    if not priced["feasible"]:
+        raise ValueError(
+            f"of the planner's {plan.shares} micro-batches schedule {kind.name!r} can have {shares}, for which the "
+            f"devices' memory does not suffice: {way_out}"
+        )
+    note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} cannot have"
+    proof = {**plan.answer.get("exact", {}), "search": False}
+    return plan_of({**plan.answer, **priced, "exact": proof, "notes": [*plan.answer.get("notes", []), note]})

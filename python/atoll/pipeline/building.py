@@ -16,9 +16,9 @@ from torch import nn
 from atoll._build_info import VERSION
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link, Measured, Wish, ask, plan_of, request_of
+from atoll.pipeline.asking import Link, Measured, Wish, ask, plan_of, request_of, with_possible_shares
 from atoll.pipeline.families import parts_of
-from atoll.pipeline.initial import Draw, without_data
+from atoll.pipeline.initial import Draw, check_rules, without_data
 from atoll.pipeline.items import Parts, check_parts, ties_of
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
@@ -76,18 +76,26 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
     parts = parts_of(whole, wanted.items)
     check_parts(whole, parts)
     ties_of(whole)
-    between = passes(whole, parts, wanted.example.inputs[:1])
+    if source is None and wanted.initial is None:
+        check_rules(whole, parts.modules(range(len(parts.items))))
+    inputs = wanted.example.inputs
+    between = passes(whole, parts, inputs[:1])
     plan = _given_plan(wanted, parts, kind, ranks)
     if plan is None:
         _wish(wanted)
     else:
         check_plan(plan, parts, kind, ranks)
-    shapes = [[name, list(each.shape), str(each.dtype)] for name, each in whole.named_parameters()]
+        _check_passed(plan, parts, between, kind)
+    shapes = [
+        [name, list(each.shape), str(each.dtype), each.requires_grad] for name, each in whole.named_parameters()
+    ]
     facts = {
         "Atoll": VERSION, "items": parts.names, "parameters": shapes, "schedule": wanted.schedule,
         "replicas": wanted.replicas, "micro_batches": _counts(wanted), "seed": wanted.seed,
         "plan": "auto" if plan is None else plan.to_json()["pipes"], "autocast": str(wanted.autocast),
-        "recompute": wanted.recompute, "example": list(wanted.example.inputs.shape),
+        "recompute": wanted.recompute, "example": [list(inputs.shape), str(inputs.dtype)],
+        "example with labels": wanted.example.labels is not None, "model with data": source is not None,
+        "initial given": wanted.initial is not None, "loss given": wanted.loss != Loss(),
         "settings": {name: value for name, value in asdict(wanted.settings).items() if name != "memory_bytes"},
     }  # fmt: skip
     return Known(whole, source, parts, between, kind, plan), facts
@@ -112,12 +120,18 @@ def _counts(wanted: Wanted) -> int | list[int] | None:
 def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
     """None: measure."""
     plan = wanted.plan
-    if isinstance(plan, Plan):
-        return plan
+    name = "the planner's answer"
     if isinstance(plan, Path) or (isinstance(plan, str) and plan.endswith(".json")):
+        name = f"the plan {str(plan)!r}"
         plan = json.loads(Path(plan).read_text())
     if isinstance(plan, dict):
-        return plan_of(plan) if "pipelines" in plan else Plan.from_json(plan)
+        if "pipelines" not in plan and "pipes" not in plan:
+            reason = plan.get("reason", "it is no plan")
+            raise ValueError(f"{name} has no pipelines: {reason}; ask for a plan that fits, and give that")
+        plan = plan_of(plan, name) if "pipelines" in plan else Plan.from_json(plan)
+    if isinstance(plan, Plan):
+        _check_repeated(wanted, plan)
+        return plan
     if plan == "auto":
         return None
     lines = ranks_in_lines(ranks, wanted.replicas)
@@ -126,6 +140,37 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
     if isinstance(plan, str):
         raise ValueError(f'plan {plan!r}: give "auto", "equal", blocks of each stage such as [15, 17], or a plan')
     return from_counts(plan, parts, lines, kind, _each(wanted), wanted.recompute or False)
+
+
+def _check_repeated(wanted: Wanted, plan: Plan) -> None:
+    """Raises ValueError where arguments say otherwise than the plan."""
+    way_out = "leave it out, or give numbers of blocks or plan='auto'"
+    counts, pipes = _counts(wanted), len(plan.pipes)
+    is_so = sum(plan.shares) == counts * pipes if isinstance(counts, int) else counts in (None, plan.shares)
+    if not is_so:
+        raise ValueError(f"micro_batches={counts}, and the plan has {plan.shares} of its pipelines: {way_out}")
+    if wanted.replicas not in (1, pipes):  # 1 where it is not given
+        raise ValueError(f"replicas={wanted.replicas}, and the plan has {pipes} pipelines: {way_out}")
+    if wanted.recompute is None:
+        return
+    for pipe in plan.pipes:
+        has = [stage.recompute for stage in pipe.stages]
+        wishes = [wanted.recompute] * len(has) if isinstance(wanted.recompute, bool) else list(wanted.recompute)
+        if has != wishes:
+            raise ValueError(f"recompute={wanted.recompute}, and the plan has {has} for its stages: {way_out}")
+
+
+def _check_passed(plan: Plan, parts: Parts, between: Sequence[torch.Tensor], kind: Kind) -> None:
+    """Raises ValueError where a stage takes what has no gradient, and the schedule begins with that to find others."""
+    if not kind.splits_backward:
+        return
+    for end in (stage.last for pipe in plan.pipes for stage in pipe.stages[:-1]):
+        if not between[end - 1].is_floating_point():
+            raise ValueError(
+                f"schedule {kind.name!r} finds gradients of parameters by way of those of a stage's inputs, and item "
+                f"{parts.names[end - 1]!r}, the last of a stage, gives {between[end - 1].dtype}, which has none: cut "
+                "elsewhere, or give schedule '1f1b', 'gpipe' or 'interleaved'"
+            )
 
 
 def _each(wanted: Wanted) -> list[int]:
@@ -199,8 +244,9 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
 
     def planned() -> tuple[Plan, dict[str, Any]]:
         request = request_of(known.whole, known.parts, output_bytes, everyone, links, wish)
-        plan = plan_of(ask(request))
+        plan = with_possible_shares(plan_of(ask(request)), known.kind, request)
         check_plan(plan, known.parts, known.kind, exchange.ranks)
+        _check_passed(plan, known.parts, known.between, known.kind)
         return plan, {"plan": plan.to_json()["pipes"]}
 
     return exchange.agree("atoll.pipeline.Pipeline", planned, SAME_ARGUMENTS)

@@ -49,6 +49,25 @@ def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module,
     return copy.deepcopy(model, known), model
 
 
+def check_rules(whole: nn.Module, modules: Iterable[str]) -> None:
+    """`modules`: of all items. Raises ValueError where a module that holds several of them has a rule of its own: no
+    rank has all that it gives values to, so they would not be those of `initialise`."""
+    if hasattr(whole, "_init_weights"):
+        return  # which comes before reset_parameters, and is for one module
+    for holder in sorted({_parent(name) for name in modules}):
+        while True:
+            module = whole.get_submodule(holder)
+            if hasattr(module, "reset_parameters"):
+                raise ValueError(
+                    f"{holder or 'the model'} ({type(module).__name__}) has reset_parameters() and is divided between "
+                    "ranks, of which none has all that it initialises: give initial=, a function of a module, give a "
+                    "model that has its values, or make one item of it"
+                )
+            if not holder:
+                break
+            holder = _parent(holder)
+
+
 def fill(
     whole: nn.Module, modules: Iterable[str], source: nn.Module | None, seed: int, draw: Draw | None,
     device: torch.device,

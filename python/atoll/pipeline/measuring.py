@@ -164,6 +164,8 @@ class Measuring:
         if number == 0:
             return example.inputs.to(self._device)
         like = passes(self._whole, self._parts, example.inputs)[number - 1]
+        if not like.is_floating_point():
+            return torch.zeros(like.shape, dtype=like.dtype, device=self._device)  # any embedding has a row 0
         generator = torch.Generator().manual_seed(self._seed)
         value = torch.randn(like.shape, generator=generator).to(like.dtype).to(self._device)
         return value.requires_grad_()

@@ -40,7 +40,8 @@ class Pipeline:
     example: inputs of a step of all pipelines, or inputs and labels. Their shape counts, and with plan="auto" they are
         what is measured.
     micro_batches: into how many parts of one size each pipeline divides its batch, or a number for each pipeline. With
-        plan="auto" the mean, and None leaves it to the planner.
+        plan="auto" the mean, and None leaves it to the planner. A Plan or a planner's answer says it itself, and so it
+        says recompute: what is given besides must be the same.
     plan: "auto" measures the devices and finds the fastest division that fits their memory; "equal" divides the
         blocks evenly; [15, 17] says how many blocks each stage has, or how many items with what is around the blocks; a
         Plan, or a planner's answer as a dictionary or a JSON file.
@@ -53,7 +54,8 @@ class Pipeline:
     autocast: torch.bfloat16 computes in it where PyTorch says it can; parameters and gradients keep their type.
     recompute: whether blocks are computed again for their gradients instead of keeping what they need, for all stages
         or for each. None: as the planner finds, or not.
-    initial: of a module, gives its parameters their first values, where the model's own way is not wanted.
+    initial: of a module, gives its own parameters (recurse=False) their first values, where the model's own way is not
+        wanted.
 
     Raises ValueError or TypeError on every rank when arguments of any of them are wrong, do not fit the model or each
     other, or differ between ranks, and when nothing fits the devices' memory."""
@@ -70,13 +72,16 @@ class Pipeline:
         self.device = this_device() if device is None else torch.device(device)
         self.rank = dist.get_rank(group)
         self._exchange = Exchange(group, self.device)
-        wanted = Wanted(
-            model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast, items,
-            loss_of(loss), initial, seed, settings or Settings(),
-        )  # fmt: skip
-        known = self._exchange.agree(
-            "atoll.pipeline.Pipeline", lambda: know(wanted, self.device, self._exchange.ranks), SAME_ARGUMENTS
-        )
+
+        def asked() -> tuple[tuple[Wanted, Known], dict[str, Any]]:
+            wanted = Wanted(
+                model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast,
+                items, loss_of(loss), initial, seed, settings or Settings(),
+            )  # fmt: skip
+            known, facts = know(wanted, self.device, self._exchange.ranks)
+            return (wanted, known), facts
+
+        wanted, known = self._exchange.agree("atoll.pipeline.Pipeline", asked, SAME_ARGUMENTS)
         self.plan: Plan = known.plan or find_plan(wanted, known, self.device, self._exchange)
         """Who holds what; `plan.answer` is what the planner said."""
         self.place = self.plan.place(self.rank)
@@ -225,7 +230,12 @@ class Pipeline:
     def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
         """Writes the whole model's state, and the optimizer's, in torch.distributed.checkpoint's format. `extra` is
         what JSON can say and all ranks have alike: a loader's state, the step. Collective."""
-        of_optimizer = {} if optimizer is None else checkpoints.optimizer_state(optimizer, self._names())
+
+        def own() -> tuple[dict[str, Any], dict[str, Any]]:
+            state = {} if optimizer is None else checkpoints.optimizer_state(optimizer, self._names())
+            return state, {"extra": sorted(extra)}
+
+        of_optimizer = self._exchange.agree("atoll.pipeline.Pipeline.save", own, SAME_ARGUMENTS)
         checkpoints.save(Path(folder), self.state_dict(), of_optimizer, extra)
 
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -235,7 +245,7 @@ class Pipeline:
 
         def checked() -> tuple[None, dict[str, Any]]:
             checkpoints.check_model(Path(folder), state)
-            return None, {}
+            return None, {"optimizer given": optimizer is not None}
 
         self._exchange.agree("atoll.pipeline.Pipeline.load", checked, SAME_ARGUMENTS)
         checkpoints.load_model(Path(folder), state)
@@ -250,11 +260,18 @@ class Pipeline:
         """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
         `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
         have one size. Collective. Raises ValueError for pipelines of unlike numbers of ranks."""
-        check_batch(global_batch, self.plan.shares)
-        check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
-        for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
-            if name in options:
-                raise ValueError(f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out")
+
+        def checked() -> tuple[None, dict[str, Any]]:
+            check_batch(global_batch, self.plan.shares)
+            check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
+            for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
+                if name in options:
+                    raise ValueError(
+                        f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out"
+                    )
+            return None, {"global_batch": global_batch, "options": sorted(options)}
+
+        self._exchange.agree("atoll.pipeline.Pipeline.loader", checked, SAME_ARGUMENTS)
         options.setdefault("settings", LoaderSettings(update_interval=0, measure=False))
         options.setdefault("drop_last", True)
         return DataLoader(dataset, global_batch, model=self.model, policy="fixed", shares=self.plan.shares, **options)
@@ -266,6 +283,10 @@ class Pipeline:
 def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_language: bool) -> Example:
     if isinstance(example, torch.Tensor):
         return Example(example, example if is_language else None)
+    if not isinstance(example, Sequence) or [isinstance(each, torch.Tensor) for each in example] != [True, True]:
+        raise TypeError(
+            f"example is a {type(example).__name__}: give a tensor, the inputs of a step, or two: inputs and labels"
+        )
     inputs, labels = example
     return Example(inputs, labels)
 

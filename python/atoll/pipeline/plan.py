@@ -175,6 +175,7 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
         raise ValueError(f"rank {twice[0]} is in two pipelines of the plan: give it stages of one")
     for pipe in plan.pipes:
         _check_pipe(pipe, parts, kind)
+    _check_shares(plan, kind)
     idle = sorted(set(range(ranks)) - set(held))
     if idle:
         raise ValueError(f"rank {idle[0]} has no stage in the plan: start the job without it, or give it a stage")
@@ -197,9 +198,63 @@ def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:
             f"schedule {kind.name!r} has its stages on ranks {wanted}, the plan on "
             f"{[stage.rank for stage in pipe.stages]}: give the plan of this schedule"
         )
-    kind.check_micro_batches(pipe.micro_batches, len(positions), len(pipe.stages))
     if kind.splits_backward and any(stage.recompute for stage in pipe.stages):
         raise ValueError(
             f"schedule {kind.name!r} computes gradients of parameters later, and PyTorch would compute a block again "
             "for each of them: give recompute=False, or schedule '1f1b', 'gpipe' or 'interleaved'"
         )
+
+
+def _check_shares(plan: Plan, kind: Kind) -> None:
+    for number, pipe in enumerate(plan.pipes):
+        try:
+            kind.check_micro_batches(pipe.micro_batches, len(pipe.ranks), len(pipe.stages))
+        except ValueError as error:
+            near = nearest_shares(plan, kind) if len(plan.pipes) > 1 else None
+            if near is None:
+                raise
+            raise ValueError(
+                f"pipeline {number} of the plan: {error}; nearest for all pipelines and the same batch: {near}"
+            ) from None
+
+
+def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
+    """Micro-batches of each pipeline that the schedule can have, near the plan's and as many in all; None where none
+    are found."""
+    for whole_rounds in (False, True):  # those of whole rounds can always be moved from one pipeline to another
+        found = _moved_shares(plan, kind, whole_rounds)
+        if found is not None:
+            return found
+    return None
+
+
+def _moved_shares(plan: Plan, kind: Kind, whole_rounds: bool) -> list[int] | None:
+    """Each share is made a possible one, and then the smallest moves give the sum again."""
+    total = sum(plan.shares)
+
+    def is_able(number: int, count: int) -> bool:
+        pipe = plan.pipes[number]
+        positions = len(pipe.ranks)
+        return kind.is_possible(count, positions, len(pipe.stages)) and not (whole_rounds and count % positions)
+
+    def beside(number: int, count: int, step: int) -> int | None:
+        ends = range(count + step, total + 1) if step > 0 else range(count + step, 0, step)
+        return next((each for each in ends if is_able(number, each)), None)
+
+    counts: list[int] = []
+    for number, share in enumerate(plan.shares):
+        near = share if is_able(number, share) else beside(number, share, -1) or beside(number, share, 1)
+        if near is None:
+            return None
+        counts.append(near)
+    while gap := total - sum(counts):
+        moves = []
+        for number, count in enumerate(counts):
+            other = beside(number, count, 1 if gap > 0 else -1)
+            if other is not None and abs(other - count) <= abs(gap):
+                moves.append((abs(other - plan.shares[number]), number, other))
+        if not moves:
+            return None
+        _, number, other = min(moves)
+        counts[number] = other
+    return counts

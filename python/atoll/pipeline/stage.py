@@ -91,7 +91,7 @@ class StageModule(nn.Module):
 
     def _sendable(self, value: torch.Tensor) -> torch.Tensor:
         value = value.to(self._passed).contiguous()
-        if torch.is_grad_enabled() and not value.requires_grad:
+        if torch.is_grad_enabled() and value.is_floating_point() and not value.requires_grad:
             value.requires_grad_()  # nothing before it is trained; the next stage sends a gradient all the same
         return value
 

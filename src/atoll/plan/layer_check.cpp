@@ -94,20 +94,28 @@ void check_devices(const LayerRequest& request) {
 }
 
 void check_ties(const LayerRequest& request) {
-  for (const LayerTie& tie : request.ties) {
-    require_amount("a tie's weight_bytes", tie.weight_bytes);
-    require_amount("a tie's gradient_bytes", tie.gradient_bytes);
-    require_amount("a tie's optimiser_bytes", tie.optimiser_bytes);
+  for (std::size_t i = 0; i < request.ties.size(); ++i) {
+    const LayerTie& tie = request.ties[i];
+    const std::string name = "tie " + std::to_string(i);
+    require_amount(name + "'s weight_bytes", tie.weight_bytes);
+    require_amount(name + "'s gradient_bytes", tie.gradient_bytes);
+    require_amount(name + "'s optimiser_bytes", tie.optimiser_bytes);
     const std::set<std::size_t> items(tie.items.begin(), tie.items.end());
+    for (const std::size_t item : items) {
+      if (item >= request.items.size()) refuse(name + " has the item " + std::to_string(item) + ", which is not there");
+    }
     if (tie.items.size() < 2 || items.size() != tie.items.size()) {
-      refuse("a tie has " + std::to_string(items.size()) + " different items: give two or more, each once");
+      std::string names;
+      for (const std::size_t item : tie.items) names += (names.empty() ? "" : ", ") + request.items[item].name;
+      refuse(name + " is of " + (names.empty() ? "no items" : names) +
+             ": give two or more, each once, or leave out what is in one item alone");
     }
     for (const std::size_t item : items) {
-      if (item >= request.items.size()) refuse("a tie has the item " + std::to_string(item) + ", which is not there");
       const LayerItem& each = request.items[item];
       if (each.weight_bytes < tie.weight_bytes || each.gradient_bytes < tie.gradient_bytes ||
           each.optimiser_bytes < tie.optimiser_bytes) {
-        refuse("a tie shares more bytes than its item " + each.name + " has: an item's bytes contain the shared ones");
+        refuse(name + " shares more bytes than its item " + each.name +
+               " has: an item's bytes contain the shared ones");
       }
     }
   }

@@ -52,18 +52,34 @@ void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer)
   }
 }
 
+// A search for each number of replicas would be thousands on large machines. So the numbers fall in steps that double
+// until one fits; then the largest that does is looked for between it and the last that did not.
 void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
-  const std::int64_t least = *std::min_element(request.replicas.begin(), request.replicas.end());
   const std::vector<std::int64_t> counts = counts_of(request);
   const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   const auto items = static_cast<std::int64_t>(request.items.size());
-  for (std::int64_t replicas = std::min(least, devices) - 1; replicas >= 1; --replicas) {
-    if (!request.leave_out && devices > items * replicas) return;
+  const std::int64_t fewest = request.leave_out ? 1 : (devices + items - 1) / items;
+  const std::size_t place = answer.nearest.size();
+  const auto fit = [&](std::int64_t replicas) {
     LayerRequest fewer = request;
     fewer.replicas = {replicas};
     const std::size_t before = answer.nearest.size();
     attempt(answer, fewer, "replicas", counted(replicas, "pipeline") + " of more devices each");
-    if (answer.nearest.size() > before) return;
+    if (answer.nearest.size() == before) return false;
+    if (before > place) answer.nearest.erase(answer.nearest.end() - 2);  // fewer than these
+    return true;
+  };
+  std::int64_t out = std::min(*std::min_element(request.replicas.begin(), request.replicas.end()), devices);
+  if (out <= fewest) return;
+  std::int64_t in = out - 1;
+  for (std::int64_t less = 2; !fit(in); less *= 2) {
+    if (in == fewest) return;
+    out = in;
+    in = std::max(fewest, in - less);
+  }
+  while (out - in > 1) {
+    const std::int64_t middle = in + (out - in) / 2;
+    (fit(middle) ? in : out) = middle;
   }
 }
 

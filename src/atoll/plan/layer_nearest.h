@@ -7,7 +7,8 @@ namespace atl::plan {
 
 /// For a request that nothing fits: the reason, the stage that lacks most memory in the plan that lacks least, and what
 /// makes a plan feasible: recomputation, 1F1B, a smaller micro-batch, fewer replicas, devices left out, or so many
-/// bytes more on each device, to the byte. Each is tried alone; those that help are listed, the fastest first.
+/// bytes more on each device, to the byte. Each is tried alone; those that help are listed, the fastest first. Replicas
+/// are tried by bisection, which takes for granted that what fits in some pipelines fits in fewer, with more devices.
 void explain_infeasible(const LayerRequest& request, LayerAnswer& answer);
 
 }  // namespace atl::plan

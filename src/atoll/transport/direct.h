@@ -34,7 +34,8 @@ class DirectPort {
   /// why not: the link's error, kMismatch, or kAborted.
   using Done = std::function<void(const Error* problem)>;
 
-  /// The buffer stays as it is, and a device is done with it, until `done`. When the link ends, every `done` is called.
+  /// The buffer stays as it is, and a device is done with it, until `done`. When the link ends, every `done` is called. An end
+  /// in good order waits for channels alone: whoever ends a link lets both ends' messages come to their `done` first.
   /// Throws Error(kInvalidArgument) for memory that reaches() denies.
   virtual void send(std::uint64_t number, const DirectBuffer& from, Done done) = 0;
   virtual void receive(std::uint64_t number, const DirectBuffer& to, Done done) = 0;

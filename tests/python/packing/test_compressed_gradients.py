@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atoll
 from atoll.packing.blocks import FORMATS
+from atoll.packing.exchange import Exchange
 from client_ranks import on_layouts
 from fixed_gradients import (
     LAYOUTS,
@@ -204,3 +205,19 @@ def test_uneven_numbers_of_batches(rank: int, size: int) -> None:
             update.step()
     check_equal_bits(model.module)
     compressed.close()
+
+
+@on_layouts("AB", "AAB", "Ab")
+def test_a_bucket_without_elements(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    exchange = Exchange(group, "int8", compress_inside=False, number=1 << 20)
+    nothing, something = torch.zeros(0, device=device()), torch.full((5,), float(rank), device=device())
+    assert exchange.is_lossy
+    exchange.mean(nothing, None)
+    if (led := exchange.led(0)) is not None:
+        assert len(led) == 0
+    exchange.mean(something, None)  # the ranks go on together
+    expected = torch.full((5,), (size - 1) / 2)
+    torch.testing.assert_close(something.cpu(), expected, rtol=0.02, atol=0)
+    exchange.close()

@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 
 import atoll
-from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of
+from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of, with_possible_shares
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.initial import without_data
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
 from atoll.pipeline.plan import Stage
+from atoll.pipeline.schedules import KINDS
 from atoll.pipeline.stage import Computing
 from pipeline_models import (
     MODELS,
@@ -138,6 +139,47 @@ def test_answer() -> None:
     assert plan.pipes[0].stages == (Stage(0, 4, 1, True), Stage(4, 6, 0, True))
     assert plan.shares == [3]
     assert plan.answer == answer
+
+
+def test_an_answer_that_leaves_stages_open() -> None:
+    stage = {"rank": 0, "items": [0, 6], "recompute": False}
+    answer = {"chunks": 2, "pipelines": [{"micro_batches": 3, "stages": [stage]}]}
+    with pytest.raises(ValueError, match=r'the plan \'p.json\' has "chunks": 2.*plan with "chunks": 1'):
+        plan_of(answer, "the plan 'p.json'")
+    assert plan_of({**answer, "chunks": 1}).pipes[0].stages == (Stage(0, 6, 0),)
+
+
+def test_shares_that_the_schedule_cannot_have() -> None:
+    """Of two pipelines of two stages, one has one micro-batch."""
+    ranks = [rank("a", 0, 1.0), rank("a", 0, 1.0), rank("b", 0, 3.0, 1 << 30), rank("b", 0, 3.0, 1 << 30)]
+    asked = request(ranks, replicas=2, micro_batches=2)
+    names = [device["name"] for device in asked["devices"]]
+
+    def answer(*shares: int) -> dict[str, Any]:
+        pipelines = [
+            {"micro_batches": share, "stages": [
+                {"items": [0, 3], "device": name, "rank": first, "recompute": False},
+                {"items": [3, 6], "device": name, "rank": first + 1, "recompute": False},
+            ]} for share, name, first in zip(shares, names, (0, 2), strict=True)
+        ]  # fmt: skip
+        return {"micro_batch": 2, "chunks": 1, "pipelines": pipelines, "exact": {"search": True}, "notes": ["before"]}
+
+    plan = plan_of(answer(3, 1))
+    assert with_possible_shares(plan, KINDS["gpipe"], asked) is plan
+    found = with_possible_shares(plan, KINDS["1f1b"], asked)
+    assert found.shares == [2, 2]
+    assert [pipe.stages for pipe in found.pipes] == [pipe.stages for pipe in plan.pipes]
+    assert found.answer["feasible"]
+    assert found.answer["seconds"] > 0
+    assert found.answer["exact"] == {"search": False}
+    assert found.answer["notes"][0] == "before"
+    assert "[2, 2], not [3, 1], which 1f1b cannot have" in found.answer["notes"][1]
+    with pytest.raises(ValueError, match=r"the 3 micro-batches .* \[2, 2\] stages: give micro_batches=2 .*'gpipe'"):
+        with_possible_shares(plan_of(answer(2, 1)), KINDS["1f1b"], asked)
+    for device in asked["devices"]:
+        device["memory_bytes"] = 1
+    with pytest.raises(ValueError, match=r"can have \[2, 2\], for which the devices' memory does not suffice: give"):
+        with_possible_shares(plan, KINDS["1f1b"], asked)
 
 
 def auto_body(rank: int, schedule: str, replicas: int, own: dict[str, Any]) -> None:

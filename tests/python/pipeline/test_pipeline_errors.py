@@ -13,6 +13,7 @@ from pipeline_models import MODELS, batch
 from support import Ranks, raises
 
 INPUTS, LABELS = batch(4)
+GOOD = Plan((Pipe((Stage(0, 3, 0), Stage(3, 7, 1)), 2),))
 
 
 def made(model: Any = MODELS["gpt2"], **arguments: Any) -> "atoll.pipeline.Pipeline":
@@ -27,6 +28,17 @@ def views() -> nn.Module:
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = nn.Parameter(model[0].weight.data.t())
     return model
+
+
+class Ruled(nn.Sequential):
+    """With a rule of its own for what is in several items."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 3), nn.Linear(3, 3))
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter)
 
 
 def arguments_body(rank: int) -> None:
@@ -50,6 +62,13 @@ def arguments_body(rank: int) -> None:
         (("plan 'best'", '"auto"'), {"plan": "best"}),
         (("auto", "'zbv'"), {"plan": "auto", "schedule": "zbv"}),
         (("4 samples", "3 micro-batches", "whole step"), {"plan": "auto", "micro_batches": 3}),
+        (("micro_batches=3", "the plan has [2]", "leave it out"), {"plan": GOOD, "micro_batches": 3}),
+        (("micro_batches=[1]", "the plan has [2]"), {"plan": GOOD, "micro_batches": [1]}),
+        (("replicas=2", "the plan has 1 pipelines"), {"plan": GOOD, "replicas": 2}),
+        (("recompute=True", "the plan has [False, False]"), {"plan": GOOD, "recompute": True}),
+        (("planner's answer", '"chunks": 2', "on each rank", '"chunks": 1'), {"plan": {"chunks": 2, "pipelines": []}}),
+        (("answer has no pipelines: no room", "that fits"), {"plan": {"feasible": False, "reason": "no room"}}),
+        (("the model (Ruled)", "reset_parameters()"), {"model": Ruled, "items": ["0", "1"], "plan": [1, 1]}),
     ):
         with raises(ValueError, *parts):
             made(**arguments)
@@ -60,6 +79,12 @@ def arguments_body(rank: int) -> None:
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_arguments(ranks: Ranks) -> None:
     ranks.run(arguments_body)
+
+
+def frozen() -> nn.Module:
+    model = MODELS["gpt2"]()
+    model.get_parameter("lm_head.weight").requires_grad_(False)
+    return model
 
 
 def alike_body(rank: int) -> None:
@@ -73,7 +98,24 @@ def alike_body(rank: int) -> None:
     else:
         with raises(ValueError, "rank 0 has a ValueError", "4 blocks"):
             made()
-    assert made().step(INPUTS, LABELS).isfinite(), "the ranks go on together"
+    example: Any = "rows" if rank == 0 else INPUTS
+    error = TypeError if rank == 0 else ValueError
+    with raises(error, "example is a str", *(() if rank == 0 else ("rank 0 has a TypeError",))):
+        atoll.pipeline.Pipeline(MODELS["gpt2"], example, plan=[2, 2], micro_batches=2)
+    with raises(ValueError, "example differs", "torch.int32", "rank 1"):
+        atoll.pipeline.Pipeline(MODELS["gpt2"], INPUTS.int() if rank else INPUTS, plan=[2, 2], micro_batches=2)
+    with raises(ValueError, "parameters differs", "rank 0", "rank 1"):
+        made(frozen if rank == 0 else MODELS["gpt2"])
+    with raises(ValueError, "model with data differs", "rank 0", "rank 1"):
+        made(MODELS["gpt2"]() if rank == 0 else MODELS["gpt2"])
+    pipe = made()
+    with raises(ValueError, *(("2 micro-batches", "give 4 or 6") if rank else ("rank 1 has a ValueError",))):
+        pipe.loader([INPUTS[0]] * 8, 5 if rank else 4)
+    with raises(ValueError, "global_batch differs", "4 on rank 0", "6 on rank 1"):
+        pipe.loader([INPUTS[0]] * 8, 6 if rank else 4)
+    with raises(ValueError, *(("that the pipeline does not have",) if rank else ("rank 1 has a ValueError",))):
+        pipe.save("nowhere", torch.optim.SGD([nn.Parameter(INPUTS.double())] if rank else pipe.parameters()))
+    assert pipe.step(INPUTS, LABELS).isfinite(), "the ranks go on together"
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)

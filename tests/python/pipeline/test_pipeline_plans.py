@@ -18,6 +18,7 @@ from atoll.pipeline.plan import (
     check_plan,
     equal_counts,
     from_counts,
+    nearest_shares,
     ranks_in_lines,
 )
 from atoll.pipeline.schedules import KINDS, schedule_of
@@ -150,6 +151,42 @@ def test_plans_that_cannot_be(plan: Plan, schedule: str, ranks: int, text: str) 
     check_plan(GOOD, model(4), KINDS["gpipe"], 2)
     with pytest.raises(ValueError, match=text):
         check_plan(plan, model(4), KINDS[schedule], ranks)
+
+
+def side_by_side(shares: list[int], lengths: list[int]) -> Plan:
+    pipes: list[Pipe] = []
+    rank = 0
+    for share, length in zip(shares, lengths, strict=True):
+        pipes.append(Pipe(tuple(Stage(place, place + 1, rank + place) for place in range(length)), share))
+        rank += length
+    return Plan(tuple(pipes))
+
+
+@given(some.sampled_from(sorted(KINDS)), some.lists(some.tuples(some.integers(1, 30), some.integers(1, 5)), min_size=1))
+def test_the_nearest_shares_can_be(name: str, pipes: list[tuple[int, int]]) -> None:
+    kind = schedule_of(name)
+    shares, lengths = [share for share, _ in pipes], [length for _, length in pipes]
+    near = nearest_shares(side_by_side(shares, lengths), kind)
+    can = [kind.is_possible(share, length, length) for share, length in pipes]
+    if all(can):
+        assert near == shares
+    elif near is None:
+        assert not kind.needs_stages or sum(shares) < sum(lengths)
+        assert kind.needs_stages or len(set(lengths)) > 1 or sum(shares) % lengths[0]
+    else:
+        assert sum(near) == sum(shares)
+        assert all(kind.is_possible(share, length, length) for share, length in zip(near, lengths, strict=True))
+
+
+def test_shares_that_are_too_small_for_their_stages() -> None:
+    assert nearest_shares(side_by_side([7, 1], [2, 3]), KINDS["1f1b"]) == [5, 3]
+    assert nearest_shares(side_by_side([5, 1, 6], [2, 2, 2]), KINDS["1f1b"]) == [4, 2, 6]
+    assert nearest_shares(side_by_side([3, 1], [2, 3]), KINDS["1f1b"]) is None
+    assert nearest_shares(side_by_side([7, 5], [2, 2]), KINDS["interleaved"]) in ([6, 6], [8, 4])
+    stages = [(Stage(0, 3, 2 * place), Stage(3, 7, 2 * place + 1)) for place in range(2)]
+    plan = Plan((Pipe(stages[0], 7), Pipe(stages[1], 1)))
+    with pytest.raises(ValueError, match=r"pipeline 1 of .* into 1 micro-batches: give 2; nearest .* \[6, 2\]"):
+        check_plan(plan, model(4), KINDS["1f1b"], 4)
 
 
 def test_plans_as_json_and_text() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from atoll.pipeline.families import parts_of
-from atoll.pipeline.initial import fill, initialise, without_data
+from atoll.pipeline.initial import check_rules, fill, initialise, without_data
 from atoll.pipeline.items import Parts, check_parts, in_turn, ties_of
 from atoll.pipeline.stage import Computing, StageModule, passes, prune
 from pipeline_models import MODELS, SEED, VOCABULARY, batch
@@ -178,6 +178,38 @@ def test_what_nobody_initialises() -> None:
             parameter.fill_(1)
 
     assert torch.equal(initialise(Bare(), SEED, ones).inner.weight, torch.ones(3))
+
+
+class Scaled(nn.Module):
+    """With a rule for what is inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.inner.weight, std=1e-3)
+
+
+def scaled() -> nn.Module:
+    return nn.Sequential(Scaled(), nn.Sequential(Scaled(), nn.Linear(3, 2)))
+
+
+@pytest.mark.parametrize("items", [["0", "1"], ["0", "1.0", "1.1"]])
+def test_rules_inside_items_are_those_of_the_whole_model(items: list[str]) -> None:
+    expected = initialise(scaled(), SEED).state_dict()
+    assert 0 < expected["1.0.inner.weight"].abs().max() < 0.01
+    for item in items:
+        whole, _ = without_data(scaled)
+        check_rules(whole, items)
+        fill(whole, [item], None, SEED, None, CPU)
+        for name, value in whole.get_submodule(item).state_dict().items():
+            assert torch.equal(value, expected[f"{item}.{name}"]), f"{item}.{name}"
+
+
+def test_rules_that_several_items_would_need() -> None:
+    with pytest.raises(ValueError, match=r"1.0 \(Scaled\) has reset_parameters\(\) .*initial="):
+        check_rules(scaled(), ["0", "1.0.inner", "1.1"])
 
 
 @pytest.mark.parametrize(

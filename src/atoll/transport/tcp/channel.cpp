@@ -128,6 +128,11 @@ bool TcpChannel::finish_segment_on_loop(std::uint64_t position, std::uint32_t by
   return false;
 }
 
+void TcpChannel::finish_on_loop() {
+  is_finished_ = true;
+  if (map_ != nullptr) map_->finish();
+}
+
 /// Shows the receiver every frame that is whole.
 bool TcpChannel::publish_frames() {
   const std::uint64_t before = received_.load(std::memory_order_relaxed);

@@ -56,6 +56,10 @@ class TcpChannel final : public Channel {
   std::byte* begin_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
   /// Returns whether frames can be read that could not before.
   bool finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
+  /// The peer has closed its direction, all of which has come before it says so: bytes may be repeated, but no new ones come.
+  void finish_on_loop();
+  /// Whether the peer can use what popped() gives it.
+  bool wants_credit_on_loop() const noexcept { return !is_finished_ && popped() != 0; }
   /// The credit that the peer has, whether it was told or not. Any thread.
   std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
 
@@ -85,6 +89,7 @@ class TcpChannel final : public Channel {
   std::uint32_t peer_number_ = 0;         // written before received_ leaves zero
   bool receiving_ = false;                // the loop's: inside a frame
   bool dropping_ = false;                 // the loop's: that frame is dropped
+  bool is_finished_ = false;              // the loop's: the peer has closed its direction
   std::uint64_t receive_window_;          // likewise
   MappedRing ring_;                       // likewise
   std::unique_ptr<tcp::SegmentMap> map_;  // the loop's; of a link over several rails

@@ -70,17 +70,18 @@ TcpLink::~TcpLink() = default;
 
 TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
-  auto& channel = channels_[id];
-  if (channel == nullptr) {
-    channel = std::make_unique<TcpChannel>(*this, id, options().tcp_window_bytes);
+  auto found = channels_.find(id);
+  if (found == channels_.end()) {
+    found = channels_.emplace(id, std::make_unique<TcpChannel>(*this, id, options().tcp_window_bytes)).first;
     ++unclaimed_;
   }
-  if (claim && !channel->is_claimed()) {
-    channel->claim();
+  TcpChannel& channel = *found->second;
+  if (claim && !channel.is_claimed()) {
+    channel.claim();
     --unclaimed_;
   }
   if (unclaimed_ > tcp::kMaxChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
-  return *channel;
+  return channel;
 }
 
 Channel& TcpLink::channel(const ChannelId& id) {

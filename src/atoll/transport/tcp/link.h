@@ -126,6 +126,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   bool is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const;
   void watch_rails_on_loop(Clock::duration passed);
   void note_progress_on_loop(Rail& rail, Clock::duration passed);
+  Clock::duration busy_time() const;
   std::size_t open_rails_on_loop() const noexcept;
   std::string describe_rails() const;  // callers hold mutex_
 

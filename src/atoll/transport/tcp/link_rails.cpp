@@ -148,7 +148,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
 /// Credit that was on its way over a rail that failed is lost; the receiver of it takes the highest.
 void TcpLink::repeat_credit_on_loop() {
   for (const auto& [number, channel] : incoming_) {
-    if (channel->popped() != 0) send_credit(*channel, channel->popped());
+    if (channel->wants_credit_on_loop()) send_credit(*channel, channel->popped());
   }
   const std::lock_guard lock(mutex_);
   Rail* const rail = spread_->nearest();
@@ -179,12 +179,14 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
     return fail_on_loop(lost("has been silent for " + seconds + " s: stopped, or the network between is cut"));
   }
   if (!spread_) return;
+  const auto busy = busy_time();
   bool has_doubt = false;
   for (const auto& rail : rails_) {
     if (!rail->is_open()) continue;
     const auto& watch = rail->watch;
-    const bool is_stuck = watch.stalled >= kStallLimit && is_another_rail_heard_on_loop(*rail, watch.stalled / 2);
-    const bool is_silent = watch.silence >= patience_ && is_another_rail_heard_on_loop(*rail, patience_ / 2);
+    const bool is_stuck =
+        watch.stalled >= kStallLimit + busy && is_another_rail_heard_on_loop(*rail, watch.stalled / 2);
+    const bool is_silent = watch.silence >= patience_ + busy && is_another_rail_heard_on_loop(*rail, patience_ / 2);
     has_doubt = has_doubt || watch.stalled >= kStallLimit / 2;
     if (!is_stuck && !is_silent) continue;
     const auto seconds = std::chrono::duration<double>(std::max(watch.stalled, watch.silence)).count();
@@ -196,19 +198,23 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
   spread_->pump(Clock::now());
 }
 
+/// What a rail may wait for before it is in doubt: bytes that are on their way, and as many that may be coming.
+Clock::duration TcpLink::busy_time() const {
+  const std::lock_guard lock(mutex_);
+  const std::chrono::duration<double> both_ways(2 * spread_->scheduler().longest_seconds());
+  return std::chrono::duration_cast<Clock::duration>(both_ways);
+}
+
 void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   Rail::Watch& watch = rail.watch;
   std::uint64_t out = 0;
   std::uint64_t acknowledged = 0;
   bool waits = false;
-  bool waits_for_answer = false;
   {
     const std::lock_guard lock(mutex_);
     out = rail.bytes_out();
     acknowledged = rail.acknowledged();
-    const tcp::SegmentList& sent = rail.on_their_way();
-    waits = !sent.empty();
-    waits_for_answer = waits && sent.front() == sent.back() && sent.front()->stream == nullptr;
+    waits = !rail.on_their_way().empty();
   }
   const auto since = [&](Clock::duration before, bool is_same) {
     return is_same ? before + passed : Clock::duration(0);
@@ -216,8 +222,9 @@ void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   watch.quiet = since(watch.quiet, out == std::exchange(watch.seen_out, out));
   watch.silence = since(watch.silence, rail.bytes_in() == std::exchange(watch.seen_in, rail.bytes_in()));
   const bool is_stuck = acknowledged == std::exchange(watch.seen_acknowledged, acknowledged);
-  // On a slow rail the answer to a probe comes behind other bytes: those are a sign of life enough.
-  const bool is_heard = waits_for_answer && watch.silence == Clock::duration(0);
+  // On a slow rail acknowledgements come behind other bytes: those are a sign of life enough. Where this side's bytes pass no
+  // longer, the peer's cease, too, for want of the kernel's acknowledgements.
+  const bool is_heard = watch.silence == Clock::duration(0);
   watch.stalled = since(watch.stalled, waits && is_stuck && !is_heard);
   if (spread_ && !is_stuck) ways_[rail.index()].pause = milliseconds(0);  // it is of use
 }

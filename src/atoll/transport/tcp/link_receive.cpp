@@ -215,7 +215,7 @@ void TcpLink::on_bye() {
 void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const std::byte> body) {
   if (prefix.type == tcp::Type::kBye) return take_bye_on_loop();
   // Over several rails a channel's number keeps its meaning: bytes of it may come once more.
-  if (prefix.type == tcp::Type::kClose) return static_cast<void>(incoming(prefix.channel));
+  if (prefix.type == tcp::Type::kClose) return incoming(prefix.channel).finish_on_loop();
   if (state() == LinkState::kUp) observer().on_control(*this, body);
 }
 

@@ -124,7 +124,7 @@ class Rail final : private MessageSink {
     std::uint64_t seen_acknowledged = 0;
     Clock::duration silence{0};  ///< since bytes came
     Clock::duration quiet{0};    ///< since bytes left
-    Clock::duration stalled{0};  ///< since the peer read something, while something was on its way
+    Clock::duration stalled{0};  ///< since the peer read or said something, while something was on its way
   };
   Watch watch;
 

@@ -106,6 +106,14 @@ std::optional<std::size_t> RailScheduler::nearest(unsigned ready) const noexcept
   return found;
 }
 
+double RailScheduler::longest_seconds() const noexcept {
+  double longest = 0;
+  for (const Rail& rail : rails_) {
+    if (rail.is_open) longest = std::max(longest, static_cast<double>(rail.on_its_way) / rail.rate);
+  }
+  return longest;
+}
+
 void RailScheduler::sent(std::size_t rail, std::size_t bytes, Time now) noexcept {
   depart(rails_[rail], bytes, now);
   last_sent_ = now;

@@ -55,6 +55,10 @@ class RailScheduler {
   double rate(std::size_t rail) const noexcept { return rails_[rail].rate; }  ///< bytes per second
   std::uint64_t on_its_way(std::size_t rail) const noexcept { return rails_[rail].on_its_way; }
 
+  /// How long what is on its way takes, at its rate, on the open rail where that is longest. Rails may share a path, so that
+  /// bytes of one wait for those of another.
+  double longest_seconds() const noexcept;
+
  private:
   struct Rail {
     bool is_open = false;

@@ -23,6 +23,9 @@ class SegmentMap {
   /// They have come now. Only for what has() answered false for; may be repeated.
   void add(std::uint64_t position, std::uint64_t bytes) noexcept;
 
+  /// Nothing comes any more but what has: gives the memory back. has() throws for everything behind end() from now on.
+  void finish() noexcept { words_ = std::vector<std::uint64_t>(); }
+
  private:
   std::uint64_t& word_of(std::uint64_t unit) noexcept { return words_[(unit / 64) & (words_.size() - 1)]; }
 

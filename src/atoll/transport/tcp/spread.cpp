@@ -168,15 +168,20 @@ void Spread::write_probe(Rail& rail, std::size_t bytes) {
   if (probe != nullptr) rail.write_segment(probe);
 }
 
+/// Counts it as sent only if there was a segment for it: what was not written is never acknowledged.
+void Spread::write_question(Rail& rail, Time now) {
+  if (pool_.free_count() == 0) return;
+  write_probe(rail, 0);
+  scheduler_.sent(rail.index(), sizeof(Prefix), now);
+}
+
 void Spread::probe(Time now) {
   if (pool_.free_count() < kReserve / 2) return;
   if (const auto turn = scheduler_.probe(now, ready())) write_probe(*rails_[turn->rail], turn->bytes);
 }
 
 void Spread::ask(Rail& rail, Time now) {
-  if (!rail.is_ready() || !rail.on_their_way().empty()) return;
-  write_probe(rail, 0);
-  scheduler_.sent(rail.index(), sizeof(Prefix), now);
+  if (rail.is_ready() && rail.on_their_way().empty()) write_question(rail, now);
 }
 
 void Spread::ask_idle_rails(Time now) {
@@ -211,9 +216,7 @@ void Spread::ask_for_acknowledgements(Time now) {
   if ((behind_.empty() && !is_closing_) || !control_.empty() || waiting_bytes_ != 0) return;
   for (const auto& rail : rails_) {
     const Segment* const last = rail->on_their_way().back();
-    if (last == nullptr || last->stream == nullptr || !rail->is_ready()) continue;
-    write_probe(*rail, 0);
-    scheduler_.sent(rail->index(), sizeof(Prefix), now);
+    if (last != nullptr && last->stream != nullptr && rail->is_ready()) write_question(*rail, now);
   }
 }
 

@@ -90,6 +90,7 @@ class Spread {
   Segment* cut_front(std::size_t bytes) noexcept;
   void write(Rail& rail, Segment* segment, Time now);
   void write_probe(Rail& rail, std::size_t bytes);
+  void write_question(Rail& rail, Time now);
   void release_behind();
   bool enter_control(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must);
   void ask_for_acknowledgements(Time now);

@@ -40,7 +40,12 @@ UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::
       same_host_(same_host),
       context_(std::move(context)),
       inner_({owner.options, owner.loop, owner.doorbell, static_cast<LinkObserver&>(*this)}, alone_, std::move(peer)),
-      direct_(owner.loop, [this] { drive_on_loop(); }) {
+      direct_(owner.loop, [this] { drive_on_loop(); }),
+      registrar_(
+          [this](std::span<std::byte> bytes) {
+            return std::make_unique<ucx::Registration>(context_, bytes.data(), bytes.size(), MemoryKind::kHost);
+          },
+          [this](const Error& refusal) { note_refusal_on_loop(refusal); }) {
   inner_.allow_longer_control();
   for (Sending& each : sendings_) {
     each.link = this;
@@ -57,20 +62,25 @@ UcxLink::~UcxLink() = default;
 UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   constexpr std::size_t kMaxUnclaimedChannels = 4096;
   const std::lock_guard lock(channels_mutex_);
-  auto& channel = channels_[id];
-  if (channel == nullptr) {
-    channel = std::make_unique<UcxChannel>(*this, id, options().tcp_window_bytes);
+  auto found = channels_.find(id);
+  if (found == channels_.end()) {
+    // The entry comes last, and whole: others look at every one.
+    auto made = std::make_unique<UcxChannel>(*this, id, options().tcp_window_bytes);
+    {
+      const std::lock_guard wake_lock(wake_mutex_);
+      woken_.reserve(channels_.size() + 1);  // so that wake() allocates nothing
+    }
+    found = channels_.emplace(id, std::move(made)).first;
     ++unclaimed_;
-    const std::lock_guard wake_lock(wake_mutex_);
-    woken_.reserve(channels_.size());  // so that wake() allocates nothing
   }
-  if (claim && !channel->is_claimed()) {
-    if (over_stream_) channel->go_over_stream(inner_.channel(id));
-    channel->claim();
+  UcxChannel& channel = *found->second;
+  if (claim && !channel.is_claimed()) {
+    if (over_stream_) channel.go_over_stream(inner_.channel(id));
+    channel.claim();
     --unclaimed_;
   }
   if (unclaimed_ > kMaxUnclaimedChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
-  return *channel;
+  return channel;
 }
 
 UcxChannel* UcxLink::find(const ChannelId& id) const {
@@ -104,7 +114,8 @@ std::string UcxLink::describe() const {
   const std::string path = inner_.describe();
   const std::lock_guard lock(channels_mutex_);
   if (over_stream_) return path + " (not UCX: " + path_ + ")";
-  return path_.empty() ? "ucx (not connected)" : "ucx " + path_ + ", beside " + path;
+  if (path_.empty()) return "ucx (not connected)";
+  return "ucx " + path_ + (unregistered_.empty() ? "" : " (staged: " + unregistered_ + ")") + ", beside " + path;
 }
 
 Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name() + " (ucx): " + error.what()}; }
@@ -139,7 +150,7 @@ std::vector<std::byte> UcxLink::open_worker_on_loop(std::string* obstacle) {
     auto worker = std::make_unique<ucx::Worker>(context_, static_cast<ucx::WorkerSink&>(*this));
     auto address = worker->address();
     loop().add_fd_on_loop(worker->descriptor(), EPOLLIN, [this](std::uint32_t) { drive_on_loop(); });
-    watches_worker_ = true;
+    watches_worker_ = hears_worker_ = true;
     worker_ = std::move(worker);
     return address;
   } catch (const Error& error) {
@@ -155,6 +166,7 @@ void UcxLink::drop_worker_on_loop() noexcept {
 }
 
 void UcxLink::unwatch_worker_on_loop() {
+  if (const auto pause = std::exchange(pause_, std::nullopt)) loop().cancel_timer_on_loop(*pause);
   if (std::exchange(watches_worker_, false)) loop().remove_fd_on_loop(worker_->descriptor());
 }
 

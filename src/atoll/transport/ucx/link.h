@@ -20,6 +20,7 @@
 #include "atoll/transport/ucx/agreement.h"
 #include "atoll/transport/ucx/channel.h"
 #include "atoll/transport/ucx/direct.h"
+#include "atoll/transport/ucx/registrar.h"
 #include "atoll/transport/ucx/worker.h"
 
 namespace atl::transport {
@@ -127,6 +128,9 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void on_frame(const ucx::Note& note, ucx::Incoming& message);
   void on_credit(const ucx::Note& note);
   const ucx::Registration* registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes);
+  void note_refusal_on_loop(const Error& refusal);
+  void rest_on_loop(bool moved, bool more);
+  void hear_worker_on_loop(bool hears);
   void signal() noexcept;
   void free_soon(UcxChannel& channel);
   void free_closed_on_loop(UcxChannel& channel) noexcept;
@@ -164,12 +168,16 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   bool has_probed_ = false;
   bool probe_has_come_ = false;
   bool warned_of_stranger_ = false;
+  bool hears_worker_ = true;  // while it is watched: its events wake the loop
+  std::optional<Loop::TimerId> pause_;  // looks at the worker again
+  int barren_drives_ = 0;     // in a row: nothing moved, and UCX cannot be waited for
   bool watches_worker_ = false;
   std::optional<Clock::time_point> broken_since_;  // UCX's trouble was seen
   bool shutdown_asked_ = false;
-  bool told_leaving_ = false;  // the peer knows, and says when it has all frames
-  bool all_received_ = false;  // it does: goodbye
-  bool owes_answer_ = false;   // to the peer's kLeaving
+  bool told_leaving_ = false;        // the peer knows, and says when it has all frames
+  bool all_received_ = false;        // it does: goodbye
+  bool peer_awaits_answer_ = false;  // to its kLeaving
+  bool owes_answer_ = false;         // the frames before that have come
   Clock::duration agreeing_{0};
   Clock::time_point last_tick_{};
   std::array<bool, kBellCount> dirty_{};  // bells to ring after this turn
@@ -183,6 +191,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::deque<Gated> gated_;
   std::size_t gated_bytes_ = 0;
   UcxDirect direct_;
+  ucx::Registrar registrar_;
 
   std::atomic<bool> over_ucx_{false};
   std::atomic<bool> over_stream_{false};
@@ -193,6 +202,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::map<ChannelId, std::unique_ptr<UcxChannel>> channels_;
   std::size_t unclaimed_ = 0;  // channels that only the peer has opened
   std::string path_;           // "posix cma", or why UCX does not serve
+  std::string unregistered_;   // why the devices do not know all rings; empty: they do
 
   std::mutex wake_mutex_;  // taken last
   std::vector<UcxChannel*> woken_;

@@ -79,6 +79,7 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
         return marks_.push_back(tcp::read_as<ucx::Note>(body));
       case ControlKind::kBehind:
       case ControlKind::kLeaving:
+        peer_awaits_answer_ = peer_awaits_answer_ || kind == ControlKind::kLeaving;
         gated_.push_back({kind, {body.begin(), body.end()}, std::exchange(marks_, {})});
         gated_bytes_ += gated_.back().bytes();  // an empty one counts, too
         if (gated_bytes_ > kMaxGatedBytes) {
@@ -122,10 +123,11 @@ void UcxLink::pass_on_loop(const Gated& gated) {
 /// The steps of an end in good order that could not be taken yet because a queue was full.
 void UcxLink::continue_leaving_on_loop() {
   if (phase_ != Phase::kUcx) return;
-  if (owes_answer_ && send_typed(ControlKind::kAllReceived, {}, false)) owes_answer_ = false;
-  if (!is_leaving()) return;
-  if (!told_leaving_) told_leaving_ = send_marks() && send_typed(ControlKind::kLeaving, {}, true);
-  if (all_received_) inner_.begin_shutdown_on_loop();
+  if (is_leaving() && !told_leaving_) told_leaving_ = send_marks() && send_typed(ControlKind::kLeaving, {}, true);
+  // Behind this side's own kLeaving: the peer has to know of it when it may say goodbye, because it answers nothing then.
+  const bool may_answer = owes_answer_ && (told_leaving_ || !is_leaving());
+  if (may_answer && send_typed(ControlKind::kAllReceived, {}, true)) owes_answer_ = peer_awaits_answer_ = false;
+  if (is_leaving() && all_received_ && !peer_awaits_answer_) inner_.begin_shutdown_on_loop();
 }
 
 void UcxLink::begin_shutdown_on_loop() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames of a UcxLink: the loop gives UCX what channels accepted, and puts what comes where it belongs.
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,7 +14,9 @@ namespace atl::transport {
 
 namespace {
 
-constexpr int kTurns = 64;  // then other links have theirs
+constexpr int kTurns = 64;          // then other links have theirs
+constexpr int kBarrenDrives = 100;  // half a millisecond, or little more
+constexpr std::chrono::milliseconds kPause{1};
 constexpr std::chrono::milliseconds kStreamTellsWithin{500};
 
 }  // namespace
@@ -55,14 +58,10 @@ void UcxLink::activate_on_loop(UcxChannel& channel) {
 
 void UcxLink::drive_on_loop() {
   if (!worker_) return;
-  bool more = false;
+  int turns = 0;
   guarded_on_loop([&] {
     collect_woken_on_loop();
-    int turns = 0;
-    while (turn_on_loop()) {
-      more = ++turns == kTurns;
-      if (more) break;
-    }
+    while (turns < kTurns && turn_on_loop()) ++turns;
     open_gates_on_loop();
   });
   ring_bells_on_loop();
@@ -74,8 +73,36 @@ void UcxLink::drive_on_loop() {
       return guarded_on_loop([this] { step_agreement_on_loop(); });
     }
   }
-  if (!worker_->trouble() && (more || !worker_->arm())) signal();
-  if (worker_->trouble()) look_at_trouble_on_loop();
+  if (!worker_->trouble()) guarded_on_loop([&] { rest_on_loop(turns != 0, turns == kTurns); });
+  if (worker_ && worker_->trouble()) look_at_trouble_on_loop();
+}
+
+/// Waits for UCX's next event. Room at a peer that takes nothing, because it is stopped perhaps, is none: then the worker is
+/// looked at again, at once for a while and after that by a timer.
+void UcxLink::rest_on_loop(bool moved, bool more) {
+  if (moved) barren_drives_ = 0;
+  if (more) return signal();
+  if (worker_->arm()) {
+    barren_drives_ = 0;
+    return hear_worker_on_loop(true);
+  }
+  if (barren_drives_ < kBarrenDrives) {
+    ++barren_drives_;
+    return signal();
+  }
+  // UCX takes an event back only when it can be armed: one from before would wake the loop without end.
+  hear_worker_on_loop(false);
+  if (pause_) return;
+  pause_ = loop().add_timer_on_loop(kPause, false, [this] {
+    pause_.reset();
+    drive_on_loop();
+  });
+}
+
+void UcxLink::hear_worker_on_loop(bool hears) {
+  if (!watches_worker_ || hears_worker_ == hears) return;
+  loop().modify_fd_on_loop(worker_->descriptor(), hears ? EPOLLIN : 0U);
+  hears_worker_ = hears;
 }
 
 /// What UCX says of a lost peer is vague. The stream says soon whether it died, went in good order or is silent; a link of
@@ -149,11 +176,14 @@ bool UcxLink::feed_on_loop(UcxChannel& channel) {
 
 /// With devices that would otherwise register each frame: once for the whole ring.
 const ucx::Registration* UcxLink::registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes) {
-  if (!context_->has_rdma()) return nullptr;
-  if (memory == nullptr) {
-    memory = std::make_unique<ucx::Registration>(context_, bytes.data(), bytes.size(), MemoryKind::kHost);
-  }
-  return memory.get();
+  return context_->has_rdma() ? registrar_.get(memory, bytes) : nullptr;
+}
+
+void UcxLink::note_refusal_on_loop(const Error& refusal) {
+  const std::string why = refusal.what();
+  log(LogLevel::kWarning, "frames to and from " + peer_name() + " are staged in memory of UCX's own; " + why);
+  const std::lock_guard lock(channels_mutex_);
+  unregistered_ = why;
 }
 
 void UcxLink::Sending::finish(const Error* problem, std::size_t /*bytes*/) {

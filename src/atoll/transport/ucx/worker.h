@@ -58,6 +58,8 @@ class WorkerSink {
 /// something is got rid of with everything that it left undone. Lives on the loop, all functions included.
 ///
 ///   progress until it returns false, arm; when arm returns false, again; else wait until descriptor() is readable.
+///
+/// While a peer takes nothing of what UCX holds for it, arm goes on to return false: then look again by a timer.
 class Worker {
  public:
   /// Throws Error(kUnavailable).

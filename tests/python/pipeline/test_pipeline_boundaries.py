@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages that pass on what has no gradient: masks, or numbers of tokens."""
+
+import pytest
+import torch
+from torch import nn
+
+import atoll
+from atoll.pipeline.initial import without_data
+from atoll.pipeline.items import in_turn
+from atoll.pipeline.losses import Loss, samples
+from atoll.pipeline.measuring import Example, Measuring
+from atoll.pipeline.stage import Computing
+from support import Ranks, raises
+
+
+class Tokens(nn.Module):
+    """Gives what has no gradient, as do its parameters then."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.dtype = nn.Linear(3, 4), dtype
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return (self.linear(value) > 0).to(self.dtype)
+
+
+class Weighs(nn.Module):
+    """Takes what Tokens gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2).double()
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.linear(value.double())
+        return result
+
+
+def square_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().sum()
+
+
+def without_gradient_body(rank: int, dtype: torch.dtype, schedule: str, plan: list[int] | str) -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(Tokens(dtype).double(), Weighs(), nn.Tanh(), nn.Linear(2, 2).double())
+    inputs, labels = torch.randn(8, 3).double(), torch.randn(8, 2).double()
+
+    def made(schedule: str) -> "atoll.pipeline.Pipeline":
+        return atoll.pipeline.Pipeline(
+            model, (inputs, labels), items=["0", "1", "2", "3"], plan=plan, micro_batches=4, loss=square_sum,
+            schedule=schedule,
+        )  # fmt: skip
+
+    pipe = made(schedule)
+    expected = square_sum(model(inputs), labels) / 8
+    expected.backward()
+    for _ in range(2):
+        assert abs(pipe.step(inputs, labels).item() - expected.item()) < 1e-12
+        for name, parameter in pipe.named_parameters():
+            alone = model.get_parameter(name).grad
+            assert (parameter.grad is None) == (alone is None) == name.startswith("0."), name
+            if alone is not None:
+                torch.testing.assert_close(parameter.grad, alone)
+    assert abs(pipe.evaluate(inputs, labels).item() - expected.item()) < 1e-12
+    if plan == [1, 3]:
+        with raises(ValueError, "'zero-bubble'", "item '0'", str(dtype), "cut elsewhere"):
+            made("zero-bubble")
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+@pytest.mark.parametrize(
+    ("schedule", "plan"), [("1f1b", [1, 3]), ("gpipe", [1, 3]), ("interleaved", [1, 1, 1, 1]), ("1f1b", "auto")]
+)
+def test_boundaries_without_gradients(ranks: Ranks, dtype: torch.dtype, schedule: str, plan: list[int] | str) -> None:
+    ranks.run(without_gradient_body, dtype, schedule, plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_items_behind_them_are_measured(dtype: torch.dtype) -> None:
+    model = nn.Sequential(Tokens(dtype).double(), Weighs())
+    whole, source = without_data(model)
+    example = Example(torch.randn(4, 3).double(), torch.randn(4, 2).double())
+    loss = Loss(square_sum, samples)
+    cpu = torch.device("cpu")
+    measuring = Measuring(whole, in_turn(whole, ["0", "1"]), example, loss, Computing(), cpu, 0, None, source)
+    assert [[cost.samples for cost in item] for item in measuring.costs("never", [1, 4])] == [[1, 4]] * 2

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer that does not run, and two that end at once.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <string>
+#include <thread>
+
+#include "atoll/core/error.h"
+#include "tests/support/peers.h"
+#include "tests/transport/link_contract.h"
+#include "tests/transport/ucx_support.h"
+
+namespace atl::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Channel;
+
+void greet(Peer& peer) {
+  Channel& channel = peer.channel();
+  send(peer, channel, numbered_header(1, 1), pattern(1, 1));
+  receive(peer, channel);
+  channel.pop();
+}
+
+/// A process that does not run, while this lives.
+class Stopped {
+ public:
+  explicit Stopped(pid_t process) : process_(process) {
+    EXPECT_EQ(::kill(process, SIGSTOP), 0);
+    siginfo_t info{};
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(process), &info, WSTOPPED | WNOWAIT), 0);
+  }
+  ~Stopped() { ::kill(process_, SIGCONT); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+
+ private:
+  const pid_t process_;
+};
+
+// Over shared memory no event tells that the peer takes frames again, so that UCX has to be asked; but not all the time.
+TEST_P(UcxLinks, APeerThatIsStoppedTakesLittleOfTheProcessor) {
+  run_peers(
+      PeerMode::kProcesses, options(),
+      [](Peer& peer) {
+        greet(peer);
+        peer.meeting.meet();
+        Channel& channel = peer.channel();
+        std::uint64_t sent = 0;
+        {
+          const Stopped stopped(peer.other_process);
+          while (channel.try_send(numbered_header(sent, 0), {})) ++sent;
+          EXPECT_GT(sent, 500U) << "more than UCX gives to the peer at once";
+          const auto begun = Clock::now();
+          const std::clock_t cpu = std::clock();
+          std::this_thread::sleep_for(400ms);  // what is measured is how much of a time the process uses
+          const double used = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC;
+          EXPECT_LT(used, std::chrono::duration<double>(Clock::now() - begun).count() / 2);
+        }
+        peer.meeting.exchange(std::to_string(sent));
+        peer.meeting.meet();
+      },
+      [](Peer& peer) {
+        greet(peer);
+        peer.meeting.meet();
+        const std::uint64_t count = std::stoull(peer.meeting.exchange(""));
+        for (std::uint64_t i = 0; i < count; ++i) {
+          EXPECT_EQ(receive(peer, peer.channel()).header.sequence, numbered_header(i, 0).sequence);
+          peer.channel().pop();
+        }
+        peer.meeting.meet();
+      });
+}
+
+// The one that has nothing to send is through first, and stays until it has answered.
+TEST_P(UcxLinks, BothMayEndWhileOneStillSends) {
+  auto both = options();
+  for (auto& each : both) each.tcp_window_bytes = std::size_t{16} << 20;
+  run_peers(
+      PeerMode::kThreads, both,
+      [](Peer& peer) {
+        greet(peer);
+        Channel& channel = peer.channel();
+        const std::uint64_t count = std::stoull(peer.meeting.exchange(""));
+        peer.endpoint.shutdown(Deadline::after(kPatience));
+        for (std::uint64_t i = 0; i < count; ++i) {
+          const auto* const frame = channel.front();
+          ASSERT_NE(frame, nullptr) << i << " of " << count;
+          EXPECT_EQ(frame->header.sequence, numbered_header(i, 0).sequence);
+          channel.pop();
+        }
+      },
+      [](Peer& peer) {
+        greet(peer);
+        Channel& channel = peer.channel();
+        Channel& other = peer.channel(1);
+        const auto payload = pattern(1, std::size_t{1} << 20);
+        std::uint64_t sent = 0;
+        while (channel.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
+        EXPECT_GE(sent, 10U);
+        std::thread leaver([&] { peer.endpoint.shutdown(Deadline::after(kPatience)); });
+        // Until the end has begun here, the peer's end would be the link's.
+        wait_until("the end", [&] {
+          std::this_thread::sleep_for(1ms);
+          try {
+            return !other.try_send(numbered_header(0, 0), {});
+          } catch (const Error&) {
+            return true;  // it is over already
+          }
+        });
+        peer.meeting.exchange(std::to_string(sent));
+        leaver.join();
+      });
+}
+
+}  // namespace
+}  // namespace atl::test
