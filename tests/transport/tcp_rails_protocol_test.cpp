@@ -184,9 +184,8 @@ TEST_F(TcpRailsProtocol, BytesBehindAChannelsEnd) {
 TEST_F(TcpRailsProtocol, CreditIsSaidAgainForChannelsThatAreOpen) {
   RawPeer other(endpoint_.address().tcp.front());
   other.shake_hands(options_, self_, endpoint_.address().id, 2);
-  wait_until("both rails", [&] {
-    return endpoint_.link(self_).describe().find("over 2 of 2 rails") != std::string::npos;
-  });
+  wait_until("both rails",
+             [&] { return endpoint_.link(self_).describe().find("over 2 of 2 rails") != std::string::npos; });
   for (const std::uint32_t number : {1U, 2U, 3U}) {
     const ChannelId id{.group = kChannel.group, .index = number, .bell = kChannel.bell};
     const OpenBody body{.group = id.group, .index = id.index, .bell = 0, .window_bytes = kWindow};

@@ -86,9 +86,7 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
     else:
         check_plan(plan, parts, kind, ranks)
         _check_passed(plan, parts, between, kind)
-    shapes = [
-        [name, list(each.shape), str(each.dtype), each.requires_grad] for name, each in whole.named_parameters()
-    ]
+    shapes = [[name, list(each.shape), str(each.dtype), each.requires_grad] for name, each in whole.named_parameters()]
     facts = {
         "Atoll": VERSION, "items": parts.names, "parameters": shapes, "schedule": wanted.schedule,
         "replicas": wanted.replicas, "micro_batches": _counts(wanted), "seed": wanted.seed,

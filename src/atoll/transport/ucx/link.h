@@ -168,9 +168,9 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   bool has_probed_ = false;
   bool probe_has_come_ = false;
   bool warned_of_stranger_ = false;
-  bool hears_worker_ = true;  // while it is watched: its events wake the loop
+  bool hears_worker_ = true;            // while it is watched: its events wake the loop
   std::optional<Loop::TimerId> pause_;  // looks at the worker again
-  int barren_drives_ = 0;     // in a row: nothing moved, and UCX cannot be waited for
+  int barren_drives_ = 0;               // in a row: nothing moved, and UCX cannot be waited for
   bool watches_worker_ = false;
   std::optional<Clock::time_point> broken_since_;  // UCX's trouble was seen
   bool shutdown_asked_ = false;

@@ -51,10 +51,10 @@ inline ChannelId channel_of(const Note& note) noexcept {
 
 /// First byte of every control message on the stream.
 enum class ControlKind : std::uint8_t {
-  kUser = 1,     ///< Link::send_control: the message follows
-  kBehind,       ///< Link::send_control_behind_frames: the message follows
-  kMark,         ///< a Note follows: what comes next with kBehind or kLeaving waits for this position of the channel
-  kLeaving,      ///< the sender closes in good order; it says goodbye when this is answered, and the peer's own, if it came
+  kUser = 1,  ///< Link::send_control: the message follows
+  kBehind,    ///< Link::send_control_behind_frames: the message follows
+  kMark,      ///< a Note follows: what comes next with kBehind or kLeaving waits for this position of the channel
+  kLeaving,  ///< the sender closes in good order; it says goodbye when this is answered, and the peer's own, if it came
   kAllReceived,  ///< the answer: the frames before kLeaving have all come
 };
 
