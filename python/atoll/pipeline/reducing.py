@@ -46,9 +46,8 @@ class Reducer:
                 work.wait()
             *parts, used = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(bucket)])
             for place, (parameter, gradient, part) in enumerate(zip(bucket, gradients, parts, strict=True)):
-                gradient.copy_(part.view_as(gradient))
-                if parameter.grad is None and used[place] > 0:
-                    parameter.grad = gradient
+                if parameter.grad is not None or used[place] > 0:
+                    parameter.grad = part.view_as(gradient)  # copying each back would take a pass over all of them
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
