@@ -123,7 +123,9 @@ with EndingOnSignal([signal.SIGTERM], lambda number: say(number.name), lambda: 0
     told = False
     while True:
         try:
-            told = told or say("deaf") or True
+            if not told:
+                told = True  # first: the signal may come as soon as the word is out
+                say("deaf")
             library.pthread_mutex_lock(mutex)
         except Exception as error:
             caught = error
