@@ -335,8 +335,15 @@ AIMS = [
     Aim("pipelines", "mixed by slow-slow, beyond the paper's", 0, "points", pipelines.beyond_paper(SLOW)),
     Aim("pipelines", "a bad split, by slow-slow", 1, "x", pipelines.bad_split, at_most=True),
     Aim("pipelines", "simulated step, off the measured one", 5, "percent", pipelines.simulated, at_most=True),
-    Aim("pipelines", "500 iterations: spread beyond equal devices'", 1, "points", pipelines.steadiness, at_most=True),
-    Aim("pipelines", "500 iterations: loss off one process's", 1, "percent", pipelines.losses, at_most=True),
+    Aim(
+        "pipelines_long",
+        "500 iterations: spread beyond equal devices'",
+        1,
+        "points",
+        pipelines.steadiness,
+        at_most=True,
+    ),
+    Aim("pipelines_long", "500 iterations: loss off one process's", 1, "percent", pipelines.losses, at_most=True),
     Aim("pipelines", "float64: 20 steps off one process's", 1, "x 1e-10", pipelines.exactness, at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]

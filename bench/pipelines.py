@@ -30,7 +30,6 @@ TITLE = "pipelines over unlike devices: the AMD and NVIDIA paper's experiment"
 TRANSPORTS = (GLOO, DCBS, MPDT, DIRECT)
 LAYOUTS = ((FAST, "fast fast", DCBS), (SLOW, "slow slow", DCBS))
 ROUNDS, STEPS = 7, 3  # steps of a block
-LONG, CHUNK = 500, 10  # iterations, and how many of them in a row
 SHORT = 20  # steps in float64
 ACROSS, INSIDE = "pipelines across kinds, replicas inside", "pipelines inside kinds, replicas across"
 
@@ -43,7 +42,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     wanted = [*LAYOUTS, *((name, "fast slow", name) for name in TRANSPORTS)]
     parts = []
     for pair in pairs:
-        with Sets(RATE, _speeds(pair, faster), wanted) as sets:
+        with Sets(RATE, speeds_of(pair, faster), wanted) as sets:
             parts.append(_measure_pair(settings, pair, sets))
     document = {
         "parts": parts, "slow_link": _measure_slow_link(settings, pairs[0], faster, parts[0]),
@@ -56,14 +55,14 @@ def measure(settings: Settings) -> dict[str, Any]:
     return document
 
 
-def _speeds(pair: Pair, faster: float) -> dict[str, float]:
+def speeds_of(pair: Pair, faster: float) -> dict[str, float]:
     return {"fast": SPEED * faster, "slow": SPEED * faster / pair.slower}
 
 
 def _measure_pair(settings: Settings, pair: Pair, sets: Sets) -> Document:
-    alike = [_made(sets, name, DCBS, name, PLANNER, pair.case()) for name in (FAST, SLOW)]
-    alike += [_made(sets, name, DCBS, name, PAPER, pair.case(list(pair.alike))) for name in (FAST, SLOW)]
-    first = _made(sets, MIXED, DCBS, DCBS, PLANNER, pair.case())
+    alike = [made(sets, name, DCBS, name, PLANNER, pair.case()) for name in (FAST, SLOW)]
+    alike += [made(sets, name, DCBS, name, PAPER, pair.case(list(pair.alike))) for name in (FAST, SLOW)]
+    first = made(sets, MIXED, DCBS, DCBS, PLANNER, pair.case())
     mixed = [first, *_mixed(pair, sets, first.plan)]
     planned = {each.layout: each for each in (*alike[:2], first)}
     contenders = [*alike, *mixed]
@@ -79,7 +78,6 @@ def _measure_pair(settings: Settings, pair: Pair, sets: Sets) -> Document:
     assert request is not None
     return {
         "pair": asdict(pair), "rows": rows, "missing": sets.missing, "links": links, "head": head_blocks(request),
-        "long": _measure_long(settings, pair, sets, planned),
         "float64": _measure_float64(settings, pair, sets, first.plan),
     }  # fmt: skip
 
@@ -88,7 +86,7 @@ def _few(settings: Settings, steps: int) -> int:
     return 2 if settings.quick else steps
 
 
-def _made(sets: Sets, layout: str, transport: str, of: str, split: str, case: Case) -> Contender:
+def made(sets: Sets, layout: str, transport: str, of: str, split: str, case: Case) -> Contender:
     """`of`: the name of its ranks."""
     return Contender(layout, transport, split, sets.ranks[of], case).make(f"{layout}, {transport}, {split}")
 
@@ -104,10 +102,10 @@ def _mixed(pair: Pair, sets: Sets, plan: Document) -> list[Contender]:
             splits = {PLANNER: plan, **splits}
         else:
             splits[TURNED] = list(reversed(pair.split))
-        found += [_made(sets, MIXED, transport, transport, name, pair.case(of)) for name, of in splits.items()]
+        found += [made(sets, MIXED, transport, transport, name, pair.case(of)) for name, of in splits.items()]
     half = pair.case().micro_batches // 2
     case = pair.case(replicas=2, micro_batches=half)
-    return [*found, _made(sets, MIXED, DCBS, DCBS, REPLICAS, case)]
+    return [*found, made(sets, MIXED, DCBS, DCBS, REPLICAS, case)]
 
 
 def _row(contender: Contender, planned: dict[str, Contender], pair: Pair) -> Document:
@@ -122,37 +120,12 @@ def _row(contender: Contender, planned: dict[str, Contender], pair: Pair) -> Doc
     return row
 
 
-def _measure_long(settings: Settings, pair: Pair, sets: Sets, planned: dict[str, Contender]) -> Document:
-    """The planner's plans from the beginning, and one process beside them."""
-    steps, chunk = (4, 2) if settings.quick else (LONG, CHUNK)
-    contenders = [
-        Contender(name, DCBS, PLANNER, each.ranks, pair.case(each.plan)).make(f"{name}, long")
-        for name, each in planned.items()
-    ]
-    for turn in range(steps // chunk):
-        for each in contenders[::-1] if turn % 2 else contenders:
-            each.measure(chunk)
-    tokens = pair.case().samples * samples.LENGTH
-    rows = [
-        {
-            "layout": each.layout, "losses": each.losses(), "late": each.late(),
-            "tokens_s": [tokens / seconds for block in each.blocks for seconds in block["seconds"]],
-        }
-        for each in contenders
-    ]  # fmt: skip
-    for each in contenders:
-        each.ranks.ask("pipeline_drop", names=[each.name])
-    losses = _alone(sets, DCBS, pair.case(), steps)
-    say(f"{pair.name}, {steps} iterations: loss {rows[-1]['losses'][-1]:.4f}, of one process {losses[-1]:.4f}")
-    return {"rows": rows, "alone": losses, "chunk": chunk}
-
-
 def _measure_float64(settings: Settings, pair: Pair, sets: Sets, plan: Document) -> list[Document]:
     plans = {PLANNER: plan, PAPER: list(pair.split)}
     transports = [name for name in TRANSPORTS if name in sets.ranks]
     cases = {split: pair.case(of, dtype="float64") for split, of in plans.items()}
     steps = _few(settings, SHORT)
-    expected = _alone(sets, DCBS, cases[PLANNER], steps)
+    expected = alone(sets, DCBS, cases[PLANNER], steps)
     return [
         {"split": split, "transport": name, "steps": steps, "relative": _apart(sets, name, case, expected)}
         for name in transports
@@ -160,7 +133,7 @@ def _measure_float64(settings: Settings, pair: Pair, sets: Sets, plan: Document)
     ]
 
 
-def _alone(sets: Sets, of: str, case: Case, steps: int) -> list[float]:
+def alone(sets: Sets, of: str, case: Case, steps: int) -> list[float]:
     """The losses of one process."""
     answer = sets.ranks[of].ask("pipeline_alone", case=asdict(replace(case, plan="auto")), steps=steps)[0]
     losses: list[float] = answer["losses"]
@@ -181,9 +154,9 @@ def _measure_slow_link(settings: Settings, pair: Pair, faster: float, part: Docu
     """The transports alone, with the plan that was found over the fast link."""
     row = next(row for row in part["rows"] if (row["layout"], row["split"]) == (MIXED, PLANNER))
     wanted = [(name, "fast slow", name) for name in (TRANSPORTS[:2] if settings.quick else TRANSPORTS)]
-    with Sets(SLOW_RATE, _speeds(pair, faster), wanted) as sets:
+    with Sets(SLOW_RATE, speeds_of(pair, faster), wanted) as sets:
         case = pair.case(row["plan"])
-        contenders = [_made(sets, MIXED, name, name, PLANNER, case) for name in sets.ranks]
+        contenders = [made(sets, MIXED, name, name, PLANNER, case) for name in sets.ranks]
         interleave(contenders, settings.rounds(ROUNDS), _few(settings, STEPS))
         tokens = pair.case().samples * samples.LENGTH
         return [{**each.row(tokens), "bound_s": row["bound_s"]} for each in contenders]
@@ -192,21 +165,23 @@ def _measure_slow_link(settings: Settings, pair: Pair, faster: float, part: Docu
 def _measure_square(settings: Settings, faster: float) -> Document:
     """Four ranks, two of each kind: two pipelines, in the planner's places and in both ways by hand."""
     pair = QUICK_SQUARE if settings.quick else SQUARE
-    speeds = {kind: speed / 2 for kind, speed in _speeds(pair, faster).items()}  # twice as many ranks on the same cores
+    speeds = {
+        kind: speed / 2 for kind, speed in speeds_of(pair, faster).items()
+    }  # twice as many ranks on the same cores
     with Sets(RATE, speeds, [("square", "fast fast slow slow", DCBS)]) as sets:
         case = pair.case(replicas=2)
-        first = _made(sets, MIXED, DCBS, "square", PLANNER, case)
+        first = made(sets, MIXED, DCBS, "square", PLANNER, case)
         request = first.request
         assert request is not None
         found = {ACROSS: [[0, 2], [1, 3]], INSIDE: [[0, 1], [2, 3]]}
         cuts = {name: best_cut(request, lines, pair.blocks, case.micro_batches) for name, lines in found.items()}
-        others = [_made(sets, MIXED, DCBS, "square", name, replace(case, plan=plan)) for name, plan in cuts.items()]
+        others = [made(sets, MIXED, DCBS, "square", name, replace(case, plan=plan)) for name, plan in cuts.items()]
         contenders = [first, *others]
         interleave(contenders, settings.rounds(ROUNDS), _few(settings, STEPS))
         rows = [_row(each, {MIXED: first}, pair) | _whole(each, case) for each in contenders]
         exact = replace(case, plan=first.plan, dtype="float64")
         steps = _few(settings, SHORT)
-        apart = _apart(sets, "square", exact, _alone(sets, "square", exact, steps))
+        apart = _apart(sets, "square", exact, alone(sets, "square", exact, steps))
     return {"pair": asdict(pair), "rows": rows, "float64": {"steps": steps, "relative": apart}}
 
 

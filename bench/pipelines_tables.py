@@ -7,12 +7,11 @@ import plots
 import uneven
 from bridge import rate_text
 from pipelines_cases import HEADS, PAPER, PLANNER, REPLICAS, TURNED, blocks_text
-from pipelines_figures import apart, by, loss_apart, of_seconds, row_of, settled, width, windows
+from pipelines_figures import apart, by, of_seconds, row_of
 from pipelines_sets import FAST, GLOO, MIXED, SLOW
 from results import table
 
 Document = dict[str, Any]
-LONG_SHOWN = 10  # steps in a point of a plot
 
 
 def report(document: Document) -> str:
@@ -53,7 +52,7 @@ def _part(part: Document, document: Document) -> str:
     text += _rows_table(part["rows"], pair["blocks"])
     for name, why in part["missing"].items():
         text += f"\n{name} did not start here: {why}.\n"
-    return text + _beside_paper(part) + _long(part) + _float64(part)
+    return text + _beside_paper(part) + _float64(part)
 
 
 def _rows_table(rows: list[Document], blocks: int) -> str:
@@ -117,26 +116,6 @@ def _both(rows: list[Document], ours: Document | None, theirs: Document | None, 
     return [percents(by(ours, row_of(rows, layout, PLANNER))), percents(by(theirs, row_of(rows, layout, PAPER)))]
 
 
-def _long(part: Document) -> str:
-    of, name = part["long"], plain(part["pair"]["name"])
-    count = len(of["alone"])
-    text = (
-        f"\n### {count} iterations\n\nThe planner's splits, in turns of {of['chunk']} iterations. The spread is of "
-        "80 % of single iterations, by the median, without the first of each turn. Losses are compared with those of "
-        f"one process that trains the whole model on the CPU, as means of {min(20, count)} iterations.\n\n"
-        f"![Throughput](pipelines-{name}-steps.svg)\n\n![Loss](pipelines-{name}-loss.svg)\n\n"
-    )
-    cells = []
-    for row in of["rows"]:
-        rates = settled(row, of["chunk"])
-        cells.append([
-            row["layout"], uneven.figure(row, rate(rates)), uneven.figure(row, f"{width(rates):.2%}"),
-            f"{windows(row['losses'])[-1]:.4f}", f"{loss_apart(row['losses'], of['alone']):.3%}",
-        ])  # fmt: skip
-    cells.append(["one process", "", "", f"{windows(of['alone'])[-1]:.4f}", ""])
-    return text + table(["devices", "tokens/s", "spread", "last loss", "off one process, at most"], cells)
-
-
 def _float64(part: Document) -> str:
     steps = part["float64"][0]["steps"]
     text = f"\n### In float64\n\nThe largest relative difference of a loss to one process's in {steps} steps.\n\n"
@@ -173,14 +152,6 @@ def plots_of(document: Document) -> dict[str, str]:
     for part in document["parts"]:
         name = plain(part["pair"]["name"])
         drawn[f"pipelines-{name}"] = _bars(part)
-        of = {row["layout"]: row for row in part["long"]["rows"]}
-        rates = {layout: _means(row["tokens_s"]) for layout, row in of.items() if not row["late"]}
-        title = f"{part['pair']['name']}: tokens per second, means of {LONG_SHOWN} iterations"
-        drawn[f"pipelines-{name}-steps"] = plots.lines(title, "iteration", "tokens/s", rates)
-        losses = {layout: _means(row["losses"]) for layout, row in of.items()}
-        losses["one process"] = _means(part["long"]["alone"])
-        title = f"{part['pair']['name']}: loss, means of {LONG_SHOWN} iterations"
-        drawn[f"pipelines-{name}-loss"] = plots.lines(title, "iteration", "loss", losses)
     return drawn
 
 
@@ -192,10 +163,3 @@ def _bars(part: Document) -> str:
             group = row["layout"] if row["layout"] != MIXED else row["transport"]
             groups.setdefault(group, {})[row["split"]] = row["tokens_s"]["median"]
     return plots.bars(f"{part['pair']['name']}: tokens per second", "tokens/s", groups)
-
-
-def _means(values: list[float]) -> list[tuple[float, float]]:
-    size = min(LONG_SHOWN, len(values))
-    return [
-        (first + size, sum(values[first : first + size]) / size) for first in range(0, len(values) - size + 1, size)
-    ]

@@ -15,6 +15,7 @@ import library
 import online
 import parity
 import pipelines
+import pipelines_long
 import rails
 import shares
 import split_bytes
@@ -44,6 +45,7 @@ SCENARIOS: dict[str, Scenario] = {
     "breakeven": breakeven,
     "fewer_bytes": fewer_bytes,
     "pipelines": pipelines,
+    "pipelines_long": pipelines_long,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
     "split_bytes": split_bytes,

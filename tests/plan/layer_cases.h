@@ -97,7 +97,9 @@ inline LayerRequest any_layers(Dice& dice, const LayerShape& shape = {}) {
   const std::int64_t items = dice.integer(1, shape.most_items);
   for (std::int64_t i = 0; i < items; ++i) {
     std::vector<std::vector<LayerTime>> times;
-    for (std::int64_t c = 0; c < classes; ++c) times.push_back({{1, seconds(), seconds()}});
+    for (std::int64_t c = 0; c < classes; ++c) {
+      times.push_back({{1, seconds(), seconds(), dice.chance(0.5) ? seconds() / 8 : 0}});
+    }
     LayerItem item = layer_item("item" + std::to_string(i), times);
     item.weight_bytes = bytes(6);
     item.gradient_bytes = dice.chance(0.5) ? bytes(4) : 0;
@@ -205,7 +207,11 @@ inline double plain_seconds(const LayerRequest& request, const std::vector<Layer
       const LayerLink& link = request.links[stage.device * request.devices.size() + next];
       way = v * (link.latency + link.seconds_per_byte * request.items[stage.end - 1].output_bytes);
     }
-    longest = std::max(longest, overlaps ? std::max(compute, way) : compute + 2 * way);
+    double further = compute;
+    for (std::size_t i = stage.begin; i < stage.end; ++i) {
+      further += request.items[i].times[stage.device].front().accumulate;
+    }
+    longest = std::max(longest, overlaps ? std::max(further, way) : further + 2 * way);
     sum += compute + 2 * way;
   }
   return (static_cast<double>(m) - 1 / v) * longest + sum / v + plain_ties(request, stages);

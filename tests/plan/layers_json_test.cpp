@@ -96,6 +96,8 @@ std::vector<Wrong> wrong_values() {
       {"/items/0/times/h", 3, "are not [[samples"},
       {"/items/0/times/h/0/1", -1, "forward is -1"},
       {"/items/0/times/h/0/1", 1e300, "at most 1e+09"},
+      {"/items/0/times/h/0", Json::parse("[1, 1, 1, -2]"), "adding gradients is -2"},
+      {"/items/0/times/h/0", Json::parse("[1, 1, 1, 1, 1]"), "are not [[samples"},
       {"/items/0/times/h/0/0", 0, "give at least 1"},
       {"/items/0/times", Json::object(), "no times for devices of kind h"},
       {"/items/0/weight_bytes", -4, "weight_bytes is -4"},

@@ -25,7 +25,7 @@ LayerRequest at_size(const LayerRequest& request, std::int64_t size) {
     for (std::vector<LayerTime>& times : item.times) {
       const auto found = std::find_if(times.begin(), times.end(),
                                       [&](const LayerTime& time) { return time.samples == static_cast<double>(size); });
-      times = {{1, found->forward, found->backward}};
+      times = {{1, found->forward, found->backward, found->accumulate}};
     }
     item.kept_bytes *= static_cast<double>(size);
     if (item.recompute_bytes) *item.recompute_bytes *= static_cast<double>(size);
@@ -87,7 +87,7 @@ LayerRequest any_search(Dice& dice) {
   for (LayerItem& item : request.items) {
     for (std::vector<LayerTime>& times : item.times) {
       const LayerTime once = times.front();
-      times.push_back({2, once.forward * dice.real(1, 2), once.backward * dice.real(1, 2)});
+      times.push_back({2, once.forward * dice.real(1, 2), once.backward * dice.real(1, 2), once.accumulate});
     }
   }
   return request;
@@ -235,7 +235,10 @@ TEST(Layers, KeepTheirProperties) {
 
     LayerRequest scaled = request;
     for (LayerItem& item : scaled.items) {
-      for (auto& times : item.times) times.front() = {1, times.front().forward / 4, times.front().backward / 4};
+      for (auto& times : item.times) {
+        const LayerTime once = times.front();
+        times.front() = {1, once.forward / 4, once.backward / 4, once.accumulate / 4};
+      }
     }
     for (LayerLink& link : scaled.links) link = {link.latency / 4, link.seconds_per_byte / 4};
     ASSERT_EQ(plan_layers(scaled).plan->seconds, seconds / 4);

@@ -36,6 +36,23 @@ TEST(Simulate, EqualStagesHaveClosedForms) {
   }
 }
 
+// The first micro-batch makes gradients, each further one adds to them: on the last stage between the way there and the
+// way back, and on all others once more on the way back.
+TEST(Simulate, AddingGradientsTakesTimeFromTheSecondMicroBatchOn) {
+  for (const int p : {1, 2, 4}) {
+    for (const int m : {1, 2, 8}) {
+      for (const Order order : {Order::kGPipe, Order::k1F1B}) {
+        std::vector<Stage> stages = equal_stages(p, 2, 3);
+        for (Stage& stage : stages) stage.accumulate = {0.5, {}};
+        const Simulation simulation = simulate(plan_of(order, p, stages, m));
+        const double added = m > 1 ? 0.5 * (m - 1 + p - 1) : 0;
+        EXPECT_DOUBLE_EQ(simulation.seconds, (m + p - 1) * 5.0 + added) << to_string(order) << " " << p << " " << m;
+        EXPECT_LE(simulation.bound, simulation.seconds);
+      }
+    }
+  }
+}
+
 // Narayanan et al., 2021: v stages per rank divide the bubble by v. Micro-batches fill whole rounds.
 TEST(Simulate, InterleavingDividesTheBubble) {
   for (const int p : {2, 4}) {

@@ -26,14 +26,31 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
+def measured(name: str, folder: Path) -> Any:
+    command = [sys.executable, str(BENCH / "run.py"), name, "--output", str(folder), "--quick", "--force-busy"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_long_pipelines_write_their_page(tmp_path: Path) -> None:
+    (part,) = measured("pipelines_long", tmp_path)["parts"]
+    assert [len(row["losses"]) for row in part["long"]["rows"]] == [4] * 3
+    assert len(part["long"]["alone"]) == 4
+    page = (tmp_path / "pipelines_long.md").read_text()
+    for name in ("pipelines-llama-8b-loss", "pipelines-llama-8b-steps"):
+        assert f"({name}.svg)" in page
+        ElementTree.parse(tmp_path / f"{name}.svg")
+
+
 @pytest.mark.verify
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_pipelines_write_their_page(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCH / "run.py"), "pipelines", "--output", str(tmp_path), "--quick", "--force-busy"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads((tmp_path / "pipelines.json").read_text())
+    document = measured("pipelines", tmp_path)
     (part,) = document["parts"]
     rows = {(row["layout"], row["transport"], row["split"]): row for row in part["rows"]}
     assert {(FAST, DCBS, PLANNER), (SLOW, DCBS, PAPER), (MIXED, DCBS, TURNED), (MIXED, DCBS, "replicas"),
@@ -47,13 +64,10 @@ def test_pipelines_write_their_page(tmp_path: Path) -> None:
     for row in part["float64"]:
         assert row["relative"] < 1e-10, row
     assert document["square"]["float64"]["relative"] < 1e-10
-    assert [len(row["losses"]) for row in part["long"]["rows"]] == [4] * 3
-    assert len(part["long"]["alone"]) == 4
     page = (tmp_path / "pipelines.md").read_text()
     assert "| mixed by fast-fast | 98.2% |" in page
-    for name in ("pipelines-llama-8b", "pipelines-llama-8b-loss", "pipelines-llama-8b-steps"):
-        assert f"({name}.svg)" in page
-        ElementTree.parse(tmp_path / f"{name}.svg")
+    assert "(pipelines-llama-8b.svg)" in page
+    ElementTree.parse(tmp_path / "pipelines-llama-8b.svg")
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
@@ -150,6 +164,11 @@ def test_the_page_says_what_was_found(load: Any, document: dict[str, Any]) -> No
     document["parts"][0]["rows"][6]["tokens_s"]["rounds"] = [96.0, 96.0, 96.0]
     assert "wrong way round does not fall below slow-slow" in load("pipelines").report(document)
     for name, drawing in load("pipelines_tables").plots_of(document).items():
+        assert f"({name}.svg)" in page
+        ElementTree.fromstring(drawing)
+    page = load("pipelines_long").report(document)
+    assert "| mixed | 101.0 " in page
+    for name, drawing in load("pipelines_long_tables").plots_of(document["parts"]).items():
         assert f"({name}.svg)" in page
         ElementTree.fromstring(drawing)
 

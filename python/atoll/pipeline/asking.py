@@ -18,6 +18,9 @@ ALIKE = 0.05
 """Devices of one name and island whose times differ by less are of one class."""
 
 
+TIMES = ("forward", "backward", "accumulate")
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one rank tells of itself."""
@@ -126,10 +129,7 @@ def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name:
             f"the memory of rank {members[0]} ({ranks[members[0]].device}) does not hold item {name!r} with one "
             "micro-batch: give more micro_batches, so that each has fewer samples, or leave the rank out"
         )
-    return [
-        [size, fmean(costs[size].forward for costs in by_rank), fmean(costs[size].backward for costs in by_rank)]
-        for size in sizes
-    ]
+    return [[size, *(fmean(getattr(costs[size], part) for costs in by_rank) for part in TIMES)] for size in sizes]
 
 
 def _kept(ranks: Sequence[Measured], number: int) -> int:

@@ -22,7 +22,7 @@ from atoll.profiling import saved
 from atoll.profiling.room import fits
 
 WARM_UP, STEPS = 2, 5
-VERSION = 1
+VERSION = 2
 Moment = Any  # an event on a device, or seconds on the host's clock
 
 
@@ -33,6 +33,9 @@ class Cost:
     samples: int
     forward: float
     backward: float
+    """With gradients of parameters that are new."""
+    accumulate: float
+    """How much longer where they are added to those of earlier micro-batches."""
     kept_bytes: int
     """From forward to backward, without parameters."""
 
@@ -126,10 +129,20 @@ class Measuring:
         run, value = self._run(whole, number, example), self._value(number, example)
         parameters = [parameter for parameter in whole.parameters() if not parameter.is_meta]
         kept = _kept_bytes(run, value, parameters)
+        forward, fresh = self._seconds(run, value, parameters, are_new=True)
+        _, added = self._seconds(run, value, parameters, are_new=False)
+        return Cost(len(example.inputs), forward, fresh, max(0.0, added - fresh), kept)
+
+    def _seconds(
+        self, run: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, parameters: Sequence[nn.Parameter],
+        are_new: bool,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Forward and backward. `are_new`: whether parameters have no gradients yet."""
         moments = []
         for step in range(WARM_UP + STEPS):
-            for parameter in parameters:
-                parameter.grad = None
+            if are_new:
+                for parameter in parameters:
+                    parameter.grad = None
             begin = self._now()
             output = run(value)
             between = self._now()
@@ -144,7 +157,7 @@ class Measuring:
             moments[-1][-1].synchronize()  # the device has passed all of them then
         forward = statistics.median(_seconds(begin, between) for begin, between, _ in moments)
         backward = statistics.median(_seconds(between, end) for _, between, end in moments)
-        return Cost(len(example.inputs), forward, backward, kept)
+        return forward, backward
 
     def _run(self, whole: nn.Module, number: int, example: Example) -> Callable[[torch.Tensor], torch.Tensor]:
         item, is_last = self._parts.items[number], number == len(self._parts.items) - 1

@@ -66,6 +66,7 @@ def _pipeline(pipeline: Mapping[str, Any], items: Sequence[Mapping[str, Any]], s
         stages.append(
             {
                 "name": f"items {begin} to {end - 1}", "forward": stage["forward"], "backward": stage["backward"],
+                "accumulate": stage.get("accumulate", 0),
                 "boundary_bytes": samples * own[-1].get("output_bytes", 0) if own and end < len(items) else 0,
                 "weight_bytes": sum(_held(item) for item in own),
                 "activation_bytes": samples * sum(_kept(item, stage.get("recompute", False)) for item in own),

@@ -33,6 +33,7 @@ void check_times(const std::string& name, const LayerItem& item, const LayerRequ
       if (time.samples < 1) refuse(times + ": samples are " + number(time.samples) + ": give at least 1");
       require_at_most(times + ": forward", time.forward, kMostSeconds, "seconds");
       require_at_most(times + ": backward", time.backward, kMostSeconds, "seconds");
+      require_at_most(times + ": adding gradients", time.accumulate, kMostSeconds, "seconds");
     }
   }
 }

@@ -11,16 +11,16 @@ namespace {
 struct ItemSeconds {
   double forward = 0;
   double backward = 0;
+  double accumulate = 0;
 };
 
 ItemSeconds at(const std::vector<LayerTime>& times, std::int64_t micro_batch) {
-  std::vector<Point> forward;
-  std::vector<Point> backward;
-  for (const LayerTime& time : times) {
-    forward.push_back({time.samples, time.forward});
-    backward.push_back({time.samples, time.backward});
-  }
-  return {Cost::table(std::move(forward)).seconds(micro_batch), Cost::table(std::move(backward)).seconds(micro_batch)};
+  const auto seconds = [&](double LayerTime::*part) {
+    std::vector<Point> points;
+    for (const LayerTime& time : times) points.push_back({time.samples, time.*part});
+    return Cost::table(std::move(points)).seconds(micro_batch);
+  };
+  return {seconds(&LayerTime::forward), seconds(&LayerTime::backward), seconds(&LayerTime::accumulate)};
 }
 
 void add(std::vector<double>& sums, double value) { sums.push_back(sums.back() + value); }
@@ -36,15 +36,18 @@ LayerCosts::LayerCosts(const LayerRequest& request, std::int64_t micro_batch)
     std::vector<double> forward{0};
     std::vector<double> once{0};
     std::vector<double> twice{0};
+    std::vector<double> added{0};
     for (const LayerItem& item : request.items) {
       const ItemSeconds seconds = at(item.times[device], micro_batch);
       add(forward, seconds.forward);
       add(once, seconds.forward + seconds.backward);
       add(twice, seconds.forward + seconds.backward + (item.recompute_bytes ? seconds.forward : 0));
+      add(added, seconds.accumulate);
     }
     forward_.push_back(std::move(forward));
     total_[0].push_back(std::move(once));
     total_[1].push_back(std::move(twice));
+    added_.push_back(std::move(added));
     cap_.push_back(request.devices[device].memory_bytes * (1 - request.margin));
   }
   std::vector<double> most;
@@ -114,19 +117,18 @@ double LayerCosts::reduce_seconds(double bytes, const std::vector<std::size_t>& 
   return steps * slowest.seconds(bytes / static_cast<double>(members.size()));
 }
 
-double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t item,
-                         const std::vector<double>& prices) const {
-  const bool recompute = request_.recompute == LayerRecompute::kAlways;
+double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t item, const std::vector<double>& prices,
+                         OfItem seconds) const {
   double best = std::numeric_limits<double>::infinity();
   for (std::size_t device = 0; device < classes(); ++device) {
-    if (counts[device] > 0) best = std::min(best, prices[device] * compute(device, item, item + 1, recompute));
+    if (counts[device] > 0) best = std::min(best, prices[device] * (this->*seconds)(device, item));
   }
   return best;
 }
 
 // A price for a second of each class, in proportion to its speed on the whole model: however items are divided, all
 // seconds together cost at least the cheapest of each item, and at most the period (linear programming duality).
-double LayerCosts::spread(const std::vector<std::int64_t>& counts) const {
+double LayerCosts::spread(const std::vector<std::int64_t>& counts, OfItem seconds) const {
   const bool recompute = request_.recompute == LayerRecompute::kAlways;
   std::vector<double> prices(classes(), 0);
   double speed = 0;
@@ -138,21 +140,22 @@ double LayerCosts::spread(const std::vector<std::int64_t>& counts) const {
     speed += static_cast<double>(counts[device]) / whole;
   }
   double sum = 0;
-  for (std::size_t item = 0; item < items(); ++item) sum += least(counts, item, prices);
+  for (std::size_t item = 0; item < items(); ++item) sum += least(counts, item, prices, seconds);
   return speed > 0 ? sum / speed : 0;
 }
 
 double LayerCosts::least_fill(const std::vector<std::int64_t>& counts) const {
   const std::vector<double> ones(classes(), 1);
   double sum = 0;
-  for (std::size_t item = 0; item < items(); ++item) sum += least(counts, item, ones);
+  for (std::size_t item = 0; item < items(); ++item) sum += least(counts, item, ones, &LayerCosts::first_item);
   return sum;
 }
 
 double LayerCosts::longest_item(const std::vector<std::int64_t>& counts) const {
   const std::vector<double> ones(classes(), 1);
   double longest = 0;
-  for (std::size_t item = 0; item < items(); ++item) longest = std::max(longest, least(counts, item, ones));
+  for (std::size_t item = 0; item < items(); ++item)
+    longest = std::max(longest, least(counts, item, ones, &LayerCosts::steady_item));
   return longest;
 }
 

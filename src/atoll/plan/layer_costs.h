@@ -27,13 +27,17 @@ class LayerCosts {
   double compute(std::size_t device, std::size_t begin, std::size_t end, bool recompute) const {
     return total_[recompute][device][end] - total_[recompute][device][begin];
   }
+  /// Adding gradients to those of earlier micro-batches.
+  double accumulate(std::size_t device, std::size_t begin, std::size_t end) const {
+    return added_[device][end] - added_[device][begin];
+  }
   /// Both directions over the boundary behind item end - 1.
   double send(std::size_t device, std::size_t next, std::size_t end) const {
     return next == classes() ? 0 : 2 * one_way(device, next, end);
   }
-  /// By how much a stage keeps the pipeline busy for each micro-batch. Falls with `begin`, to the last bit.
+  /// By how much a stage keeps the pipeline busy for each micro-batch after the first. Falls with `begin`, to the last bit.
   double busy(std::size_t device, std::size_t next, std::size_t begin, std::size_t end, bool recompute) const {
-    const double seconds = compute(device, begin, end, recompute);
+    const double seconds = compute(device, begin, end, recompute) + accumulate(device, begin, end);
     if (next == classes()) return seconds;
     const double way = one_way(device, next, end);
     return overlaps_ ? (seconds > way ? seconds : way) : seconds + 2 * way;
@@ -56,18 +60,29 @@ class LayerCosts {
   /// A step of one pipeline takes weight_of_busy(m) * (its longest busy) + (sum of compute and send) / chunks().
   double weight_of_busy(std::int64_t micro_batches) const { return static_cast<double>(micro_batches) - 1 / chunks_; }
 
-  /// Bounds from below for `counts` devices by class. `spread`: seconds for each micro-batch if items could be divided
-  /// at will; pipelines side by side share it. `longest_item`: no pipeline's longest stage is shorter. `least_fill`:
-  /// nor the sum of its stages.
-  double spread(const std::vector<std::int64_t>& counts) const;
+  /// Bounds from below for `counts` devices by class. `spread`: seconds for each micro-batch after a pipeline's first if
+  /// items could be divided at will; pipelines side by side share it. `first_spread`: the same for the first.
+  /// `longest_item`: no pipeline's longest stage is shorter. `least_fill`: nor the sum of its stages.
+  double spread(const std::vector<std::int64_t>& counts) const { return spread(counts, &LayerCosts::steady_item); }
+  double first_spread(const std::vector<std::int64_t>& counts) const { return spread(counts, &LayerCosts::first_item); }
   double longest_item(const std::vector<std::int64_t>& counts) const;
   double least_fill(const std::vector<std::int64_t>& counts) const;
 
  private:
+  using OfItem = double (LayerCosts::*)(std::size_t device, std::size_t item) const;
+
+  double first_item(std::size_t device, std::size_t item) const {
+    return compute(device, item, item + 1, request_.recompute == LayerRecompute::kAlways);
+  }
+  double steady_item(std::size_t device, std::size_t item) const {
+    return first_item(device, item) + accumulate(device, item, item + 1);
+  }
   double one_way(std::size_t device, std::size_t next, std::size_t end) const {
     return chunks_ * request_.links[device * classes() + next].seconds(output_[end - 1]);
   }
-  double least(const std::vector<std::int64_t>& counts, std::size_t item, const std::vector<double>& prices) const;
+  double spread(const std::vector<std::int64_t>& counts, OfItem seconds) const;
+  double least(const std::vector<std::int64_t>& counts, std::size_t item, const std::vector<double>& prices,
+               OfItem seconds) const;
   double most_kept(std::size_t begin, std::size_t end) const;
 
   const LayerRequest& request_;
@@ -76,6 +91,7 @@ class LayerCosts {
   bool overlaps_ = false;
   std::vector<std::vector<double>> forward_;   // [class][items + 1]
   std::vector<std::vector<double>> total_[2];  // [recompute][class][items + 1]
+  std::vector<std::vector<double>> added_;     // [class][items + 1]
   std::vector<double> state_, kept_, inputs_;  // [items + 1]; inputs_: what recomputation keeps
   std::vector<double> output_;                 // [items]
   std::vector<std::vector<double>> most_;      // [level][item]: most bytes kept by one of 2^level items

@@ -73,6 +73,7 @@ LayerPipeline priced(const LayerCosts& costs, std::vector<LayerStage> stages, st
     stage.in_flight = costs.in_flight(count - static_cast<std::int64_t>(k), count, micro_batches);
     stage.forward = costs.forward(stage.device, stage.begin, stage.end);
     stage.backward = std::max(0.0, compute - stage.forward);
+    stage.accumulate = costs.accumulate(stage.device, stage.begin, stage.end);
     stage.send = costs.send(stage.device, next, stage.end);
     stage.seconds = costs.busy(stage.device, next, stage.begin, stage.end, stage.recompute);
     stage.memory_bytes = costs.memory(stage.begin, stage.end, stage.recompute, stage.in_flight);

@@ -205,8 +205,8 @@ double step_bound(const LayerCosts& costs, std::int64_t replicas) {
   const auto all = static_cast<double>(micro_batches);
   const auto pipelines = static_cast<double>(replicas);
   const double largest = std::ceil(all / pipelines);  // share of micro-batches
-  return std::max(
-      {all * spread, (all - once * pipelines) * spread + fill, (largest - once) * costs.longest_item(counts) + fill});
+  return std::max({all * costs.first_spread(counts), (all - once * pipelines) * spread + fill,
+                   (largest - once) * costs.longest_item(counts) + fill});
 }
 
 LayerSearch search_layers(const LayerRequest& request) {

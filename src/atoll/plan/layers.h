@@ -16,7 +16,8 @@ enum class LayerKind { kEmbedding, kBlock, kNorm, kHead, kOther };
 struct LayerTime {
   double samples = 1;
   double forward = 0;
-  double backward = 0;
+  double backward = 0;    ///< the first of a step, whose gradients are new
+  double accumulate = 0;  ///< more for each further one, whose gradients are added to those that are there
 };
 
 /// What is given to a stage as a whole: an embedding, a block, a head.
@@ -97,6 +98,7 @@ struct LayerStage {
   double in_flight = 0;     ///< micro-batches whose activations it holds at once
   double forward = 0;       ///< seconds of a micro-batch
   double backward = 0;      ///< with the second forward where it recomputes
+  double accumulate = 0;    ///< of all micro-batches but the first
   double send = 0;          ///< both directions over the boundary behind it
   double seconds = 0;       ///< by which it keeps the pipeline busy for each micro-batch
   double memory_bytes = 0;

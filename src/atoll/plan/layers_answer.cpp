@@ -42,6 +42,7 @@ Json write(const LayerRequest& request, const LayerStage& stage) {
           {"in_flight", stage.in_flight},
           {"forward", stage.forward},
           {"backward", stage.backward},
+          {"accumulate", stage.accumulate},
           {"send", stage.send},
           {"seconds", stage.seconds},
           {"memory_bytes", bytes(stage.memory_bytes)},

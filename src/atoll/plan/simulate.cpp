@@ -140,7 +140,7 @@ double least_seconds(const Plan& plan, bool with_ways) {
       const StageSeconds& seconds = least.seconds[stage];
       rank.to = std::min(rank.to, least.way_to[stage]);
       rank.back = std::min(rank.back, least.way_back[stage]);
-      rank.work += count * (seconds.forward + seconds.backward);
+      rank.work += count * (seconds.forward + seconds.backward) + (count - 1) * seconds.accumulate;
       rank.before_back += count * (seconds.forward + seconds.input);
       rank.optimiser += seconds.optimiser;
     }

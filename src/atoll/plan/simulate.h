@@ -82,6 +82,7 @@ struct Stage {
   Amounts forward{};
   Amounts backward{};
   std::optional<Amounts> weight{};  ///< part of the backward; half of it where nothing is given
+  Amounts accumulate{};             ///< more for the gradients of weights of each micro-batch after the first
   Amounts optimiser{};
   double boundary_bytes = 0;           ///< to the next stage
   double boundary_gradient_bytes = 0;  ///< back from it

@@ -107,6 +107,7 @@ void check_links(const Plan& plan) {
 void check_stage(const std::string& name, const Stage& stage) {
   check_amounts(name + "'s forward", stage.forward);
   check_amounts(name + "'s backward", stage.backward);
+  check_amounts(name + "'s accumulate", stage.accumulate);
   check_amounts(name + "'s optimiser", stage.optimiser);
   if (stage.weight) check_amounts(name + "'s weight", *stage.weight);
   const std::pair<const char*, double> bytes[] = {{"boundary_bytes", stage.boundary_bytes},
@@ -125,6 +126,7 @@ void check_times(const std::string& name, const Stage& stage, const std::string&
     return *seconds;
   };
   found("forward", stage.forward);
+  found("accumulate", stage.accumulate);
   found("optimiser", stage.optimiser);
   const double backward = found("backward", stage.backward);
   if (!stage.weight) return;

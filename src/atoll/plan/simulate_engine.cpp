@@ -36,6 +36,7 @@ StageSeconds seconds_of(const Stage& stage, const Rank& rank) {
   seconds.backward = stage.backward.of(rank.device_class) * rank.slowdown;
   seconds.weight = stage.weight ? stage.weight->of(rank.device_class) * rank.slowdown : seconds.backward / 2;
   seconds.input = seconds.backward - seconds.weight;
+  seconds.accumulate = stage.accumulate.of(rank.device_class) * rank.slowdown;
   seconds.optimiser = stage.optimiser.of(rank.device_class) * rank.slowdown;
   return seconds;
 }
@@ -219,7 +220,11 @@ void Engine::begin(int rank, const Action& action) {
   const Edge* edge = edge_of(its, action);
   const std::int32_t cause = latest(its, edge == nullptr ? -1 : edge->arrived);
   account(its, cause);
-  const double seconds = seconds_of(pipeline.seconds[at(action.stage)], action.work);
+  double seconds = seconds_of(pipeline.seconds[at(action.stage)], action.work);
+  const bool has_gradients = action.work == Work::kBackward || action.work == Work::kWeight;
+  if (has_gradients && pipeline.gradients[at(action.stage)]++ > 0) {
+    seconds += pipeline.seconds[at(action.stage)].accumulate;
+  }
   Event event{what_of(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step, cause};
   its.last = add(event);
   events_.back().end = now_ + seconds;
@@ -232,7 +237,7 @@ void Engine::begin(int rank, const Action& action) {
     its.held_bytes += plan_.pipelines[at(its.pipeline)].stages[at(action.stage)].activation_bytes;
     its.use.peak_bytes = std::max(its.use.peak_bytes, its.held_bytes);
   }
-  if (plan_.reduction.overlaps) announce(rank, action, seconds);
+  if (plan_.reduction.overlaps && has_gradients) announce(rank, action, seconds);
   after(seconds, Kind::kComputed, rank);
 }
 

@@ -19,6 +19,7 @@ struct StageSeconds {
   double backward = 0;
   double input = 0;
   double weight = 0;
+  double accumulate = 0;
   double optimiser = 0;
 };
 StageSeconds seconds_of(const Stage& stage, const Rank& rank);

@@ -104,6 +104,7 @@ Stage read_stage(const Json& value, const std::string& name, std::size_t index) 
   stage.forward = read_amounts(fields.at("forward"), name + "'s forward");
   stage.backward = read_amounts(fields.at("backward"), name + "'s backward");
   if (fields.has("weight")) stage.weight = read_amounts(fields.at("weight"), name + "'s weight");
+  if (fields.has("accumulate")) stage.accumulate = read_amounts(fields.at("accumulate"), name + "'s accumulate");
   if (fields.has("optimiser")) stage.optimiser = read_amounts(fields.at("optimiser"), name + "'s optimiser");
   stage.boundary_bytes = fields.number("boundary_bytes", 0);
   stage.boundary_gradient_bytes = fields.number("boundary_gradient_bytes", stage.boundary_bytes);

@@ -125,10 +125,9 @@ void Engine::arrive(int transfer) {
 
 // With the last micro-batch's gradients of weights, parts of the stage's gradients become complete one after another.
 void Engine::announce(int rank, const Action& action, double seconds) {
-  if (action.work != Work::kBackward && action.work != Work::kWeight) return;
   const Lane& its = lane(rank);
-  Line& pipeline = line(its.pipeline);
-  if (++pipeline.gradients[at(action.stage)] < plan_.pipelines[at(its.pipeline)].micro_batches) return;
+  const Line& pipeline = line(its.pipeline);
+  if (pipeline.gradients[at(action.stage)] < plan_.pipelines[at(its.pipeline)].micro_batches) return;
   const int buckets = plan_.reduction.buckets;
   for (const int group : pipeline.groups[at(action.stage)]) {
     for (int bucket = 0; bucket < buckets; ++bucket) {

@@ -80,7 +80,7 @@ def test_a_measurement_is_used_again() -> None:
 
 
 def rank(device: str, island: int, seconds: float, memory: int = 0, sizes: tuple[int, ...] = (2,)) -> Measured:
-    costs = [Cost(size, seconds * size, 2 * seconds * size, 100 * size) for size in sizes]
+    costs = [Cost(size, seconds * size, 2 * seconds * size, seconds * size / 8, 100 * size) for size in sizes]
     return Measured(device, island, memory, [list(costs) for _ in range(6)])
 
 
@@ -108,7 +108,9 @@ def test_request() -> None:
     assert [item["name"] for item in asked["items"]][::5] == ["transformer.wte", "lm_head"]
     assert [item["kind"] for item in asked["items"]] == ["embedding", "block", "block", "block", "norm", "head"]
     block = asked["items"][1]
-    assert block["times"] == {names[0]: [[2, pytest.approx(2.02), pytest.approx(4.04)]], names[1]: [[2, 4.0, 8.0]]}
+    assert block["times"] == {
+        names[0]: [[2, pytest.approx(2.02), pytest.approx(4.04), pytest.approx(0.2525)]], names[1]: [[2, 4.0, 8.0, 0.5]]
+    }  # fmt: skip
     parameters = sum(each.numel() for each in MODELS["gpt2"](3).transformer.h[0].parameters())
     assert block["weight_bytes"] == block["gradient_bytes"] == 8 * parameters
     assert block["optimiser_bytes"] == 16 * parameters

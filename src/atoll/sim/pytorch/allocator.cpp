@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "atoll/core/error.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -25,15 +27,15 @@ struct Block {
   std::vector<c10::Stream> users;  // the stream of the allocation first
 };
 
-/// Blocks that were freed and may still be in use.
+/// Blocks that were freed and may still be in use. A host far ahead of its device has thousands of them.
 class Retired {
  public:
   void add(Block* block) {
     device(block->index).memory().retire(block->address);
-    std::vector<Event> events;
-    for (const c10::Stream& user : block->users) events.push_back(stream_of(user).record());
+    Entry entry{block, {}};
+    for (const c10::Stream& user : block->users) entry.events.push_back(stream_of(user).record());
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({block, std::move(events)});
+    (block->users.size() == 1 ? by_stream_[block->users.front()] : of_several_).push_back(std::move(entry));
     collect_locked();
   }
   void collect() {
@@ -45,21 +47,28 @@ class Retired {
   struct Entry {
     Block* block;
     std::vector<Event> events;
+
+    bool is_free() const {
+      return std::all_of(events.begin(), events.end(), [](const Event& event) { return event.is_reached(); });
+    }
+    void release() const {
+      device(block->index).memory().release(block->address);
+      delete block;
+    }
   };
   void collect_locked() {
-    for (auto entry = waiting_.begin(); entry != waiting_.end();) {
-      const auto reached = [](const Event& event) { return event.is_reached(); };
-      if (!std::all_of(entry->events.begin(), entry->events.end(), reached)) {
-        ++entry;
-        continue;
-      }
-      device(entry->block->index).memory().release(entry->block->address);
-      delete entry->block;
-      entry = waiting_.erase(entry);
+    for (auto& [stream, entries] : by_stream_) {
+      for (; !entries.empty() && entries.front().is_free(); entries.pop_front()) entries.front().release();
+    }
+    for (auto entry = of_several_.begin(); entry != of_several_.end();) {
+      const bool is_free = entry->is_free();
+      if (is_free) entry->release();
+      entry = is_free ? of_several_.erase(entry) : std::next(entry);
     }
   }
   std::mutex mutex_;
-  std::deque<Entry> waiting_;
+  std::unordered_map<c10::Stream, std::deque<Entry>> by_stream_;  // which reaches them in order
+  std::deque<Entry> of_several_;
 };
 
 Retired& retired() {
