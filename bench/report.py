@@ -12,6 +12,9 @@ from aims import summary
 from results import RESULTS, ROOT, Scenario
 from scenarios import SCENARIOS
 
+# Pages that long tests write.
+TESTED = {"chaos": ("Faults at random", "make soak"), "soak": ("Very many operations", "make soak")}
+
 
 def preamble(document: dict[str, Any]) -> str:
     if "simulated" in document:
@@ -52,6 +55,9 @@ def generate(folder: Path) -> None:
             index += f"- [{scenario.TITLE[0].upper() + scenario.TITLE[1:]}]({name}.md)\n"
         else:
             index += f"- {scenario.TITLE[0].upper() + scenario.TITLE[1:]}: not measured yet (`bench/run.py {name}`)\n"
+    for name, (title, command) in TESTED.items():
+        if (folder / f"{name}.md").exists():
+            index += f"- [{title}]({name}.md), by `{command}`\n"
     notes = folder / "missed.md"
     index += f"\n## Aims\n\n{summary(folder)}"
     index += "\nWhat bounds the missed ones: [missed](missed.md).\n" if notes.exists() else ""

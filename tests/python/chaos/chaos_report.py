@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many trials in a row, and what they come to: a table by fault, JSON, and a page of docs/results."""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atoll.bench import machine
+from chaos_run import Outcome, run_trial
+from chaos_trial import DEATH_S, FAULTS, HEARTBEAT_S, SILENCE_S, draw
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = ROOT / "docs" / "results"
+SOAK = ROOT / "build" / "soak"
+LEAST_NAMED = 0.95
+COMMAND = ".venv/bin/python tests/python/chaos/chaos.py"
+
+
+def results() -> Any:
+    """What the pages of docs/results share."""
+    if (folder := str(ROOT / "bench")) not in sys.path:
+        sys.path.append(folder)
+    import results
+
+    return results
+
+
+def run_all(seeds: Iterable[int], say: Callable[[str], None], folder: Path) -> list[Outcome]:
+    outcomes = []
+    for number, seed in enumerate(seeds, 1):
+        trial = draw(seed)
+        outcome = run_trial(trial, folder / str(seed))
+        outcomes.append(outcome)
+        worst = f"{max(outcome.raised_s):.2f} s" if outcome.raised_s else "nobody raised"
+        say(f"{number}: {'good' if outcome.good else 'BAD'}, {worst}, {outcome.seconds:.1f} s: {trial.describe()}")
+        for line in [*outcome.complaints(), *(f"not named: {text}" for text in outcome.unnamed)]:
+            say(f"    {line}")
+        if not outcome.good or outcome.unnamed:
+            say(f"    again: {COMMAND} --seed {seed}" + ("" if outcome.good else f" (logs in {folder / str(seed)})"))
+    return outcomes
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Sums over trials; times are those of the last rank of each trial."""
+    slowest = [max(outcome.raised_s) for outcome in outcomes if outcome.raised_s]
+    named, unnamed = sum(outcome.named for outcome in outcomes), sum(len(outcome.unnamed) for outcome in outcomes)
+    return {
+        "trials": len(outcomes),
+        "struck": sum(outcome.struck for outcome in outcomes),
+        "hangs": sum(bool(outcome.hangs) for outcome in outcomes),
+        "wrong": sum(bool(outcome.wrong) for outcome in outcomes),
+        "late": sum(bool(outcome.late) for outcome in outcomes),
+        "other": sum(bool(outcome.faults) for outcome in outcomes),
+        "exceptions": named + unnamed,
+        "named": named,
+        "median_s": statistics.median(slowest) if slowest else None,
+        "max_s": max(slowest, default=None),
+    }
+
+
+def frame(command: str, seed: int) -> dict[str, Any]:
+    """What every report says of its run."""
+    return {
+        "seed": seed,
+        "command": command,
+        "run": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": results().commit(),
+        "machine": machine.describe(),
+        "torch": torch.__version__,
+    }
+
+
+def preamble(facts: dict[str, Any]) -> str:
+    computer = facts["machine"]
+    return (
+        f"Run {facts['run']} on {computer['processor']}, {computer['cores']} cores, Linux {computer['kernel']}, torch "
+        f"{facts['torch']}, at commit {facts['commit']}. Again with `{facts['command']}`.\n"
+    )
+
+
+def save(name: str, facts: dict[str, Any]) -> Path:
+    SOAK.mkdir(parents=True, exist_ok=True)
+    path = SOAK / f"{name}.json"
+    path.write_text(json.dumps(results().rounded(facts), indent=1) + "\n")
+    return path
+
+
+def document(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
+    facts = frame(f"{COMMAND} --seed {seed} --trials {len(outcomes)}", seed)
+    facts["all"] = summary(outcomes)
+    facts["faults"] = {name: summary([each for each in outcomes if each.fault == name]) for name in FAULTS}
+    facts["trials"] = [asdict(outcome) for outcome in outcomes]
+    return facts
+
+
+def failures(facts: dict[str, Any]) -> list[str]:
+    """What the whole run has not kept."""
+    total = facts["all"]
+    found = [f"{total[key]} trials {what}" for key, what in TROUBLES.items() if total[key]]
+    if total["named"] < LEAST_NAMED * total["exceptions"]:
+        found.append(f"only {total['named']} of {total['exceptions']} exceptions name the right rank")
+    return found
+
+
+TROUBLES = {
+    "hangs": "hung",
+    "wrong": "had wrong results",
+    "late": "raised too late",
+    "other": "crashed, or raised where they must not, or not where they must",
+}
+WORDS = {
+    "kill": "process killed",
+    "stop": "process stopped",
+    "cut": "link cut",
+    "half_open": "packets of a link vanish",
+    "store": "store killed",
+    "slow": "rank slowed down 100 times",
+    "descriptors": "descriptors run out",
+}
+
+
+def row(title: str, facts: dict[str, Any]) -> list[str]:
+    seconds = [f"{facts[key]:.2f} s" if facts[key] is not None else "-" for key in ("median_s", "max_s")]
+    share = f"{facts['named'] / facts['exceptions']:.1%}" if facts["exceptions"] else "-"
+    counts = [str(facts[key]) for key in ("trials", "hangs", "wrong", "late", "other", "exceptions")]
+    return [title, *counts, *seconds, share]
+
+
+def table(facts: dict[str, Any]) -> str:
+    titles = ["fault", "trials", "hangs", "wrong", "late", "other", "exceptions", "median", "max", "right rank named"]
+    rows = [row(WORDS[name], each) for name, each in facts["faults"].items() if each["trials"]]
+    return str(results().table(titles, [*rows, row("all", facts["all"])]))
+
+
+def page(facts: dict[str, Any]) -> str:
+    return f"""# Faults at random
+
+{preamble(facts)}
+Each trial draws from its number: 2 to 6 ranks in islands, on CPUs and simulated devices, on one host or several; groups and
+what they call, with empty and odd sizes, at once or later; a fault, and the point at which it comes: while groups are made, before,
+inside or after an operation, while they are destroyed. Every result is compared with what it must be. Some faults come after
+everybody has left.
+
+{table(facts)}
+- Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link breaks, and
+  {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the group's timeout
+  of 6 s and 2 s more: who has not come by then was never heard of.
+- A slow rank, and a store that is lost when groups have been made, must be no exception at all.
+- Other: a crash, an exception where none belongs, or none where one does.
+"""
+
+
+def write(facts: dict[str, Any], pages: Path | None) -> Path:
+    """Saves the facts, and the page where `pages` is a folder."""
+    if pages:
+        (pages / "chaos.md").write_text(page(facts))
+    return save("chaos", facts)

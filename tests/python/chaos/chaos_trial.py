@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in a trial, drawn from its seed: who takes part, what they call, and what befalls them when."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+FAULTS = ("kill", "stop", "cut", "half_open", "store", "slow", "descriptors")
+PHASES = {
+    "kill": ("making", "before", "inside", "after", "destroying"),
+    "stop": ("making", "before", "inside", "after", "destroying"),
+    "cut": ("before", "inside", "after", "destroying"),
+    "half_open": ("before", "inside", "after", "destroying"),
+    "store": ("making", "before", "inside", "after", "destroying"),
+    "slow": ("making", "before", "inside"),
+    "descriptors": ("making", "before"),
+}
+VARIANTS = {"cut": ("end", "reset"), "half_open": ("both ways", "one way")}
+LAYOUTS = ("AA", "AB", "AAA", "ABA", "AAB", "ABC", "AABB", "ABAB", "AABC", "AAABB", "ABCAB", "AAAABB", "ABABAB")
+OPERATIONS = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_flat", "reduce_scatter", "all_to_all", "gather",
+    "scatter", "ring", "barrier",
+)  # fmt: skip
+COUNTS = (0, 1, 2, 61, 1009, 16_384, 65_537)
+LARGE = (70_001, 300_007, 1_000_003)
+DTYPES = ("float32", "float64", "int32", "int64", "bfloat16")
+REDUCTIONS = ("SUM", "MAX", "MIN")
+HEARTBEAT_S = 2.0
+DEATH_S, SILENCE_S = 2.0, HEARTBEAT_S + 1.0  # what docs/running.md promises
+MAKING_S = 6.0  # the timeout of groups in whose making something goes wrong; who never came is known only then
+WORKING_S = 60.0  # that of the others
+LATE_S = 2.0  # from a group's timeout to its exception
+WHOLE = 0  # the number of the group of all ranks
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation, as every rank of its group calls it."""
+
+    operation: str
+    group: int
+    count: int
+    dtype: str
+    reduction: str
+    root: int
+    asynchronous: bool
+    on_host: bool  # on CPU tensors, whatever the ranks compute on
+    salt: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Small and whole: each rank gets it and knows everything."""
+
+    seed: int
+    fault: str
+    phase: str
+    layout: str  # a letter per rank: its island; those of lower-case letters compute on simulated devices
+    hosts: str  # a letter per rank
+    inner: bool  # whether islands on CPUs have a library of their own inside, Gloo
+    victim: int
+    peer: int  # the other end of the link that is cut
+    step: int
+    delay_s: float  # from the beginning of the phase to the fault, where that is one that lasts
+    variant: str
+    spare: int  # descriptors that are left
+    groups: tuple[tuple[int, ...], ...]
+    calls: tuple[Call, ...] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.layout)
+
+    @property
+    def timeout_s(self) -> float:
+        return MAKING_S if self.phase == "making" and self.fault != "slow" or self.fault == "descriptors" else WORKING_S
+
+    def describe(self) -> str:
+        where = f" call {self.step}" if self.phase in ("before", "inside", "after") else ""
+        what = f"{self.fault} ({self.variant}, with rank {self.peer})" if self.variant else self.fault
+        links = f", hosts {self.hosts}" + (", Gloo inside" if self.inner else "")
+        return f"{what} of rank {self.victim} {self.phase}{where}, islands {self.layout}{links}"
+
+
+def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
+    """What all ranks have in their environment, and what each has alone."""
+    common = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
+    own: dict[int, dict[str, str]] = {}
+    for rank, (island, host) in enumerate(zip(trial.layout, trial.hosts, strict=True)):
+        own[rank] = {"ATOLL_HOST": host, "ATOLL_DEVICE": "sim" if island.islower() else "cpu"}
+    return common, own
+
+
+def draw(seed: int) -> Trial:
+    """The trial of this seed: faults take turns."""
+    rng = random.Random(seed)
+    fault = FAULTS[seed % len(FAULTS)]
+    between = fault in ("cut", "half_open")
+    phase = rng.choice(PHASES[fault])
+    plain = rng.choice([layout for layout in LAYOUTS if not between or "B" in layout])
+    simulated = {letter for letter in sorted(set(plain)) if rng.random() < 0.4}
+    layout = "".join(letter.lower() if letter in simulated else letter for letter in plain)
+    victim = rng.randrange(len(layout))
+    others = [rank for rank in range(len(layout)) if layout[rank] != layout[victim]]
+    peer = rng.choice(others) if others else -1
+    groups = draw_groups(rng, len(layout), victim)
+    step = rng.randint(1, 8)
+    return Trial(
+        seed, fault, phase, layout, draw_hosts(rng, layout, fault), rng.random() < 0.25 and "half_open" != fault,
+        victim, peer, step, draw_delay(rng, phase), rng.choice(VARIANTS.get(fault, ("",))), rng.randint(0, 14), groups,
+        draw_calls(rng, groups, victim, step, fault, phase),
+    )  # fmt: skip
+
+
+def draw_hosts(rng: random.Random, layout: str, fault: str) -> str:
+    """One host, one per island, or one per rank; the simulated devices' library needs one per island."""
+    kind = rng.choice(("islands", "ranks") if fault == "half_open" else ("one", "islands", "ranks"))
+    if kind == "one":
+        return "h" * len(layout)
+    islands = [letter.lower() for letter in layout]
+    if kind == "islands":
+        return "".join(islands)
+    return "".join(island if layout[rank].islower() else "uvwxyz"[rank] for rank, island in enumerate(islands))
+
+
+def draw_delay(rng: random.Random, phase: str) -> float:
+    return rng.uniform(0, {"making": 0.15, "destroying": 0.01}.get(phase, 0.02))
+
+
+def draw_groups(rng: random.Random, size: int, victim: int) -> tuple[tuple[int, ...], ...]:
+    everybody = tuple(range(size))
+    groups = [everybody]
+    if rng.random() < 0.4:
+        groups.append(everybody)
+    if size > 2 and rng.random() < 0.6:
+        others = [rank for rank in everybody if rank != victim]
+        groups.append(tuple(sorted([victim, *rng.sample(others, rng.randint(1, size - 2))])))
+    return tuple(groups)
+
+
+def draw_calls(
+    rng: random.Random, groups: tuple[tuple[int, ...], ...], victim: int, step: int, fault: str, phase: str
+) -> tuple[Call, ...]:
+    """After the fault all ranks call the same groups, and end with operations in which each waits for each."""
+    whole = [number for number, ranks in enumerate(groups) if len(ranks) == len(groups[WHOLE])]
+    calls = []
+    for index in range(step + rng.randint(1, 6)):
+        number = rng.choice(range(len(groups)) if index <= step else whole)
+        large = phase == "inside" and index == step
+        calls.append(draw_call(rng, number, groups[number], rng.choice(LARGE if large else COUNTS)))
+    sums: dict[str, Any] = {"dtype": "float32", "reduction": "SUM", "root": 0, "on_host": False}
+    calls += [Call("all_reduce", number, 1009, asynchronous=False, salt=1, **sums) for number in whole]
+    if fault == "slow":  # at a hundredth of the speed, a few say as much as many
+        calls = [call for index, call in enumerate(calls) if index < step + 4]
+    return tuple(calls)
+
+
+def draw_call(rng: random.Random, number: int, ranks: tuple[int, ...], count: int) -> Call:
+    return Call(
+        rng.choice(OPERATIONS), number, count, rng.choice(DTYPES), rng.choice(REDUCTIONS), rng.choice(ranks),
+        rng.random() < 0.4, rng.random() < 0.2, rng.randrange(100),
+    )  # fmt: skip
+
+
+def has_reason_to_raise(trial: Trial) -> bool:
+    """Whether every rank that still runs must end with an exception."""
+    return trial.fault in ("kill", "stop", "cut", "half_open") and trial.phase in ("before", "inside", "after")
+
+
+def limit_s(trial: Trial) -> float:
+    """From the fault to an exception, at most."""
+    if trial.phase == "making" or trial.fault == "descriptors":
+        return trial.timeout_s + LATE_S
+    return SILENCE_S if trial.fault in ("stop", "half_open") else DEATH_S

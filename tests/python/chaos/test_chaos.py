@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random jobs with random faults: nobody hangs, no result is wrong, and exceptions come in time with the right name.
+
+CHAOS_SEED and CHAOS_TRIALS choose those of the long run."""
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import chaos_report
+from chaos_run import run_trial
+from chaos_trial import FAULTS, OPERATIONS, PHASES, draw
+
+FIRST = 7 * 29  # the trial of the first fault
+MANY = 300
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_trial(tmp_path: Path, fault: str) -> None:
+    trial = draw(FIRST + FAULTS.index(fault))
+    assert trial.fault == fault
+    outcome = run_trial(trial, tmp_path / "trial")
+    assert outcome.good, [trial.describe(), *outcome.complaints(), outcome.ends]
+
+
+def test_trials_are_the_same_again_and_unlike_each_other() -> None:
+    trials = [draw(seed) for seed in range(700)]
+    assert trials == [draw(seed) for seed in range(700)]
+    assert set(Counter(trial.fault for trial in trials).values()) == {100}
+    assert {(trial.fault, trial.phase) for trial in trials} == {
+        (fault, phase) for fault, phases in PHASES.items() for phase in phases
+    }
+    assert len({(trial.layout, trial.hosts) for trial in trials}) > 50
+    assert {call.operation for trial in trials for call in trial.calls} == set(OPERATIONS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_many_trials(capsys: pytest.CaptureFixture[str]) -> None:
+    seed = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().getrandbits(31))))
+    count = int(os.environ.get("CHAOS_TRIALS", str(MANY)))
+    with capsys.disabled():
+        print(f"\nchaos: {count} trials from seed {seed}", flush=True)
+        outcomes = chaos_report.run_all(
+            range(seed, seed + count), lambda text: print(text, flush=True), chaos_report.SOAK / "chaos"
+        )
+        facts = chaos_report.document(outcomes, seed)
+        print(chaos_report.table(facts))
+    chaos_report.write(facts, chaos_report.PAGES if count >= MANY else None)
+    assert chaos_report.failures(facts) == []

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Very many operations in a row on four ranks: no result is wrong, and memory, descriptors and threads stay as they are.
+
+SOAK_SEED and SOAK_CALLS choose those of the long run."""
+
+import ctypes
+import gc
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import chaos_report
+from atoll.bench import values
+from atoll.bench.block import run_block
+from atoll.bench.operations import OPERATIONS, Problem, make
+from chaos_calls import Prepared, Side, Works
+from chaos_ranks import MOST_PENDING, wait_for
+from chaos_trial import COUNTS, LARGE, draw_call
+from fault_jobs import Job, Me
+
+LAYOUTS = ("AAAA", "AABB", "ABAB", "ABCD", "aabb", "AAbB")
+GROUPS = ((0, 1, 2, 3), (0, 1, 2, 3), (0, 3), (1, 2, 3))
+CALLS = 100_000
+WHOLE = (0, 1)  # of these groups
+SAMPLES = 40  # looks at what a process holds, over its whole run
+MOST_GROWTH = 0.01
+SEED = int(os.environ.get("SOAK_SEED", str(random.SystemRandom().getrandbits(31))))
+TCP = {"ATOLL_TRANSPORT": "tcp"}
+
+
+@dataclass
+class Held:
+    """What a process has, when memory that it could give back is given back."""
+
+    megabytes: float
+    descriptors: int
+    threads: int
+
+
+def look() -> Held:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return Held(int(status["VmRSS"].split()[0]) / 1024, len(os.listdir("/proc/self/fd")), int(status["Threads"]))
+
+
+def random_problem(rng: random.Random, device: str) -> Problem:
+    while True:
+        operation, dtype, reduction = (
+            rng.choice(list(names)) for names in (OPERATIONS, values.NUMBER_TYPES, values.REDUCTIONS)
+        )
+        try:
+            values.check_supported(dtype, reduction)
+        except ValueError:
+            continue
+        item = values.NUMBER_TYPES[dtype].dtype.itemsize
+        return Problem(operation, rng.choice(COUNTS[1:]) * item, dtype, reduction, device)
+
+
+class Caller:
+    """One rank's calls: half of them of many dtypes and one after another, the others of all kinds, also empty and
+    pending."""
+
+    def __init__(self, me: Me, seed: int) -> None:
+        import atoll
+
+        self.rng, self.device = random.Random(seed), str(atoll.device())
+        self.made = [dist.new_group(list(ranks), timeout=timedelta(seconds=60)) for ranks in GROUPS]
+        self.sides = {
+            number: Side(self.made[number], ranks, me.rank, self.device)
+            for number, ranks in enumerate(GROUPS)
+            if me.rank in ranks
+        }
+        self.pending: list[tuple[Prepared, Works]] = []
+
+    def call(self) -> None:
+        on_device, rng = self.rng.random() < 0.5, self.rng
+        if rng.random() < 0.5:
+            problem, number = random_problem(rng, self.device if on_device else "cpu"), rng.choice(WHOLE)
+            wait_for(self.pending)
+            block = run_block(make(problem, self.made[number]), 1)
+            assert block.wrong == 0, f"wrong result: {block.wrong} elements: {problem}, {GROUPS[number]}"
+            return
+        number = rng.choice(range(len(GROUPS)))
+        call = draw_call(rng, number, GROUPS[number], rng.choice(LARGE if rng.random() < 0.02 else COUNTS))
+        if number in self.sides:
+            prepared = self.sides[number].prepare(call)
+            self.pending.append((prepared, prepared.begin(call.asynchronous)))
+            if not call.asynchronous or len(self.pending) == MOST_PENDING:
+                wait_for(self.pending)
+
+
+def operate(me: Me, seed: int, calls: int) -> None:
+    if os.environ["ATOLL_DEVICE"] == "sim":
+        import atoll.sim  # noqa: F401
+
+    me.join(seconds=60)
+    caller = Caller(me, seed)
+    held, begin = [], time.monotonic()
+    for index in range(calls):
+        if index % max(1, calls // SAMPLES) == 0:
+            wait_for(caller.pending)
+            held.append(look())
+            me.tell("held", (index, time.monotonic() - begin))
+        caller.call()
+    wait_for(caller.pending)
+    held.append(look())
+    me.tell("done", (held, time.monotonic() - begin))
+    dist.destroy_process_group()
+
+
+def growth(held: list[Held]) -> dict[str, float]:
+    """From the second quarter to the end."""
+    second = held[len(held) // 4 : len(held) // 2]
+    before = statistics.mean(each.megabytes for each in second)
+    return {
+        "megabytes": held[-1].megabytes,
+        "memory": held[-1].megabytes / before - 1,
+        "descriptors": held[-1].descriptors - max(each.descriptors for each in second),
+        "threads": held[-1].threads - max(each.threads for each in second),
+    }
+
+
+def run(folder: Path, layout: str, environment: dict[str, str], calls: int, say: Callable[[str], None]) -> list[Any]:
+    """What each rank held from beginning to end."""
+    folder.mkdir()
+    own = {rank: {"ATOLL_DEVICE": "sim" if letter.islower() else "cpu"} for rank, letter in enumerate(layout)}
+    with Job(folder, operate, layout, (SEED, calls), environment, own) as job:
+        for sample in range(len(range(0, calls, max(1, calls // SAMPLES)))):
+            index, seconds = job.wait_for("held", seconds=600)[0].details
+            if sample % 10 == 0:
+                say(f"soak: {layout} {environment.get('ATOLL_TRANSPORT', 'auto')}: {index} calls, {seconds:.0f} s")
+        done = job.wait_for("done", seconds=600)
+        job.wait_for("end")
+        job.check_ends()
+    return [done[rank].details[0] for rank in range(len(layout))]
+
+
+@pytest.mark.parametrize("layout", ["ABAB", "AAbB"])
+def test_some_operations(tmp_path: Path, layout: str) -> None:
+    for held in run(tmp_path / "job", layout, {}, 1200, lambda text: None):
+        found = growth(held)
+        assert found["memory"] < 0.05, held
+        assert found["descriptors"] <= 0, held
+        assert found["threads"] <= 0, held
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_very_many_operations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = int(os.environ.get("SOAK_CALLS", str(CALLS)))
+    places = [(layout, environment) for layout in LAYOUTS for environment in ({}, TCP)]
+    places = [(layout, environment) for layout, environment in places if not environment or layout != "aabb"]
+    share, found = -(-calls // len(places)), list[dict[str, Any]]()
+    begin = time.monotonic()
+    with capsys.disabled():
+        print(f"\nsoak: {share} calls on each of {len(places)} layouts, from seed {SEED}", flush=True)
+        for number, (layout, environment) in enumerate(places):
+            ranks = run(tmp_path / str(number), layout, environment, share, lambda text: print(text, flush=True))
+            found += [
+                {"layout": layout, "transport": environment.get("ATOLL_TRANSPORT", "auto"), "rank": rank, **growth(held)}
+                for rank, held in enumerate(ranks)
+            ]
+    write(found, share * len(places), time.monotonic() - begin)
+    grown = [each for each in found if each["memory"] > MOST_GROWTH or each["descriptors"] > 0 or each["threads"] > 0]
+    assert grown == []
+
+
+def write(found: list[dict[str, Any]], calls: int, seconds: float) -> None:
+    facts = chaos_report.frame(f"SOAK_SEED={SEED} make soak", SEED)
+    facts |= {"calls": calls, "seconds": round(seconds), "wrong": 0, "ranks": found}
+    chaos_report.save("soak", facts)
+    if calls >= CALLS:
+        chaos_report.PAGES.joinpath("soak.md").write_text(page(facts))
+
+
+def page(facts: dict[str, Any]) -> str:
+    rows = []
+    for layout, transport in dict.fromkeys((each["layout"], each["transport"]) for each in facts["ranks"]):
+        ranks = [each for each in facts["ranks"] if (each["layout"], each["transport"]) == (layout, transport)]
+        worst = max(ranks, key=lambda each: abs(each["memory"]))
+        more = [str(max(each[key] for each in ranks)) for key in ("descriptors", "threads")]
+        rows.append([layout, transport, f"{worst['megabytes']:.0f} MB", f"{worst['memory']:+.2%}", *more])
+    titles = ["islands", "transport", "memory", "its growth", "more descriptors", "more threads"]
+    return f"""# Very many operations
+
+{chaos_report.preamble(facts)}
+{facts["calls"]} random operations on four ranks, in {facts["seconds"]} s, of all kinds, sizes and dtypes, on the whole and on parts
+of the job, at once and later. Every element of every result is compared with what it must be: {facts["wrong"]} were wrong.
+
+{chaos_report.results().table(titles, rows)}
+Lower-case islands compute on simulated devices. Growth is from the mean of the second quarter to the end, on the worst rank.
+"""
