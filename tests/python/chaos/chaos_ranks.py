@@ -26,7 +26,7 @@ class Saboteur:
 
     def __init__(self, me: Me, trial: Trial, pids: list[int], store_pid: int) -> None:
         self.me, self.trial, self.pids, self.store_pid = me, trial, pids, store_pid
-        self.begun = threading.Event()
+        self.begun, self.lock, self.over = threading.Event(), threading.Lock(), False
         self.mine = trial.victim == me.rank
         if self.mine and self.lasts(trial.phase):
             threading.Thread(target=self.strike_later, daemon=True).start()
@@ -48,7 +48,14 @@ class Saboteur:
     def strike_later(self) -> None:
         self.begun.wait(FORGET_S)
         time.sleep(self.trial.delay_s)
-        self.strike()
+        with self.lock:
+            if not self.over:
+                self.strike()
+
+    def withdraw(self) -> None:
+        """This rank has done its part: nothing befalls it any more."""
+        with self.lock:
+            self.over = True
 
     def strike(self) -> None:
         fault = self.trial.fault
@@ -79,6 +86,7 @@ def join(me: Me, trial: Trial, store: dist.TCPStore) -> dict[int, Side]:
     import atoll
 
     limit = timedelta(seconds=trial.timeout_s)
+    store.set_timeout(limit)  # as init_process_group does with a store of its own
     dist.init_process_group("atoll", store=store, rank=me.rank, world_size=me.size, timeout=limit)
     sides = {}
     for number, ranks in enumerate(trial.groups):
@@ -151,13 +159,16 @@ def take_part(me: Me, trial: Trial, store_port: int | None, store_pid: int) -> N
     store = dist.TCPStore("127.0.0.1", store_port or me.port, is_master=False, timeout=wait)
     me.tell("ready", os.getpid())
     saboteur = Saboteur(me, trial, me.listen(), store_pid)
-    saboteur.reach("making")
-    sides = join(me, trial, store)
-    if trial.fault in ("cut", "half_open"):
-        open_link(me, trial)
-    call_everything(me, trial, sides, saboteur)
-    saboteur.reach("destroying")
-    dist.destroy_process_group()
+    try:
+        saboteur.reach("making")
+        sides = join(me, trial, store)
+        if trial.fault in ("cut", "half_open"):
+            open_link(me, trial)
+        call_everything(me, trial, sides, saboteur)
+        saboteur.reach("destroying")
+        dist.destroy_process_group()
+    finally:
+        saboteur.withdraw()
 
 
 def serve_store(me: Me) -> None:

@@ -141,7 +141,8 @@ def draw_groups(rng: random.Random, size: int, victim: int) -> tuple[tuple[int, 
 def draw_calls(
     rng: random.Random, groups: tuple[tuple[int, ...], ...], victim: int, step: int, fault: str, phase: str
 ) -> tuple[Call, ...]:
-    """After the fault all ranks call the same groups, and end with operations in which each waits for each."""
+    """After the fault all ranks call the same groups, and end with operations in which each waits for each: one that
+    nobody leaves before all have come, one with a message between each two, and one in which all learn how it went."""
     whole = [number for number, ranks in enumerate(groups) if len(ranks) == len(groups[WHOLE])]
     calls = []
     for index in range(step + rng.randint(1, 6)):
@@ -149,7 +150,8 @@ def draw_calls(
         large = phase == "inside" and index == step
         calls.append(draw_call(rng, number, groups[number], rng.choice(LARGE if large else COUNTS)))
     sums: dict[str, Any] = {"dtype": "float32", "reduction": "SUM", "root": 0, "on_host": False}
-    calls += [Call("all_reduce", number, 1009, asynchronous=False, salt=1, **sums) for number in whole]
+    last = ("all_reduce", "all_to_all", "all_reduce")
+    calls += [Call(name, number, 1009, asynchronous=False, salt=1, **sums) for number in whole for name in last]
     if fault == "slow":  # at a hundredth of the speed, a few say as much as many
         calls = [call for index, call in enumerate(calls) if index < step + 4]
     return tuple(calls)
