@@ -5,6 +5,7 @@ is made."""
 
 import os
 import warnings
+from importlib import import_module
 from typing import Any
 
 NAME = "atoll"
@@ -23,6 +24,7 @@ def _register() -> None:
     if not dist.is_available():
         return
     _load_device()
+    _register_stores()
     devices = ["cpu"]
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None:
@@ -33,6 +35,39 @@ def _register() -> None:
     # An accelerator's own plug-in may have been loaded since.
     known = dist.Backend.backend_capability[NAME]
     known.extend(device for device in devices if device not in known)
+
+
+def _meet(url: str, **settings: Any) -> Any:
+    from atoll.redis import store
+
+    return store.meet(url, **settings)
+
+
+def _meet_by_environment(url: str, **settings: Any) -> Any:
+    from atoll.redis import store
+
+    return store.meet_by_environment(url, **settings)
+
+
+def _register_stores() -> None:
+    """redis:// and rediss:// for init_method; env://, the default, leads to the store that a launcher names, if so."""
+    handlers = import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    handlers.setdefault("redis", _meet)
+    handlers.setdefault("rediss", _meet)
+    if os.environ.get("ATOLL_STORE"):
+        handlers["env"] = _meet_by_environment
+
+
+def rendezvous_handler() -> Any:
+    """What torch elastic calls for its entry point "torchrun.handlers": the maker of handlers for
+    `--rdzv-backend redis`."""
+
+    def create(parameters: Any) -> Any:
+        from atoll.redis import elastic
+
+        return elastic.create(parameters)
+
+    return create
 
 
 def _load_device() -> None:

@@ -109,8 +109,8 @@ void Connector::note(Outcome outcome, const Error& error) {
 
 void Connector::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
-  Fd fd = stream.take_fd();
-  owner_.on_connected(peer_.id, std::move(fd), authenticated);
+  ByteStream taken = stream.take_stream();
+  owner_.on_connected(peer_.id, std::move(taken), authenticated);
 }
 
 void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
