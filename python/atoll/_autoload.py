@@ -3,6 +3,7 @@
 does; it loads nothing else but the device that ATOLL_DEVICE names: Atoll's own library is loaded when the first group
 is made."""
 
+import contextlib
 import os
 import warnings
 from importlib import import_module
@@ -71,13 +72,15 @@ def rendezvous_handler() -> Any:
 
 
 def _load_device() -> None:
-    """Groups serve the device types that are known when they are made, so a rank's own must be known by then."""
+    """Groups serve the device types that are known when they are made, so a rank's own must be known by then. What is
+    wrong with it is said by the first group, which looks for it again, and on all ranks."""
     kind = os.environ.get("ATOLL_DEVICE", "").partition(":")[0]
     if kind in ("", "cpu", "cuda", "xpu"):  # PyTorch's own
         return
     from atoll import vendors
 
-    vendors.load_module_of(kind)
+    with contextlib.suppress(vendors.VendorError):
+        vendors.load_module_of(kind)
 
 
 def register() -> None:

@@ -35,13 +35,13 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-void require_equal(const std::vector<Member>& members, const std::string& what, auto field) {
+void require_equal(const std::vector<Member>& members, const std::string& what, auto field,
+                   const std::string& remedy = "start all ranks with the same setting") {
   for (std::size_t r = 1; r < members.size(); ++r) {
     if (field(members[r]) == field(members[0])) continue;
     throw Error(ErrorKind::kMismatch, "rank 0 and rank " + std::to_string(r) + " disagree about " + what + ": " +
                                           std::to_string(field(members[0])) + " and " +
-                                          std::to_string(field(members[r])) +
-                                          "; start all ranks with the same setting");
+                                          std::to_string(field(members[r])) + "; " + remedy);
   }
 }
 
@@ -129,7 +129,9 @@ std::vector<Member> everybody(MeetingTable& table, int size) {
 }
 
 void require_agreement(const std::vector<Member>& members) {
-  require_equal(members, "the wire version", [](const Member& m) { return m.wire_version; });
+  require_equal(
+      members, "the wire version", [](const Member& m) { return m.wire_version; },
+      "install the same version of Atoll on all hosts (atoll --version)");
   require_equal(members, "the restart attempt", [](const Member& m) { return m.attempt; });
   require_equal(members, "ATOLL_REDUCE=flat (1: set)", [](const Member& m) { return m.flat_reduce ? 1 : 0; });
   require_equal(members, "ATOLL_CHECK_DATA (1: set)", [](const Member& m) { return m.check_data ? 1 : 0; });

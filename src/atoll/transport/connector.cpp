@@ -16,6 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr const char* kWayOut =
+    " (a firewall between? open the ports that ATOLL_PORTS names; an address of another network? ATOLL_IFACE or "
+    "ATOLL_ADDRESS on that rank chooses the right one)";
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kNobodyPatience{900};  // with the last try still inside one second
 constexpr milliseconds kMinAttempt{1000};
@@ -153,8 +156,9 @@ void Connector::tick(Clock::time_point now) {
   const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
   if (now - begun_ >= limit) {
     const std::string reason = stream_ ? stream_->remote() + " does not answer" : last_reason_;
-    return fail(Error(ErrorKind::kPeerLost,
-                      describe() + " within " + std::to_string(options_.connect_timeout.count()) + " ms: " + reason));
+    const bool took_nothing = kind_ == LinkKind::kTcp && (!stream_ || stream_->is_connecting());
+    return fail(Error(ErrorKind::kPeerLost, describe() + " within " + std::to_string(options_.connect_timeout.count()) +
+                                                " ms: " + reason + (took_nothing ? kWayOut : "")));
   }
   if (!stream_) return;
   const auto patience = answer_patience(options_);
