@@ -14,6 +14,7 @@ from rich.table import Table
 import atoll
 from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
+from atoll.diagnosis.command import trace
 from atoll.doctor.command import doctor
 from atoll.infer.command import export
 from atoll.infer.planning.command import infer
@@ -24,6 +25,8 @@ from atoll.launch import command as launch
 from atoll.planning.command import plan
 from atoll.planning.layers_command import layers
 from atoll.planning.simulate_command import simulate
+from atoll.report.command import report
+from atoll.top.command import top
 
 app = typer.Typer(
     name="atoll",
@@ -71,11 +74,14 @@ app.command()(export)
 app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
 app.command()(launch.ps)
 app.command()(launch.stop)
+app.command()(report)
 app.command()(serve)
 plan.command()(infer)
 plan.command()(layers)
 app.add_typer(plan)
 app.command()(simulate)
+app.command()(trace)
+app.command()(top)
 profile.command()(model)
 app.add_typer(profile)
 
