@@ -26,6 +26,9 @@ atexit.register(shutil.rmtree, os.environ["ATOLL_CACHE"], ignore_errors=True)
 # Ranks outnumber cores in most tests; more threads per rank would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# torch's store looks up the names of those who connect: a name server that does not answer holds up nobody for long.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
 # Examples start processes, so time per example says nothing; a failing example is printed as a line to paste.
 hypothesis.settings.register_profile("atoll", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("atoll")

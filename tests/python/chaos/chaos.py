@@ -19,6 +19,7 @@ def main() -> int:
     arguments = parser.parse_args()
     sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent / "faults")]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # as conftest.py does
     import chaos_report
     from chaos_trial import FAULTS
 
