@@ -5,7 +5,6 @@
 
 #include <array>
 #include <bit>
-#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
@@ -205,7 +204,6 @@ TEST(Reduce, TheCallersFloatingPointModeChangesNothing) {
   std::vector<std::uint16_t> half;
   {
     const HarshFloatMode mode;
-    EXPECT_EQ(std::fegetround(), FE_UPWARD);
     result = folded<float>({}, sources);
     half = folded<std::uint16_t>({.dtype = DataType::kFloat16}, {{0x0001}, {0x0001}});
     EXPECT_TRUE(mode.is_kept());
