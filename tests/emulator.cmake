@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+# What qemu-user cannot run, and why; as patterns of GoogleTest.
+set(cannot_run
+    Sandbox.*  # it refuses seccomp's filters
+)
+list(JOIN cannot_run ":" cannot_run)
+set(test_filter TEST_FILTER -${cannot_run})
