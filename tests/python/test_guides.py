@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the guides tell people to type works: commands that say so are run, the others' options exist."""
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 from atoll.cli import app
 from atoll.launch.islands import parse_island, place
 from atoll.launch.run import make_parser
-from launching import free_port
+from launching import eventually, free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDES = ["get-started.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
@@ -108,12 +110,34 @@ def test_guide_can_be_followed(guide: str, tmp_path: Path) -> None:
         if step.kind == "file":
             (tmp_path / step.what).write_text(here(step.text))
         elif step.kind == "run":
-            shell = ["bash", "-e", "-o", "pipefail", "-c", here(step.text)]
-            done = subprocess.run(
-                shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
-            assert done.returncode == 0, f"{step.text}\n{done.stdout}\n{done.stderr}"
-            assert step.what in done.stdout + done.stderr, f"{step.text}\n{done.stdout}\n{done.stderr}"
+            status, said = shell(here(step.text), tmp_path, environment)
+            assert status == 0, f"{step.text}\n{said}"
+            assert step.what in said, f"{step.text}\n{said}"
+
+
+def shell(script: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Its status and what it said; nothing that it has started is left."""
+    command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    log = folder / "said.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            status = -1
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(SECONDS)
+    return status, log.read_text(errors="replace")
+
+
+def test_what_a_block_started_ends_with_it(tmp_path: Path) -> None:
+    status, said = shell("sleep 1000 & echo $!; false", tmp_path, dict(os.environ))
+    assert status == 1
+    eventually(lambda: not Path(f"/proc/{int(said)}").exists(), "the end of what was started")
 
 
 def test_a_block_without_a_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
