@@ -31,7 +31,7 @@ nothing published to compute it from.
 
 
 def page() -> str:
-    text = f"# {TITLE[0].upper()}{TITLE[1:]}\n\n{OPENING}"
+    text = f"---\nhide: [navigation, toc] # room for six columns\n---\n# {TITLE[0].upper()}{TITLE[1:]}\n\n{OPENING}"
     for paper in read():
         text += f"\n## {paper.title}\n\n{of_paper(paper)}"
     for paper_name in NAMES:
