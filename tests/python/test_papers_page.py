@@ -60,6 +60,29 @@ def test_every_mean_of_the_papers_tables_is_on_the_page(load: Any) -> None:
             assert any(f"| {row[key]:g} / " in line for line in model), row
 
 
+def test_figures_of_the_guides_are_those_of_the_results(load: Any) -> None:
+    kaitian, found = load("kaitian"), load("papers_found")
+    rows = found.document("kaitian")["rows"]
+    slow, fast = (kaitian.saved(rows, pair) for pair in ("2G", "2M"))
+    saved = [f"save {slow:.0%} of the time of the slow pair and {fast:.0%} of that of the fast pair",
+             f"{kaitian.of_ideal(rows, '2G+2M'):.0%} of the sum"]  # fmt: skip
+    (links,) = (case["links"] for case in found.document("split_bytes")["cases"]
+                if (case["profile"], case["encoding"]) == ("nsdi25_VGG19_BN", "compact"))  # fmt: skip
+    means = {name: 1e3 * row["seconds"]["mean"] for name, row in links["outdoors"]["rows"].items()}
+    answers = [f"{means['auto']:.0f} ms on average, {means['local']:.0f} ms alone"]
+    passes = {row["layout"]: row for row in found.document("pipelines")["parts"][0]["rows"]
+              if (row["transport"], row["split"]) == ("dcbs", "the planner's")}  # fmt: skip
+    speed = {layout: row["tokens_s"]["median"] for layout, row in passes.items()}
+    bound = passes["mixed"]["bound_s"] / passes["mixed"]["passes_s"]["median"]
+    layers = [f"at {speed['mixed'] / speed['fast-fast']:.0%} of two fast devices' throughput and "
+              f"{speed['mixed'] / speed['slow-slow']:.0%} of two slow ones'",
+              f"at {bound:.0%} of the planner's bound"]  # fmt: skip
+    for guide, texts in (("mixed-gpus", saved), ("robot-and-server", answers), ("memory-bound", layers)):
+        said = " ".join((ROOT / f"docs/guides/{guide}.md").read_text().split()).replace(" %", "%")
+        for text in texts:
+            assert text in said, f"{guide}: {text}"
+
+
 def test_a_missing_result_is_said(load: Any, tmp_path: Path) -> None:
     found = load("papers_found")
     with pytest.raises(found.MissingError):
