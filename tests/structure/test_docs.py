@@ -84,3 +84,15 @@ def test_each_compared_project_has_its_sources() -> None:
         title = section.splitlines()[0]
         if not title.startswith("KAITIAN"):
             assert re.search(r"`[\w./-]+`\s+at\s+[0-9a-f]{7}", section), title
+
+
+def test_the_citation_is_of_this_version() -> None:
+    (version,) = re.findall(r"project\(atoll VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_workflow_runs_what_everybody_runs() -> None:
+    text = (ROOT / ".github/workflows/ci.yml").read_text()
+    commands = re.findall(r"- run: (.*)", text)
+    assert commands[-1] == ".ci/run"
+    assert not any(word in command for command in commands for word in ("pytest", "ctest", "pip ", "cmake", "mkdocs"))
