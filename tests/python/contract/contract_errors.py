@@ -150,6 +150,7 @@ def mismatches(me: Member) -> None:
     def check(call: Callable[[dist.ProcessGroup], object]) -> None:
         group = me.group()
         check_group(me, group)
+        me.meet(f"before the mismatch of {call.__name__}")
         begin = time.monotonic()
 
         def calls() -> None:
@@ -194,6 +195,7 @@ def ends_of_groups(me: Member) -> None:
         """Wakes every waiter; other groups go on."""
         group = me.group()
         check_group(me, group)
+        me.meet("before the abort")  # until then others may be in the sum
         if me.rank == 0:
             work = dist.irecv(torch.ones(1, device=me.device), me.size - 1, group=group)
             group._get_backend(torch.device(me.device)).abort()

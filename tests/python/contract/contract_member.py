@@ -133,5 +133,5 @@ def folded(op: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 def raw(tensor: torch.Tensor) -> bytes:
     """The bits of the values, in order."""
-    flat = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format).reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

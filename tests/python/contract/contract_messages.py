@@ -114,8 +114,9 @@ def batches(me: Member) -> None:
         me.check(bool((into[1].cpu() == right + 100).all()), "wrong values from the right")
 
     if me.size > 1:
-        for count in (1, 200_000):
-            for order in itertools.permutations(range(4)):
+        orders = list(itertools.permutations(range(4)))
+        for count, chosen in ((1, orders), (200_000, orders[::8])):
+            for order in chosen:
                 me.case(f"{count} {order}", lambda count=count, order=order: check(count, order))
 
 
@@ -124,7 +125,7 @@ def coalescing(me: Member) -> None:
 
     def all_reduces() -> None:
         parts = [[pattern(r, (count,), torch.float32) for count in counts] for r in range(me.size)]
-        tensors = [part.to(me.device) for part in parts[me.rank]]
+        tensors = [part.clone().to(me.device) for part in parts[me.rank]]
         with dist._coalescing_manager(async_ops=True) as region:
             for tensor in tensors:
                 dist.all_reduce(tensor)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One contract for every backend of torch.distributed, kept by Atoll on CPUs, on simulated devices and on both
-together; and by Gloo where Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks
+"""One contract for every backend of torch.distributed, kept by Atoll on CPUs, and by Gloo where Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks
 stands in contract_backends.py, and is tried too: a row that no longer holds fails."""
 
 import importlib
@@ -28,8 +27,7 @@ PROPERTIES = [(module.__name__, each.__name__) for module in MODULES for each in
 @pytest.fixture(scope="module")
 def under(request: pytest.FixtureRequest) -> Iterator[tuple[Under, Ranks]]:
     place: Under = request.param
-    devices = ["sim" if letter.islower() else "cpu" for letter in place.layout]
-    ranks = Ranks(len(place.layout), list(place.layout), {BACKEND: place.backend}, devices)
+    ranks = Ranks(len(place.layout), list(place.layout), {BACKEND: place.backend})
     yield place, ranks
     ranks.stop()
 
