@@ -31,10 +31,12 @@ class Under:
 DTYPE = Lack("Gloo has no 16-bit integers, no 8-bit floats and no unsigned integers but uint8", "Invalid scalar type")
 WHOLE_AVERAGES = Lack("Gloo has no averages of integers", "result type Float can't be cast")
 GAPS = Lack("Gloo takes the memory of a tensor with gaps for one without", "AssertionError", alone=False)
-UNEVEN = Lack("Gloo gathers and exchanges tensors of one size only, but for all_to_all_single", "invalid tensor size", False)
+UNEVEN = Lack(
+    "Gloo gathers and exchanges tensors of one size only, but for all_to_all_single", "invalid tensor size", False
+)
 EITHER = Lack(DTYPE.reason, "Invalid scalar type|invalid tensor size")
 REDUCED_DTYPES = {"* int16": DTYPE, "* float8*": DTYPE, "AVG *int*": WHOLE_AVERAGES}
-MOVED_DTYPES = {name: DTYPE for name in ("int16", "float8*", "uint16", "uint32", "uint64")}
+MOVED_DTYPES = dict.fromkeys(("int16", "float8*", "uint16", "uint32", "uint64"), DTYPE)
 
 GLOO: dict[str, dict[str, Lack]] = {
     "all_reduce": REDUCED_DTYPES,

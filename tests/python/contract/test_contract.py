@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One contract for every backend of torch.distributed, kept by Atoll on CPUs, and by Gloo where Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks
-stands in contract_backends.py, and is tried too: a row that no longer holds fails."""
+"""One contract for every backend of torch.distributed, kept by Atoll on CPUs, and by Gloo where Gloo has the operation,
+so that it asks nothing that is only Atoll's. What a backend lacks stands in contract_backends.py, and is tried too: a
+row that no longer holds fails."""
 
 import importlib
 import re
