@@ -17,7 +17,6 @@ import parity
 import pipelines
 import pipelines_long
 import rails
-import reliability
 import shares
 import split_bytes
 import split_fleet
@@ -37,7 +36,6 @@ SCENARIOS: dict[str, Scenario] = {
     "library": library,
     "idle": idle,
     "startup": startup,
-    "reliability": reliability,
     "kaitian": kaitian,
     "shares": shares,
     "throttled": throttled,
