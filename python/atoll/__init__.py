@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from atoll.loading.settings import Settings
     from atoll.packing.boundary import BoundaryCodec, pack_boundaries
     from atoll.packing.gradients import CompressedGradients, compress_gradients
+    from atoll.recovering.job import Recovering
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
     from atoll.watching.options import Watch
@@ -43,6 +44,7 @@ _WHERE = {
     "DataLoader": "atoll.loading.loader",
     "Island": "atoll.backend",
     "Options": "atoll.backend",
+    "Recovering": "atoll.recovering.job",
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
@@ -69,6 +71,7 @@ __all__ = [
     "DataLoader",
     "Island",
     "Options",
+    "Recovering",
     "Settings",
     "SyncBatchNorm",
     "Vendor",

@@ -39,7 +39,8 @@ class PipedLogs(LogsSpecs):
     def root_log_dir(self) -> str:
         return self._inner.root_log_dir
 
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+    def reify(self, envs: dict[int, dict[str, str]], only: int | None = None) -> LogsDest:
+        """Opens the streams of all local ranks, or of one that starts again while others run."""
         found = self._inner.reify(envs)
         targets = [
             (STDOUT, found.stdouts, found.tee_stdouts, found.filtered_stdout),
@@ -47,6 +48,8 @@ class PipedLogs(LogsSpecs):
         ]
         for target, paths, tees, filtered in targets:
             for local_rank, path in paths.items():
+                if only is not None and local_rank != only:
+                    continue
                 if not path:
                     paths[local_rank] = self._open(local_rank, target, envs[local_rank], [])
                 elif tees.get(local_rank) == path:

@@ -45,7 +45,8 @@ def _exception_of(failure: ProcessFailure) -> list[str]:
     return str(text).rstrip().splitlines()
 
 
-def _ending(failure: ProcessFailure) -> str:
+def how_it_ended(failure: ProcessFailure) -> str:
+    """Its exit code or signal, in words."""
     if failure.exitcode >= 0:
         return f"exit code {failure.exitcode}"
     try:
@@ -64,7 +65,7 @@ def describe(ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[st
     rank, failure = ordered[0]
     lines = [
         f"atoll run: rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
-        f"{failure.local_rank}, pid {failure.pid}, {_ending(failure)}"
+        f"{failure.local_rank}, pid {failure.pid}, {how_it_ended(failure)}"
     ]
     said = _exception_of(failure) or output.last_lines(failure.local_rank)
     lines += [f"    {line}" for line in said] or ["    (it printed nothing)"]
@@ -74,6 +75,6 @@ def describe(ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[st
         stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
         tail = f": {last}" if last and not stopped else ""
         lines.append(
-            f"atoll run: then rank {rank}: {_where(failure, islands)}pid {failure.pid}, {_ending(failure)}{tail}"
+            f"atoll run: then rank {rank}: {_where(failure, islands)}pid {failure.pid}, {how_it_ended(failure)}{tail}"
         )
     return "\n".join(lines) + "\n"

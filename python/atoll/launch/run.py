@@ -27,7 +27,9 @@ from atoll.launch.islands import Island, parse_island, place
 from atoll.launch.jobs import JobRecord, WorkerState
 from atoll.launch.output import STDERR, Output
 from atoll.launch.processes import kill_groups, start_time
+from atoll.launch.shrinking import add_options, check_options, run_shrinking
 from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
+from atoll.launch.supervisor import Hooks
 
 _USAGE_STATUS = 2
 _LONGEST_ID = 100
@@ -55,6 +57,7 @@ def make_parser() -> ArgumentParser:
         metavar="NAME:RANKS[,OPTION]...",
         help=_ISLAND_HELP,
     )
+    add_options(parser)
     return parser
 
 
@@ -76,6 +79,7 @@ class Run:
         options.nproc_per_node = str(self._local_ranks)
         self._id = options.rdzv_id if options.rdzv_id != _NO_JOB_ID else secrets.token_hex(3)
         _choose_rendezvous(options, self._id)
+        check_options(options, self._local_ranks)
         # What the caller ignores stays ignored, as under nohup.
         wanted = parse_signals(options.signals_to_handle)
         self._signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
@@ -147,9 +151,15 @@ class Run:
         islands = [rank.island for rank in starts.ranks]
         self._say_start()
         self._is_unsettled = True
+        result: RunResult | None
         try:
             with _quiet_elastic():
-                result = run_agent(config, command, PipedLogs(config, islands, self._output), self._note_start)
+                logs = PipedLogs(config, islands, self._output)
+                if self._options.on_failure == "shrink":
+                    hooks = Hooks(self._say, self._note_ranks, islands)
+                    result = run_shrinking(config, command, logs, self._output, self._options.min_ranks, hooks)
+                else:
+                    result = run_agent(config, command, logs, self._note_start)
         except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
             self._say(f"the commands of job {self._id} could not meet at {config.rdzv_endpoint}: {error}")
             return 1
@@ -184,6 +194,10 @@ class Run:
             )
             for worker in workers
         ])  # fmt: skip
+
+    def _note_ranks(self, workers: list[WorkerState]) -> None:
+        self._pids = [worker.pid for worker in workers]
+        self._record.set_workers(workers)
 
     def _limit_s(self) -> float:
         """How long the main thread may take to end after a signal: without ranks there is nothing to wait for."""

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's side of its supervisor: it says how it stands, and hears which group it belongs to."""
+
+import os
+import time
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import torch.distributed as dist
+
+from atoll.recovering.notices import (
+    AWAY,
+    BACK,
+    MEMBER,
+    READY,
+    SUPERVISOR,
+    Notice,
+    Roster,
+    answer_key,
+    count_key,
+    growth_key,
+    notice_key,
+)
+
+_CONNECT_TIMEOUT = timedelta(seconds=60)
+_LONGEST_ANSWER = timedelta(minutes=10)  # beyond what ranks may wait for each other
+_LOOK_S = 0.1
+
+
+def post(store: dist.Store, notice: Notice) -> None:
+    """Tells the supervisor. A number that it has given up by then is left to it."""
+    text = notice.text().encode()
+    while store.compare_set(notice_key(store.add(count_key(), 1)), "", text.decode()) != text:
+        pass
+
+
+def open_store(address: str) -> dist.Store:
+    """The supervisor's store: tcp://HOST:PORT, or what torch.distributed.rendezvous knows."""
+    found = urlsplit(address)
+    if found.scheme != "tcp":
+        store: dist.Store = next(iter(dist.rendezvous(address, rank=0, world_size=1)))[0]
+        return store
+    if not found.hostname or not found.port:
+        raise ValueError(f'{SUPERVISOR}="{address}": expected tcp://HOST:PORT')
+    return dist.TCPStore(found.hostname, found.port, is_master=False, timeout=_CONNECT_TIMEOUT)
+
+
+class Member:
+    """This process, as one of a supervised job."""
+
+    def __init__(self, store: dist.Store, name: str, timeout: timedelta) -> None:
+        """`timeout`: of the operations of its groups."""
+        self.store, self.name, self._timeout = store, name, timeout
+        self._asked = 0
+        self._looked = 0.0
+
+    @classmethod
+    def from_environment(cls, timeout: timedelta) -> "Member | None":
+        """None where nobody supervises."""
+        address, name = os.environ.get(SUPERVISOR, ""), os.environ.get(MEMBER, "")
+        if not address:
+            return None
+        if not name:
+            raise ValueError(f"{SUPERVISOR} is set and {MEMBER} is not: atoll run sets both, for its ranks alone")
+        return cls(open_store(address), name, timeout)
+
+    def ready(self, number: int, step: int, suspects: tuple[str, ...] = (), reason: str = "") -> None:
+        """Asks for a group, as Notice says; to be followed by roster()."""
+        self._asked += 1
+        seconds = self._timeout.total_seconds()
+        post(self.store, Notice(self.name, READY, number, step, suspects, reason[:2000], seconds))
+
+    def roster(self) -> Roster:
+        """Waits for the answer. Raises DistStoreError when none comes, or the store is gone."""
+        limit = 2 * self._timeout + _LONGEST_ANSWER
+        key = answer_key(self.name, self._asked)
+        self.store.set_timeout(limit)
+        try:
+            return Roster.parse(self.store.get(key))
+        except dist.DistStoreError as error:
+            raise dist.DistStoreError(
+                f"the supervisor of this job named no new group within {limit}, or its store is gone: {error}"
+            ) from None
+
+    def away(self, number: int) -> None:
+        post(self.store, Notice(self.name, AWAY, number))
+
+    def back(self, number: int) -> None:
+        post(self.store, Notice(self.name, BACK, number))
+
+    def others_wait(self, number: int) -> bool:
+        """Whether others wait to be taken into this group. Asks at most ten times a second."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        return bool(self.store.check([growth_key(number)]))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One batch of a training that recovers, and how far the optimizers have come with it."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from atoll.recovering.world import has_failed, is_of_group
+
+
+class Applied:
+    """Notes whether the optimizers have gone on since begin()."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], device: torch.device) -> None:
+        self._count, self._device = len(optimizers), device
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._before)
+            optimizer.register_step_post_hook(self._after)
+        self.is_guarded = False
+        self.begin()
+
+    def begin(self) -> None:
+        self._begun, self._ended = 0, 0
+
+    @property
+    def whole(self) -> bool:
+        """All of them have, completely."""
+        return self._ended >= self._count
+
+    @property
+    def torn(self) -> bool:
+        """Some have, or one was left in the middle: what the parameters are now is no step's end."""
+        return self._begun > 0 and not (self.whole and self._begun == self._ended)
+
+    def _before(self, *_: Any) -> None:
+        if self.is_guarded and self._device.type != "cpu":
+            # The host runs ahead of a device: gradients may turn out to be none.
+            torch.accelerator.synchronize(self._device)
+            if has_failed():
+                raise torch.distributed.DistNetworkError("the group failed before the optimizer's step")
+        self._begun += 1
+
+    def _after(self, *_: Any) -> None:
+        self._ended += 1
+
+
+class Owner(Protocol):
+    """The training, as its steps need it."""
+
+    applied: Applied
+    is_supervised: bool
+
+    @property
+    def loader(self) -> Any: ...
+
+
+class Step:
+    """One batch, to be computed in `with step as batch:`. Where ranks are lost meanwhile, the `with` ends there, and
+    the loop gets the same samples again, with other shares."""
+
+    def __init__(self, owner: Owner, batch: Any, number: int, epoch: int) -> None:
+        self._owner, self._batch = owner, batch
+        self.number = number
+        """Counted from 0 over the whole training."""
+        self.epoch = epoch
+        self.is_done = False
+        """Whether the step is part of the training: false until the `with` has ended, for a batch that is not this
+        rank's last one of the step, and for one that the loop will get again."""
+        self.was_entered = False
+        self.lost: str | None = None
+        """Why the group is gone."""
+
+    def __enter__(self) -> Any:
+        self.was_entered = True
+        return self._batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        is_last = self._owner.loader.step_complete
+        if error is None:
+            self.is_done = is_last
+            return False
+        if not self._owner.is_supervised or not is_of_group(error):
+            return False
+        self.lost = str(error)
+        self.is_done = is_last and self._owner.applied.whole
+        return True
+
+    @property
+    def is_last_part(self) -> bool:
+        """Whether the batch is this rank's last one of the step, so that the optimizer goes on after it."""
+        return bool(self._owner.loader.step_complete)
+
+    @property
+    def weight(self) -> float:
+        """What the batch counts; see atoll.DataLoader."""
+        return float(self._owner.loader.weight)
+
+    def mean(self, value: torch.Tensor | float) -> torch.Tensor:
+        """The mean over the whole step, as atoll.DataLoader.mean; collective, so for inside the `with`, before the
+        optimizer's step."""
+        result: torch.Tensor = self._owner.loader.mean(value)
+        return result

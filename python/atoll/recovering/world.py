@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default process group, made and unmade while the process goes on."""
+
+import contextlib
+import os
+import re
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from atoll import vendors
+from atoll.backend import backend_of, dump
+from atoll.recovering.notices import Roster, group_prefix
+
+# How long a rank that died between the roster and the group can hold up the others, who wait for it.
+_MEETING = timedelta(seconds=30)
+
+
+def join(store: dist.Store, roster: Roster, member: str, timeout: timedelta) -> None:
+    """Makes the group of `roster` the default one. Collective; raises torch.distributed's errors when one of its ranks
+    does not come."""
+    rank, size = roster.seat(member).rank, len(roster.seats)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    # A library takes its own time limits from what the group is made with.
+    limit = timeout if vendors.this_place().library else min(timeout, _MEETING)
+    own = dist.PrefixStore(group_prefix(roster.number), store)
+    dist.init_process_group("atoll", store=own, rank=rank, world_size=size, timeout=limit)
+    backend = backend_of()
+    set_timeout = getattr(backend, "set_timeout", None) or backend._set_default_timeout  # its name before PyTorch 2.13
+    set_timeout(timeout)
+
+
+def leave(has_failed: bool) -> None:
+    """Ends all groups of this process; where they have failed, whatever still waits in them is woken first."""
+    if dist.is_initialized():
+        if has_failed:
+            for group in list(distributed_c10d._world.pg_names):
+                with contextlib.suppress(RuntimeError):  # one without a device's backend
+                    group.abort()
+        dist.destroy_process_group()
+    # A group that could not be made has counted, and names go by the count: they must be alike on all ranks.
+    distributed_c10d._world.group_count = 0
+
+
+def has_failed() -> bool:
+    """Whether the default group has had its first error, which is its last."""
+    if not dist.is_initialized():
+        return False
+    return "error" in dump()
+
+
+def is_of_group(error: BaseException) -> bool:
+    """Whether a group has failed, and not the program or the store."""
+    if not isinstance(error, Exception) or isinstance(error, dist.DistStoreError):
+        return False
+    return isinstance(error, dist.DistError) or has_failed()
+
+
+def named_ranks(text: str) -> set[int]:
+    """The ranks that a message speaks of: "rank 3 ...", "ranks 1, 2 ..."."""
+    found = re.findall(r"\branks? (\d+(?:, \d+)*)", text)
+    return {int(rank) for ranks in found for rank in ranks.split(", ")}

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that ranks are taken from, as a program for `atoll run`, and the same training in one process.
+
+What a rank does is in a file of its own in TEST_FOLDER, a JSON object a line; TEST_FAULTS says what happens to whom."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset
+
+from training import CLASSES, FEATURES, network
+
+SAMPLES, BATCH, SEED = 70, 12, 5
+WAIT_S = 60
+
+
+class Samples(Dataset[Any]):
+    """Each with its own index."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        chance = torch.Generator().manual_seed(index)
+        return torch.randn(FEATURES, generator=chance, dtype=torch.float64), index % CLASSES, index
+
+
+def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    net = network()
+    if kind == "adam":
+        return net, torch.optim.Adam(net.parameters(), lr=0.003, foreach=False)
+    return net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, foreach=False)
+
+
+def order(epochs: int) -> Iterator[list[int]]:
+    """The samples of each step."""
+    from atoll.loading.order import Order
+
+    for epoch in range(epochs):
+        indices = Order(SAMPLES, SEED).of_epoch(epoch).tolist()
+        yield from (indices[first : first + BATCH] for first in range(0, SAMPLES, BATCH))
+
+
+def alone(kind: str, epochs: int) -> tuple[list[float], nn.Module]:
+    """The loss of each step, and the model, of one process that loses nobody."""
+    net, optimizer = make(kind)
+    samples, losses = Samples(), []
+    for step in order(epochs):
+        batch = [samples[index] for index in step]
+        optimizer.zero_grad()
+        inputs, targets = torch.stack([item[0] for item in batch]), torch.tensor([item[1] for item in batch])
+        loss = nn.functional.cross_entropy(net(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, net
+
+
+class Rank:
+    """This process: what it notes, and what happens to it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(os.environ["TEST_FOLDER"])
+        self.rank = int(os.environ["LOCAL_RANK"])
+        self.life = int(os.environ.get("ATOLL_MEMBER", "0.0").partition(".")[2])
+        faults = json.loads(os.environ.get("TEST_FAULTS", "[]"))
+        self.faults = [fault for fault in faults if (fault["rank"], fault.get("life", 0)) == (self.rank, self.life)]
+        self.wraps = 0
+        self.step = -1
+        self.others: list[int] = []
+        self.wait_for_newcomers: Callable[[], None] = lambda: None
+
+    def note(self, what: str, **values: Any) -> None:
+        line = json.dumps({"what": what, "rank": self.rank, "life": self.life, "step": self.step, **values})
+        with (self.folder / f"rank{self.rank}.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def strike(self, phase: str) -> None:
+        """Here something happens to ranks whose fault has this phase, in its step and at its number of groups."""
+        for fault in list(self.faults):
+            here = {"phase": phase, "step": self.step, "wrap": self.wraps}
+            if all(fault.get(name, value) == value for name, value in here.items()):
+                self.faults.remove(fault)
+                self._suffer(fault)
+
+    def _suffer(self, fault: dict[str, Any]) -> None:
+        action = fault.get("action", "kill")
+        self.note("suffers", action=action, phase=fault["phase"])
+        if fault["phase"] == "optimizer" and action == "kill":
+            self._wait_for_others()
+        if action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif action == "wait":
+            self.wait_for_newcomers()
+        elif action == "lose":
+            raise dist.DistNetworkError("rank 99 was lost, as this rank alone believes")
+        else:
+            raise ValueError("an error of the program's own")
+
+    def _wait_for_others(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not all((self.folder / f"applied-{self.step}-{rank}").exists() for rank in self.others):
+            assert time.monotonic() < deadline, "the others never applied the step"
+            time.sleep(0.005)
+
+    def has_applied(self) -> None:
+        (self.folder / f"applied-{self.step}-{self.rank}").touch()
+
+
+def main() -> None:
+    import atoll
+    from atoll.recovering import member, world
+    from atoll.recovering.notices import growth_key
+
+    torch.set_num_threads(1)
+    epochs, kind = int(os.environ.get("TEST_EPOCHS", "2")), os.environ.get("TEST_OPTIMIZER", "sgd")
+    world._MEETING = timedelta(seconds=float(os.environ.get("TEST_MEETING", "30")))
+    member._LOOK_S = 0.0  # newcomers are seen at once
+    me = Rank()
+    net, optimizer = make(kind)
+
+    def loader(model: nn.Module) -> atoll.DataLoader:
+        me.wraps += 1
+        me.strike("wrap")
+        settings = atoll.Settings(measure=False, update_interval=4)
+        return atoll.DataLoader(Samples(), BATCH, model=model, policy="equal", seed=SEED, settings=settings)
+
+    joined, meet = 0, world.join
+
+    def join(*arguments: Any) -> None:
+        nonlocal joined
+        joined += 1
+        me.strike(f"meeting {joined}")
+        meet(*arguments)
+
+    world.join = join
+    job = atoll.Recovering(net, optimizer, loader, timeout=timedelta(seconds=40))
+
+    def wait_for_newcomers() -> None:
+        assert job._member is not None
+        if len(job.members) < int(os.environ["LOCAL_WORLD_SIZE"]):
+            job._member.store.wait([growth_key(job.group)], timedelta(seconds=WAIT_S))
+
+    me.wait_for_newcomers = wait_for_newcomers
+    next(net.parameters()).register_hook(lambda gradient: me.strike("backward"))
+    optimizer.register_step_pre_hook(lambda *_: me.strike("optimizer"))
+    for step in job.steps(epochs):
+        me.step, me.others = step.number, [rank for rank in job.members if rank != me.rank]
+        with step as (inputs, targets, indices):
+            me.strike("forward")
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(job.model(inputs), targets)
+            # Before the others can have it: a rank that then sees nothing but a loss may still be part of the step.
+            me.note("computed", group=job.group, indices=indices.tolist() if step.weight else [])
+            loss.backward()
+            mean = step.mean(loss).item()
+            me.strike("reduced")
+            optimizer.step()
+            me.has_applied()
+        if step.is_done:
+            me.note("done", group=job.group, members=job.members, loss=mean)
+        me.strike("between")
+    me.step = -1
+    me.strike("after")
+    me.note("end", members=job.members)
+    torch.save(net.state_dict(), me.folder / f"net{me.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

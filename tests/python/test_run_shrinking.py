@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atoll run --on-failure=shrink` with programs that do not know that groups change: what they get and their end."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from atoll.launch import jobs
+from atoll.launch.run import run
+from launching import eventually, launched
+
+WAIT = """
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("ready", os.environ["RANK"], flush=True)
+signal.pause()
+while "stubborn" in sys.argv:
+    signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--min-ranks=2"], "--min-ranks=2 goes with --on-failure=shrink: add that, or leave it out"),
+        (["--on-failure=shrink", "--min-ranks=3"], "--min-ranks=3: the job has 2: write 1 to 2"),
+        (["--on-failure=shrink", "--min-ranks=0"], "--min-ranks=0: the job has 2: write 1 to 2"),
+        (["--on-failure=shrink", "--nnodes=2", "--rdzv-endpoint=h:1"], "--on-failure=shrink works on one host: leave "
+         "--nnodes, --master-addr, --master-port and --rdzv-* out, or take --on-failure=restart for several hosts"),
+        (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank is for --on-failure=restart alone: "
+         "leave it out"),
+    ],
+)  # fmt: skip
+def test_refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, "--nproc-per-node=2", "x.py"]) == 2
+    assert capfd.readouterr().err == f"atoll run: {message}\n"
+
+
+def test_ranks_get_what_other_launchers_give(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "ATOLL_ISLAND", "ATOLL_MEMBER",
+             "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "OWN"]  # fmt: skip
+    (tmp_path / "x.py").write_text(
+        f"import json, os, sys\nprint(json.dumps([os.environ.get(name) for name in {names}] + sys.argv[1:]))"
+    )
+    assert run(["--on-failure=shrink", "--island=a:1,env=OWN=1", "--island=b:1", "x.py", "--flag", "$HOME"]) == 0
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert [line[:6] for line in lines] == ["[a:0] ", "[b:1] "]
+    rest = ["2", "2", "127.0.0.1"]
+    assert json.loads(lines[0][6:]) == ["0", "0", *rest, "a", "0.0", "0", "True", "1", "--flag", "$HOME"]
+    assert json.loads(lines[1][6:]) == ["1", "1", *rest, "b", "1.0", "0", "True", None, "--flag", "$HOME"]
+
+
+def test_a_failure_is_reported(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import os\nif os.environ['RANK'] == '1':\n    raise ValueError('too large')")
+    assert run(["--on-failure=shrink", "--max-restarts=5", "--island=a:2", "x.py"]) == 1
+    error = capfd.readouterr().err
+    assert "atoll run: rank 1 is lost: island a, pid " in error
+    assert "atoll run: rank 1 failed first: island a, host " in error
+    assert error.count("ValueError: too large") == 2  # as printed, and in the report
+
+
+def test_log_files(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("print('a line')")
+    assert run(["--on-failure=shrink", "--island=a:2", "--redirects=3", "--log-dir=logs", "x.py"]) == 0
+    assert [path.read_text() for path in sorted(tmp_path.glob("logs/*/attempt_0/*/stdout.log"))] == ["a line\n"] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(WAIT)
+    with launched("--on-failure=shrink", "--island=a:2", "wait.py") as job:
+        job.wait_for("ready", 2)
+        eventually(lambda: len(job.marked()) == 4, "two ranks and their children run")
+        assert [worker.rank for worker in jobs.running_jobs()[0].workers] == [0, 1]
+        assert job.end(number, 20) == 128 + number
+        job.wait_until_gone()
+    assert list((tmp_path / "atoll").iterdir()) == []
+
+
+def test_a_second_signal_kills(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(WAIT)
+    with launched("--on-failure=shrink", "--shutdown-timeout=600", "--island=a:2", "wait.py", "stubborn") as job:
+        job.wait_for("ready", 2)
+        os.kill(job.process.pid, signal.SIGTERM)
+        job.wait_for("asked", 2)
+        assert job.end(signal.SIGTERM, 20) == 143
+        job.wait_until_gone()
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(WAIT.replace("child = ", "#"))
+    with launched("--on-failure=shrink", "--island=a:2", "wait.py") as job:
+        job.wait_for("ready", 2)
+        job.end(signal.SIGKILL)
+        job.wait_until_gone()
