@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 DRIVER = Path(__file__).with_name("distributed_suite.py")
-LAYOUTS = [None, "A,B,A"]
 
 # One or two of each family, none slow.
 SAMPLE = [
@@ -39,8 +38,18 @@ SAMPLE = [
 ]
 
 
-def run_driver(layout: str | None, names: list[str], timeout: float) -> tuple[int, str]:
-    command = [sys.executable, str(DRIVER), *(["--islands", layout] if layout else []), *names]
+# In DETAIL mode, and with simulated devices.
+SAMPLE_IN_DETAIL = ["test_all_reduce_sum_async", "test_barrier_full_group", "test_gather_full_group", "test_irecv"]
+SAMPLE_ON_SIM = [
+    "test_broadcast_cuda",
+    "test_all_reduce_sum_cuda_async",
+    "test_ddp_device",
+    "test_ddp_buffer_hook_allreduce",
+]
+
+
+def run_driver(options: list[str], names: list[str], timeout: float) -> tuple[int, str]:
+    command = [sys.executable, str(DRIVER), *options, *names]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     summary = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped", finished.stdout)
     assert summary, finished.stdout + finished.stderr
@@ -51,13 +60,36 @@ def run_driver(layout: str | None, names: list[str], timeout: float) -> tuple[in
 
 
 def test_sample() -> None:
-    passed, _ = run_driver("A,B,A", SAMPLE, timeout=110)
+    passed, _ = run_driver(["--islands", "A,B,A"], SAMPLE, timeout=110)
     assert passed == len(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("option", "names"), [("--detail", SAMPLE_IN_DETAIL), ("--sim", SAMPLE_ON_SIM)], ids=["detail", "sim"]
+)
+def test_sample_of_modes(option: str, names: list[str]) -> None:
+    passed, _ = run_driver(["--islands", "A,B,A", option], names, timeout=110)
+    assert passed == len(names)
+
+
+# What runs, in which mode, and how many tests pass at least; the rest is skipped by PyTorch, or named as left out.
+WHOLE = {
+    "one island": ([], 90),  # what Gloo passes on a machine without an accelerator
+    "A,B,A": (["--islands", "A,B,A"], 90),
+    "in DETAIL mode": (["--detail"], 90),
+    "in DETAIL mode, A,B,A": (["--detail", "--islands", "A,B,A"], 90),
+    "on sim": (["--sim", "--ranks", "4"], 181),
+    "on sim, A,B,B,A": (["--sim", "--ranks", "4", "--islands", "A,B,B,A"], 179),
+    "on sim, NCCL's tests": (["--sim", "--ranks", "4", "--as", "nccl"], 135),
+    "on sim, A,B,B,A, NCCL's tests": (["--sim", "--ranks", "4", "--islands", "A,B,B,A", "--as", "nccl"], 135),
+}
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["one island", "A,B,A"])
-def test_all(layout: str | None) -> None:
-    passed, output = run_driver(layout, [], timeout=3500)
-    assert passed >= 90, output  # what Gloo passes on a machine without an accelerator
+@pytest.mark.parametrize("mode", WHOLE)
+def test_all(mode: str) -> None:
+    options, least = WHOLE[mode]
+    passed, output = run_driver(options, [], timeout=3500)
+    print(output.splitlines()[-1])
+    assert passed >= least, output

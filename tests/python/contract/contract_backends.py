@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Lack:
     """What a backend says to a case instead of doing it: `said` is a pattern for "Type: text", "AssertionError" where
-    the values are wrong. None: a try would hang, end the process, or come out in one way or the other."""
+    the values are wrong. None: a try would end the process, or come out in one way or the other."""
 
     reason: str
     said: str | None
@@ -21,10 +21,11 @@ class Under:
     backend: str
     layout: str
     lacks: dict[str, dict[str, Lack]] = field(default_factory=dict, hash=False, compare=False)
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
-        return f"{self.backend} {self.layout}"
+        return f"{self.backend} {self.layout}{'' if self.device == 'cpu' else ' on ' + self.device}"
 
 
 # By property, and by pattern of the case.
@@ -37,6 +38,10 @@ UNEVEN = Lack(
 EITHER = Lack(DTYPE.reason, "Invalid scalar type|invalid tensor size")
 REDUCED_DTYPES = {"* int16": DTYPE, "* float8*": DTYPE, "AVG *int*": WHOLE_AVERAGES}
 MOVED_DTYPES = dict.fromkeys(("int16", "float8*", "uint16", "uint32", "uint64"), DTYPE)
+UNNOTICED = Lack(
+    "Gloo does not notice ranks that call with other dtypes or reductions", "AssertionError: no exception", alone=False
+)
+WAITS = Lack("Gloo waits for its limit where ranks call different things", "AssertionError: raised after [4-9]", False)
 
 GLOO: dict[str, dict[str, Lack]] = {
     "all_reduce": REDUCED_DTYPES,
@@ -63,19 +68,28 @@ GLOO: dict[str, dict[str, Lack]] = {
     "order_of_issue": {
         "one tensor": Lack("Gloo does operations at once, so two under way cannot share a tensor", None, alone=False)
     },
-    "mismatches": {"*": Lack("Gloo ends the process, or waits, where ranks call different things", None, alone=False)},
+    "mismatches": {
+        "shape": Lack("Gloo ends the process of a rank that gets more bytes than it expects", None, alone=False),
+        "dtype": UNNOTICED,
+        "reduction": UNNOTICED,
+        "operation": WAITS,
+        "root": WAITS,
+    },
     "ends_of_groups": {
         "use after destroy": Lack("Gloo takes calls of a destroyed group", "AssertionError: no exception"),
-        "abort": Lack("Gloo's abort wakes no receive", None, alone=False),
+        "abort": Lack("Gloo's abort wakes no receive", "AssertionError: raised after [4-9]", False),
     },
 }
 
 ATOLL: dict[str, dict[str, Lack]] = {}
+ATOLL_ON_SIM: dict[str, dict[str, Lack]] = {}
 
 EVERYWHERE = [
     Under("atoll", "A", ATOLL),
     Under("atoll", "AAA", ATOLL),
     Under("atoll", "ABA", ATOLL),
+    Under("atoll", "AAA", ATOLL_ON_SIM, "sim"),
+    Under("atoll", "ABA", ATOLL_ON_SIM, "sim"),
     Under("gloo", "A", GLOO),
     Under("gloo", "AAA", GLOO),
 ]

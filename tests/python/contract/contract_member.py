@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank as the properties of the contract see it, and what they compare with."""
 
+import functools
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -85,8 +86,9 @@ class Member:
         store.wait([f"met/{name}/all"], LIMIT)
 
 
+@functools.cache
 def store_of_job() -> Any:
-    """Where ranks can leave notes beside any group."""
+    """Where ranks can leave notes beside any group, over a connection of its own."""
     return dist.distributed_c10d._get_default_store().clone()
 
 

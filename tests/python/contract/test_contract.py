@@ -28,7 +28,8 @@ PROPERTIES = [(module.__name__, each.__name__) for module in MODULES for each in
 @pytest.fixture(scope="module")
 def under(request: pytest.FixtureRequest) -> Iterator[tuple[Under, Ranks]]:
     place: Under = request.param
-    ranks = Ranks(len(place.layout), list(place.layout), {BACKEND: place.backend})
+    environment = {BACKEND: place.backend, "ATOLL_SIM_DEVICES": str(len(place.layout))}
+    ranks = Ranks(len(place.layout), list(place.layout), environment, [place.device] * len(place.layout))
     yield place, ranks
     ranks.stop()
 
