@@ -148,7 +148,7 @@ def mismatches(me: Member) -> None:
     odd = me.rank == me.size - 1
 
     def check(call: Callable[[dist.ProcessGroup], object]) -> None:
-        group = me.group(4)
+        group = me.group(3)
         check_group(me, group)
         me.meet(f"before the mismatch of {call.__name__}")
         begin = time.monotonic()
@@ -160,7 +160,7 @@ def mismatches(me: Member) -> None:
 
         raised(calls, RuntimeError)
         took = time.monotonic() - begin
-        me.check(took < 2, f"raised after {took:.1f} s")
+        me.check(took < 1.5, f"raised after {took:.1f} s")
         me.meet(f"mismatch of {call.__name__}")
         check_group(me)
 
@@ -193,7 +193,7 @@ def mismatches(me: Member) -> None:
 def ends_of_groups(me: Member) -> None:
     def abort() -> None:
         """Wakes every waiter at once; other groups go on."""
-        group = me.group(4)
+        group = me.group(3)
         check_group(me, group)
         me.meet("before the abort")  # until then others may be in the sum
         if me.rank == 0:
@@ -203,7 +203,7 @@ def ends_of_groups(me: Member) -> None:
             begin = time.monotonic()
             raised(work.wait, RuntimeError)
             took = time.monotonic() - begin
-            me.check(took < 2, f"raised after {took:.1f} s")
+            me.check(took < 1.5, f"raised after {took:.1f} s")
         me.meet("abort")
         check_group(me)
 

@@ -67,13 +67,14 @@ def message_forms(me: Member) -> None:
                 me.check(bool((inbox.cpu() == turn).all()), f"not message {turn}")
 
     def any_source() -> None:
+        group = me.group(4)
         if me.rank:
-            dist.send(torch.tensor([float(me.rank)], device=me.device), 0)
+            dist.send(torch.tensor([float(me.rank)], device=me.device), 0, group=group)
             return
         seen = set()
         for _ in range(last):
             inbox = torch.zeros(1, device=me.device)
-            source = dist.recv(inbox)
+            source = dist.recv(inbox, group=group)
             me.check(source == inbox.item(), f"{inbox} from {source}")
             seen.add(source)
         assert seen == set(range(1, me.size))
