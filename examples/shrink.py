@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small network on scikit-learn's handwritten digits, and goes on when ranks are lost.
 
-atoll run --on-failure=shrink --max-restarts=3 --nproc-per-node=3 examples/shrink.py --kill
+atoll run --on-failure=shrink --max-restarts=3 --nproc-per-node=3 examples/shrink.py --kill --epochs 150
 
 With --kill rank 1 ends itself in the middle of the training, the first time that it runs. The others go on without it,
-and take it in again when it has been restarted."""
+and take it in again when it has been restarted, which takes some seconds."""
 
 import argparse
 import os

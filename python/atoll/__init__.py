@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from atoll.packing.boundary import BoundaryCodec, pack_boundaries
     from atoll.packing.gradients import CompressedGradients, compress_gradients
     from atoll.recovering.job import Recovering
+    from atoll.saving.saved import Saved
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
     from atoll.watching.options import Watch
@@ -45,6 +46,7 @@ _WHERE = {
     "Island": "atoll.backend",
     "Options": "atoll.backend",
     "Recovering": "atoll.recovering.job",
+    "Saved": "atoll.saving.saved",
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
@@ -72,6 +74,7 @@ __all__ = [
     "Island",
     "Options",
     "Recovering",
+    "Saved",
     "Settings",
     "SyncBatchNorm",
     "Vendor",

@@ -71,6 +71,15 @@ class SessionServer : public test::ServeTest {
     }
     return false;
   }
+  // Whether the server has a part in an answer again for which it was sent so many bytes at least, sooner or later.
+  static bool is_helped(Session& session, const test::ServedGraph& model, std::uint64_t bytes) {
+    const Deadline limit = Deadline::after(60s);
+    for (std::uint64_t seed = 1000; !limit.expired(); ++seed) {
+      const Outcome outcome = run(session, model, seed);
+      if (outcome.origin != Origin::kLocal && outcome.up_bytes >= bytes) return true;
+    }
+    return false;
+  }
 };
 
 TEST_F(SessionServer, AnswersComeFromTheServer) {
@@ -189,10 +198,11 @@ TEST_F(SessionServer, EightThenNothingThenTwoHundredMegabits) {
   ASSERT_TRUE(is_ready(*session));
   for (std::uint64_t i = 0; i < 8; ++i) run(*session, model, i);
   relay.stall();
-  for (std::uint64_t i = 10; i < 16; ++i) EXPECT_NE(run(*session, model, i).origin, Origin::kServer);
+  for (std::uint64_t i = 10; i < 16; ++i) EXPECT_EQ(run(*session, model, i).origin, Origin::kLocal);
   relay.set_path({25e6, 0us, true});
   relay.resume();
-  EXPECT_TRUE(is_served(*session, model)) << session->report().json();
+  // The best plan may leave some rows to the robot. At eight megabits it answers in 30 ms, in which 30 kB go up at most.
+  EXPECT_TRUE(is_helped(*session, model, 50'000)) << session->report().json();
 }
 
 TEST_F(SessionServer, FiftySessionsAtOnce) {

@@ -76,7 +76,7 @@ class Rank:
         self.faults = [fault for fault in faults if (fault["rank"], fault.get("life", 0)) == (self.rank, self.life)]
         self.wraps = 0
         self.step = -1
-        self.others: list[int] = []
+        self.tear: Callable[[], Any] = lambda: None
         self.wait_for_newcomers: Callable[[], None] = lambda: None
 
     def note(self, what: str, **values: Any) -> None:
@@ -95,22 +95,25 @@ class Rank:
     def _suffer(self, fault: dict[str, Any]) -> None:
         action = fault.get("action", "kill")
         self.note("suffers", action=action, phase=fault["phase"])
-        if fault["phase"] == "optimizer" and action == "kill":
-            self._wait_for_others()
+        self._wait_for(fault.get("after", []))
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif action == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif action == "wait":
             self.wait_for_newcomers()
+        elif action == "tear":
+            self.tear()
+            self.has_applied()
+            raise dist.DistNetworkError("rank 99 was lost in the middle of the optimizer's step")
         elif action == "lose":
             raise dist.DistNetworkError("rank 99 was lost, as this rank alone believes")
         else:
             raise ValueError("an error of the program's own")
 
-    def _wait_for_others(self) -> None:
+    def _wait_for(self, others: list[int]) -> None:
         deadline = time.monotonic() + WAIT_S
-        while not all((self.folder / f"applied-{self.step}-{rank}").exists() for rank in self.others):
+        while not all((self.folder / f"applied-{self.step}-{rank}").exists() for rank in others):
             assert time.monotonic() < deadline, "the others never applied the step"
             time.sleep(0.005)
 
@@ -153,15 +156,16 @@ def main() -> None:
             job._member.store.wait([growth_key(job.group)], timedelta(seconds=WAIT_S))
 
     me.wait_for_newcomers = wait_for_newcomers
+    me.tear = lambda: next(net.parameters()).data.add_(1)
     next(net.parameters()).register_hook(lambda gradient: me.strike("backward"))
     optimizer.register_step_pre_hook(lambda *_: me.strike("optimizer"))
     for step in job.steps(epochs):
-        me.step, me.others = step.number, [rank for rank in job.members if rank != me.rank]
+        me.step = step.number
         with step as (inputs, targets, indices):
             me.strike("forward")
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(job.model(inputs), targets)
-            # Before the others can have it: a rank that then sees nothing but a loss may still be part of the step.
+            # Before others can have them: a rank may be the only one that does not learn that they have.
             me.note("computed", group=job.group, indices=indices.tolist() if step.weight else [])
             loss.backward()
             mean = step.mean(loss).item()

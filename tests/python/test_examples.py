@@ -52,6 +52,28 @@ def test_digits_on_uneven_batches(library: str) -> None:
     assert float(accuracy.group(1)) > 80
 
 
+def test_elastic(tmp_path: Path) -> None:
+    command = ["--island=a:1,device=cpu", "--island=b:1,device=cpu", EXAMPLES / "elastic.py", "--folder", tmp_path]
+    for epochs, begin in ((1, 0), (4, 23)):
+        done = atoll("run", *command, "--epochs", epochs, OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"2 ranks go on from step {begin}: batches" in done.stdout
+    accuracy = re.search(r"92 steps: accuracy on the held-out fifth: ([0-9.]+)%", done.stdout)
+    assert accuracy is not None
+    assert float(accuracy.group(1)) > 80
+
+
+def test_shrink() -> None:
+    options = ["--on-failure=shrink", "--island=a:1,device=cpu", "--island=b:1,device=cpu"]
+    done = atoll("run", *options, EXAMPLES / "shrink.py", "--kill", "--epochs", "10", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "atoll run: group 2: rank 0 goes on from step 10" in done.stderr  # 100 or 101
+    assert "on ranks [0]" in done.stdout
+    recognised = re.search(r"([0-9.]+)% of the digits are recognised", done.stdout)
+    assert recognised is not None
+    assert float(recognised.group(1)) > 80
+
+
 def test_demo_passes() -> None:
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -35,8 +35,13 @@ class Outcome:
 
 
 def run(
-    folder: Path, ranks: list[str], faults: list[dict[str, Any]], *options: str, limit_s: float = 60, **environment: str
-) -> Outcome:  # fmt: skip
+    folder: Path,
+    ranks: list[str],
+    faults: list[dict[str, Any]],
+    *options: str,
+    limit_s: float = 100,
+    **environment: str,
+) -> Outcome:
     """A job with these `--island`s."""
     environment |= {"TEST_FOLDER": str(folder), "TEST_FAULTS": json.dumps(faults)}
     words = ["run", "--on-failure=shrink", *(f"--island={text}" for text in ranks), *options, PROGRAM]
@@ -64,36 +69,29 @@ def check_training(outcome: Outcome, ranks: list[int], epochs: int = 2, kind: st
         check_close(own, net, LIMITS[kind])
 
 
-def test_ranks_die_in_each_phase_of_a_step(tmp_path: Path) -> None:
-    """One after another, until a single one is left: in the forward pass, in the all_reduce, before the optimizer's
-    step, and in it when all others have done theirs."""
+def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
+    """One after another dies, until a single one is left: in the forward pass, in the all_reduce, in the optimizer's
+    step when all others have done theirs. Between that rank 0's all_reduce fails where that of others has succeeded,
+    and it is left in the middle of a step that no other has done. Nobody repeats what counts already."""
     faults = [
-        {"rank": 4, "step": 1, "phase": "forward"},
-        {"rank": 0, "step": 3, "phase": "backward"},
-        {"rank": 2, "step": 5, "phase": "reduced"},
-        {"rank": 1, "step": 8, "phase": "optimizer"},
+        {"rank": 3, "step": 1, "phase": "forward"},
+        {"rank": 0, "step": 2, "phase": "reduced", "action": "lose", "after": [1, 2]},
+        {"rank": 0, "step": 4, "phase": "optimizer", "action": "tear"},
+        {"rank": 1, "step": 4, "phase": "reduced", "action": "lose", "after": [0]},
+        {"rank": 2, "step": 4, "phase": "reduced", "action": "lose", "after": [0]},
+        {"rank": 0, "step": 6, "phase": "backward"},
+        {"rank": 1, "step": 8, "phase": "optimizer", "after": [2]},
     ]
-    outcome = run(tmp_path, ["a:2", "b:3"], faults, TEST_OPTIMIZER="adam")
-    check_training(outcome, [3], kind="adam")
-    assert "atoll run: rank 4 is lost: island b, pid " in outcome.err
-    assert "ended by SIGKILL" in outcome.err
-    assert "atoll run: group 2: ranks 0, 1, 2, 3 go on from step 1\n" in outcome.err
-    assert "atoll run: group 5: rank 3 goes on from step 9\n" in outcome.err
-    assert "failed first" not in outcome.err
-
-
-def test_ranks_that_are_behind_get_the_state_of_one_ahead(tmp_path: Path) -> None:
-    """Rank 0's all_reduce fails where that of others has succeeded; later rank 1 is left in the middle of the
-    optimizer's step. Nobody repeats what counts already."""
-    faults = [
-        {"rank": 0, "step": 2, "phase": "reduced", "action": "lose"},
-        {"rank": 3, "step": 2, "phase": "reduced"},
-        {"rank": 1, "step": 6, "phase": "optimizer", "action": "lose"},
-    ]
-    outcome = run(tmp_path, ["a:2", "b:2"], faults)
-    check_training(outcome, [0, 1, 2])
+    outcome = run(tmp_path, ["a:2", "b:2"], faults, TEST_OPTIMIZER="adam")
+    check_training(outcome, [2], kind="adam")
     assert not outcome.of("done", rank=0, step=2)
-    assert not outcome.of("done", rank=1, step=6)
+    assert "atoll run: rank 3 is lost: island b, pid " in outcome.err
+    assert "ended by SIGKILL" in outcome.err
+    groups = [("ranks 0, 1, 2 go", 1), ("ranks 0, 1, 2 go", 3), ("ranks 0, 1, 2 go", 4), ("ranks 1, 2 go", 6),
+              ("rank 2 goes", 9)]  # fmt: skip
+    for number, (ranks, step) in enumerate(groups, start=2):
+        assert f"atoll run: group {number}: {ranks} on from step {step}\n" in outcome.err, outcome.err
+    assert "failed first" not in outcome.err
 
 
 def test_a_rank_comes_back(tmp_path: Path) -> None:
@@ -102,12 +100,24 @@ def test_a_rank_comes_back(tmp_path: Path) -> None:
         {"rank": 1, "step": 2, "phase": "forward", "action": "stop"},
         {"rank": 0, "step": 7, "phase": "between", "action": "wait"},
     ]
-    outcome = run(tmp_path, ["a:1", "b:2"], faults, "--max-restarts=1", ATOLL_HEARTBEAT="2", TEST_OPTIMIZER="adam")
-    check_training(outcome, [0, 1, 2], kind="adam")
+    outcome = run(tmp_path, ["a:1", "b:1"], faults, "--max-restarts=1", ATOLL_HEARTBEAT="2", TEST_OPTIMIZER="adam")
+    check_training(outcome, [0, 1], kind="adam")
     assert "is killed: it is stopped, and others wait for it" in outcome.err
-    assert "atoll run: group 2: ranks 0, 2 go on from step 2\n" in outcome.err
-    assert "atoll run: group 3: ranks 0, 1, 2 go on from step " in outcome.err
+    assert "atoll run: group 2: rank 0 goes on from step 2\n" in outcome.err
+    assert "atoll run: group 3: ranks 0, 1 go on from step " in outcome.err
     assert outcome.of("done", rank=1, life=1)
+
+
+@pytest.mark.verify
+def test_one_dies_and_one_is_behind_in_the_same_step(tmp_path: Path) -> None:
+    faults = [
+        {"rank": 0, "step": 2, "phase": "reduced", "action": "lose", "after": [1, 2]},
+        {"rank": 3, "step": 2, "phase": "optimizer", "after": [1, 2]},
+    ]
+    outcome = run(tmp_path, ["a:2", "b:2"], faults)
+    check_training(outcome, [0, 1, 2])
+    assert not outcome.of("done", rank=0, step=2)
+    assert outcome.of("done", rank=1, step=2)
 
 
 @pytest.mark.verify
@@ -164,7 +174,8 @@ def test_a_random_rank_is_killed_every_20_steps(tmp_path: Path) -> None:
     for step in range(20, 200, 20):
         victim = chance.randrange(3)
         phase = chance.choice(["forward", "backward", "reduced", "optimizer"])
-        faults.append({"rank": victim, "life": lives[victim], "step": step, "phase": phase})
+        after = [rank for rank in range(3) if rank != victim and phase == "optimizer"]
+        faults.append({"rank": victim, "life": lives[victim], "step": step, "phase": phase, "after": after})
         lives[victim] += 1
         other = (victim + 1) % 3
         faults.append({"rank": other, "life": lives[other], "step": step + 8, "phase": "between", "action": "wait"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run --on-failure=shrink` with programs that do not know that groups change: what they get and their end."""
+"""`atoll run --on-failure=shrink` with programs that know nothing of changing groups: what they get, and their end."""
 
 import json
 import os
@@ -40,6 +40,8 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
          "--nnodes, --master-addr, --master-port and --rdzv-* out, or take --on-failure=restart for several hosts"),
         (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank is for --on-failure=restart alone: "
          "leave it out"),
+        (["--on-failure=shrink", "--island=a:2", "--min-islands=1"], "--min-islands=1 is for --on-failure=restart "
+         "alone: write --min-ranks, or leave it out"),
     ],
 )  # fmt: skip
 def test_refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch elastic's agent with Atoll's output in place of its own, and a hook that says which processes have started."""
+"""Torch elastic's agent with Atoll's output in place of its own, hooks for ranks that start and fail, and attempts on
+which all hosts agree."""
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from string import Template
 from typing import Any
 
 from torch.distributed.elastic import events, metrics
-from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _RendezvousExitOp
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
@@ -20,12 +24,15 @@ from torch.distributed.launcher.api import LaunchConfig
 from atoll.launch import LaunchError
 from atoll.launch.output import STDERR, STDOUT, Copy, Output
 
+OnStart = Callable[[int, list[Worker], dict[int, int]], None]
+OnFailure = Callable[[RunResult, int], int]
 _COLOURS = (36, 33, 35, 32, 34, 31)
+_LEAVE_TIMEOUT_S = 5.0
 
 
 class PipedLogs(LogsSpecs):
     """The log files of `config`, with the streams that go to the console led through `output`. `islands` are the local
-    ranks' islands, empty where they have none."""
+    ranks' islands, empty where they have none; it is read whenever ranks start."""
 
     def __init__(self, config: LaunchConfig, islands: Sequence[str], output: Output) -> None:
         super().__init__()
@@ -82,24 +89,54 @@ class PipedLogs(LogsSpecs):
 
 
 class Agent(LocalElasticAgent):
-    """Calls `on_start` with the workers and their processes, by local rank, each time that they have started. A signal
+    """Calls `on_start(attempt, workers, pids by local rank)` each time that the ranks have started. When some have
+    failed, `on_failure(result, hosts)` says with how many local ranks they start again; 0 ends the job here. A signal
     that comes while the ranks are being stopped ends their grace."""
 
     def __init__(
-        self,
-        spec: WorkerSpec,
-        config: LaunchConfig,
-        logs: PipedLogs,
-        on_start: Callable[[list[Worker], dict[int, int]], None],
+        self, spec: WorkerSpec, config: LaunchConfig, logs: PipedLogs, on_start: OnStart, on_failure: OnFailure
     ) -> None:
         super().__init__(spec, logs, config.start_method, shutdown_timeout=config.shutdown_timeout or 0)
         self._on_start = on_start
+        self._on_failure = on_failure
         self._has_grace = True
+        self._failures = 0
+
+    @property
+    def hosts(self) -> int:
+        """Commands in the present attempt, this one included; 0 before the first."""
+        return self._worker_group.group_world_size or 0
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        handler = worker_group.spec.rdzv_handler
+        if isinstance(handler, DynamicRendezvousHandler):
+            # Hosts that stay would keep the store of the last attempt: with its keys, at a host that may be gone.
+            handler._bootstrap_store_info = None
+        super()._rendezvous(worker_group)
+
+    def _attempt(self) -> int:
+        """The same on all hosts, whichever has failed or joined: their ranks refuse each other otherwise."""
+        handler = self._worker_group.spec.rdzv_handler
+        return handler._state_holder.state.round if isinstance(handler, DynamicRendezvousHandler) else self._failures
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        pids: dict[int, Any] = super()._start_workers(worker_group)
-        self._on_start(worker_group.workers, pids)
+        attempt = self._attempt()
+        left, self._remaining_restarts = self._remaining_restarts, worker_group.spec.max_restarts - attempt
+        try:
+            pids: dict[int, Any] = super()._start_workers(worker_group)
+        finally:
+            self._remaining_restarts = left
+        self._on_start(attempt, worker_group.workers, pids)
         return pids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.FAILED:
+            self._failures += 1
+            ranks = self._on_failure(result, self.hosts)
+            worker_group.spec.local_world_size = ranks or worker_group.spec.local_world_size
+            self._remaining_restarts = 1 if ranks else 0
+        return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         try:
@@ -107,6 +144,15 @@ class Agent(LocalElasticAgent):
         except SignalException:
             self._has_grace = False
             raise
+
+    def leave(self) -> None:
+        """The other hosts go on without this one, and need not find out that it is gone. Takes a few seconds at
+        most."""
+        handler = self._worker_group.spec.rdzv_handler
+        if isinstance(handler, DynamicRendezvousHandler):
+            handler._stop_heartbeats()
+            with contextlib.suppress(RendezvousError):
+                handler._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_TIMEOUT_S)
 
 
 def _address(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
@@ -123,11 +169,13 @@ def run_agent(
     config: LaunchConfig,
     command: Sequence[str],
     logs: PipedLogs,
-    on_start: Callable[[list[Worker], dict[int, int]], None],
+    on_start: OnStart,
+    on_failure: OnFailure,
 ) -> RunResult | None:
     """Meets the other commands of the job, starts the local ranks, waits for them, and returns how they ended; None if
     the job was over before this command joined it. Raises what torch elastic raises: SignalException after a signal,
-    an error of the rendezvous if it fails."""
+    an error of the rendezvous if it fails. One that ends with failed ranks ends the others too, unless these are
+    enough to go on."""
     parameters = RendezvousParameters(
         backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id, min_nodes=config.min_nodes,
         max_nodes=config.max_nodes, local_addr=config.local_addr, **config.rdzv_configs,
@@ -146,11 +194,12 @@ def run_agent(
         duplicate_stdout_filters=config.duplicate_stdout_filters,
         duplicate_stderr_filters=config.duplicate_stderr_filters, virtual_local_rank=config.virtual_local_rank,
     )  # fmt: skip
-    agent = Agent(spec, config, logs, on_start)
+    agent = Agent(spec, config, logs, on_start, on_failure)
     metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
     stays_open = False
     try:
         result: RunResult | None = agent.run()
+        stays_open = result is not None and result.is_failed() and agent.hosts > config.min_nodes
         events.record(agent.get_event_succeeded(), config.event_log_handler)
         return result
     except Exception as error:
@@ -161,3 +210,5 @@ def run_agent(
     finally:
         if not stays_open:
             rendezvous.shutdown()
+        elif config.max_nodes > 1:
+            agent.leave()

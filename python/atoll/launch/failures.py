@@ -45,6 +45,11 @@ def _exception_of(failure: ProcessFailure) -> list[str]:
     return str(text).rstrip().splitlines()
 
 
+def said_by(failure: ProcessFailure, output: Output) -> list[str]:
+    """The rank's exception, or its last lines."""
+    return _exception_of(failure) or output.last_lines(failure.local_rank)
+
+
 def how_it_ended(failure: ProcessFailure) -> str:
     """Its exit code or signal, in words."""
     if failure.exitcode >= 0:
@@ -60,17 +65,22 @@ def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
     return f"island {island}, " if island else ""
 
 
+def headline(rank: int, failure: ProcessFailure, islands: Sequence[str]) -> str:
+    """Which rank it was, where, and how it ended."""
+    return (
+        f"rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
+        f"{failure.local_rank}, pid {failure.pid}, {how_it_ended(failure)}"
+    )
+
+
 def describe(ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[str], output: Output) -> str:
     """The report, with in_order()'s result; `islands` are the local ranks' islands, empty where they have none."""
     rank, failure = ordered[0]
-    lines = [
-        f"atoll run: rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
-        f"{failure.local_rank}, pid {failure.pid}, {how_it_ended(failure)}"
-    ]
-    said = _exception_of(failure) or output.last_lines(failure.local_rank)
+    lines = [f"atoll run: {headline(rank, failure, islands)}"]
+    said = said_by(failure, output)
     lines += [f"    {line}" for line in said] or ["    (it printed nothing)"]
     for rank, failure in ordered[1:]:
-        said = _exception_of(failure) or output.last_lines(failure.local_rank)
+        said = said_by(failure, output)
         last = next((line.strip() for line in reversed(said) if line.strip()), "")
         stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
         tail = f": {last}" if last and not stopped else ""

@@ -87,6 +87,11 @@ class JobRecord:
         self.job.workers = workers
         self.set_state("running")
 
+    def leave_out(self, island: str) -> None:
+        """The job goes on without this island."""
+        self.job.local_ranks -= self.job.islands.pop(island)
+        self._write()
+
     def remove(self) -> None:
         with self._lock:
             self._is_removed = True

@@ -18,6 +18,7 @@ _TAIL_BYTES = 16384
 _TAIL_LINES = 20
 _READ_BYTES = 65536
 _DRAIN_TIMEOUT_S = 5
+_POLL_S = 0.01
 _TRACEBACK = b"Traceback (most recent call last)"
 
 
@@ -94,6 +95,13 @@ class Output:
                 continue
             self._post(lambda fd=descriptor, rank=rank: self._register(fd, lambda: self._note_end(fd, rank)))  # type: ignore[misc]
 
+    def settle(self, timeout_s: float) -> None:
+        """Waits until all that ended ranks have printed was read; not longer than `timeout_s`, because a process that
+        they have left behind may hold their streams open."""
+        deadline = time.monotonic() + timeout_s
+        while self._unfinished and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
     def close(self) -> None:
         """Shows what is left, also lines without an end. Takes 10 s at most."""
         self._post(self._stop)
@@ -122,7 +130,8 @@ class Output:
         return rank.streams[STDERR].traceback_at if rank and STDERR in rank.streams else None
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The rank's last lines on stderr, or on stdout where there are none. Call it after close()."""
+        """The rank's last lines on stderr, or on stdout where there are none. Call it after close() or
+        settle()."""
         rank = self._ranks.get(local_rank, _Rank())
         for target in (STDERR, STDOUT):
             data = rank.streams[target].tail if target in rank.streams else _end_of_file(rank.files.get(target))

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, Worker
 from torch.distributed.elastic.multiprocessing import SignalException, Std
-from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser, parse_min_max_nnodes
 
@@ -27,6 +27,7 @@ from atoll.launch.islands import Island, parse_island, place
 from atoll.launch.jobs import JobRecord, WorkerState
 from atoll.launch.output import STDERR, Output
 from atoll.launch.processes import kill_groups, start_time
+from atoll.launch.restarts import RESTARTS_OF_ELASTIC_JOBS, Restarts, cause
 from atoll.launch.shrinking import add_options, check_options, run_shrinking
 from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
 from atoll.launch.supervisor import Hooks
@@ -36,10 +37,15 @@ _LONGEST_ID = 100
 _NO_JOB_ID = "none"  # torchrun's default of --rdzv-id
 _LIMIT_WITHOUT_RANKS_S = 2.0
 _LIMIT_AFTER_GRACE_S = 15.0
+_SETTLE_S = 2.0
+# Torch elastic notices a lost host after 15 s, and waits 30 s for more of them once there are enough.
+_QUICK_RENDEZVOUS = {"keep_alive_interval": 1, "keep_alive_max_attempt": 6, "last_call_timeout": 5}
 _ISLAND_HELP = """local ranks that form one island; give it once for each island. RANKS are how many (2: the next two)
 or which (0-1+4). Options: device=cuda numbers the island's devices, device=cuda:3 names one; python=PATH is the
 island's interpreter; env=NAME=VALUE sets a variable, and may be repeated; container=IMAGE runs the ranks under podman
 or docker. A comma inside a value is written twice."""
+_MIN_ISLANDS_HELP = """the job goes on without an island of this command that has failed more than --max-restarts
+times, as long as N remain. Without it, all islands must run."""
 
 
 def make_parser() -> ArgumentParser:
@@ -47,8 +53,9 @@ def make_parser() -> ArgumentParser:
     parser = get_args_parser()
     parser.prog = "atoll run"
     parser.description = "Starts the ranks of a job on this host as torchrun does, and sorts them into islands."
-    if "PET_NPROC_PER_NODE" not in os.environ:
-        parser.set_defaults(nproc_per_node=None)
+    for name in ("nproc_per_node", "max_restarts"):
+        if f"PET_{name.upper()}" not in os.environ:
+            parser.set_defaults(**{name: None})
     group = parser.add_argument_group("islands")
     group.add_argument(
         "--island",
@@ -57,6 +64,7 @@ def make_parser() -> ArgumentParser:
         metavar="NAME:RANKS[,OPTION]...",
         help=_ISLAND_HELP,
     )
+    group.add_argument("--min-islands", type=int, default=None, metavar="N", help=_MIN_ISLANDS_HELP)
     add_options(parser)
     return parser
 
@@ -78,7 +86,11 @@ class Run:
         self._local_ranks = sum(len(island.ranks) for island in self._islands) or local_ranks or 1
         options.nproc_per_node = str(self._local_ranks)
         self._id = options.rdzv_id if options.rdzv_id != _NO_JOB_ID else secrets.token_hex(3)
-        _choose_rendezvous(options, self._id)
+        least, self._most_hosts = _choose_rendezvous(options, self._id)
+        if options.max_restarts is None:
+            options.max_restarts = RESTARTS_OF_ELASTIC_JOBS if least < self._most_hosts else 0
+        names = [island.name for island in self._islands]
+        self._restarts = Restarts(options.max_restarts, names, options.min_islands, self._most_hosts)
         check_options(options, self._local_ranks)
         # What the caller ignores stays ignored, as under nohup.
         wanted = parse_signals(options.signals_to_handle)
@@ -129,6 +141,8 @@ class Run:
         folders = [Path(self._options.log_dir).absolute()]
         starts = plan_starts(self._islands, str(program), with_python, self._local_ranks, self._label(), folders)
         self._check_script(with_python)
+        if config.rdzv_backend != "static":
+            config.rdzv_configs = _QUICK_RENDEZVOUS | config.rdzv_configs
         file = self._record.folder / "starts.json"
         write_starts(starts, file)
         # Torch elastic reads "$" in arguments; those of the program are as the user has written them.
@@ -148,28 +162,39 @@ class Run:
         config, command, starts = self._prepare()
         self._runtime = starts.runtime
         self._grace_s = float(config.shutdown_timeout or 0)
-        islands = [rank.island for rank in starts.ranks]
+        self._starts = starts.ranks
+        self._islands_of_ranks = [rank.island for rank in starts.ranks]
+        logs = PipedLogs(config, self._islands_of_ranks, self._output)
         self._say_start()
         self._is_unsettled = True
         result: RunResult | None
         try:
             with _quiet_elastic():
-                logs = PipedLogs(config, islands, self._output)
                 if self._options.on_failure == "shrink":
-                    hooks = Hooks(self._say, self._note_ranks, islands)
+                    hooks = Hooks(self._say, self._note_ranks, self._islands_of_ranks)
                     result = run_shrinking(config, command, logs, self._output, self._options.min_ranks, hooks)
                 else:
-                    result = run_agent(config, command, logs, self._note_start)
+                    result = run_agent(config, command, logs, self._note_start, self._note_failure)
         except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
-            self._say(f"the commands of job {self._id} could not meet at {config.rdzv_endpoint}: {error}")
+            self._say(self._no_meeting(config.rdzv_endpoint, error))
             return 1
         except OSError as error:
             self._say(f"cannot go on: {error}")
             return 1
         self._is_unsettled = False
-        return self._report(result, islands)
+        return self._report(result)
 
-    def _report(self, result: RunResult | None, islands: Sequence[str]) -> int:
+    def _no_meeting(self, endpoint: str, error: Exception) -> str:
+        if isinstance(error, RendezvousClosedError):
+            return f"job {self._id} is over: another of its commands has ended it"
+        if self._pids:
+            return (
+                f"the commands of job {self._id} have lost each other: {error}; start them again: the host of "
+                f"--rdzv-endpoint={endpoint} must outlast the others"
+            )
+        return f"the commands of job {self._id} could not meet at {endpoint}: {error}"
+
+    def _report(self, result: RunResult | None) -> int:
         if result is None or not result.is_failed():
             return 0
         self._record.set_state("stopping")
@@ -179,21 +204,47 @@ class Run:
             self._say(f"the ranks ended in state {result.state.value}")
             return 1
         ordered = failures.in_order(result.failures, self._output)
-        self._output.write(STDERR, failures.describe(ordered, islands, self._output).encode())
+        self._output.write(STDERR, failures.describe(ordered, self._islands_of_ranks, self._output).encode())
         return failures.exit_status(ordered[0][1])
 
-    def _note_start(self, workers: list[Worker], pids: dict[int, int]) -> None:
+    def _note_start(self, attempt: int, workers: list[Worker], pids: dict[int, int]) -> None:
         kill_groups(self._pids)
         self._pids = list(pids.values())
         self._output.watch(pids)
-        islands = {rank: island.name for island in self._islands for rank in island.ranks}
+        if attempt:
+            self._say(
+                f"attempt {attempt} of job {self._id}: {workers[0].world_size} ranks, {len(workers)} of them here"
+            )
         self._record.set_workers([
             WorkerState(
-                worker.global_rank, worker.local_rank, islands.get(worker.local_rank, ""), pids[worker.local_rank],
-                start_time(pids[worker.local_rank]) or 0,
+                worker.global_rank, worker.local_rank, self._islands_of_ranks[worker.local_rank],
+                pids[worker.local_rank], start_time(pids[worker.local_rank]) or 0,
             )
             for worker in workers
         ])  # fmt: skip
+
+    def _note_failure(self, result: RunResult, hosts: int) -> int:
+        """With how many local ranks the job goes on; 0: it does not."""
+        kill_groups(self._pids)
+        self._output.settle(_SETTLE_S)
+        ordered = failures.in_order(result.failures, self._output)
+        culprit = cause(ordered, self._output)
+        verdict = self._restarts.after(None if culprit is None else self._islands_of_ranks[culprit[1].local_rank])
+        if verdict.goes_on:
+            what = "a rank of another command was lost" if hosts > 1 else "the ranks have lost each other"
+            if culprit is not None:
+                what = failures.headline(*culprit, self._islands_of_ranks)
+            self._say(f"{what}: {verdict.why}")
+        if verdict.left_out:
+            self._leave_out(verdict.left_out)
+        return len(self._starts) if verdict.goes_on else 0
+
+    def _leave_out(self, island: str) -> None:
+        """The next ranks start without it; those of other islands keep their devices."""
+        self._starts = [rank for rank in self._starts if rank.island != island]
+        self._islands_of_ranks[:] = [rank.island for rank in self._starts]
+        write_starts(Starts(self._starts), self._record.folder / "starts.json")
+        self._record.leave_out(island)
 
     def _note_ranks(self, workers: list[WorkerState]) -> None:
         self._pids = [worker.pid for worker in workers]
@@ -260,8 +311,8 @@ def _local_ranks(text: str) -> int:
     return number
 
 
-def _choose_rendezvous(options: Namespace, identifier: str) -> None:
-    """What torchrun does: a job of one command meets itself on a free port."""
+def _choose_rendezvous(options: Namespace, identifier: str) -> tuple[int, int]:
+    """What torchrun does: a job of one command meets itself on a free port. Returns the fewest and the most hosts."""
     try:
         least, most = parse_min_max_nnodes(options.nnodes)
         if not 0 < least <= most:
@@ -273,6 +324,7 @@ def _choose_rendezvous(options: Namespace, identifier: str) -> None:
         options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id = "c10d", "localhost:0", identifier
     if options.master_port is None:
         options.master_port = 29500
+    return least, most
 
 
 @contextlib.contextmanager

@@ -48,6 +48,10 @@ def check_options(options: Namespace, local_ranks: int) -> None:
             "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out, or "
             "take --on-failure=restart for several hosts"
         )
+    if options.min_islands is not None:
+        raise LaunchError(
+            f"--min-islands={options.min_islands} is for --on-failure=restart alone: write --min-ranks, or leave it out"
+        )
     if options.virtual_local_rank:
         raise LaunchError("--virtual-local-rank is for --on-failure=restart alone: leave it out")
 
