@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from atoll.bench import machine
 from atoll.bench.launch import rank_environment
 from contenders import Place
 from netns import ShapedLink
@@ -21,6 +22,10 @@ from reliability_faults import RANKS, VICTIM, Fault, fate
 
 RANK_PROGRAM = Path(__file__).with_name("reliability_rank.py")
 START_S = 60
+QUIET_WAIT_S = 120
+QUIET_TRIES = 3
+SHORT_S = 5.0
+LAST_WORDS_S = 5
 AGAIN_S = 30
 LINK_RATE = 1_000_000_000
 LAYOUT = "ABA"  # the victim is alone behind the link
@@ -119,6 +124,8 @@ class MpiJob:
         return self._process.pid
 
     def words(self, rank: int) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS_S)
         lines = (self.folder / "mpirun.log").read_text(errors="replace").splitlines()
         return " ".join(line for line in lines if line.strip("- "))[-600:]
 
@@ -209,7 +216,10 @@ def watch(fault: Fault, job: Job, link: ShapedLink | None, limit_s: float) -> li
 
     if wait_until(all_know, at + limit_s - time.monotonic()):
         wait_until(lambda: all_know() and len(ends) == len(who), AGAIN_S)  # they may form another group
-    return [{"rank": rank, **fate(events_of(job.folder, rank), at, ends.get(rank), job.words(rank))} for rank in who]
+    words = {rank: job.words(rank) for rank in ends}
+    return [
+        {"rank": rank, **fate(events_of(job.folder, rank), at, ends.get(rank), words.get(rank, ""))} for rank in who
+    ]
 
 
 def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
@@ -220,3 +230,16 @@ def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
             return watch(fault, job, link, limit_s)
         finally:
             job.close()
+
+
+def quiet_trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
+    """As trial(), begun once others leave the machine alone. "busy" in a fate: they did not for QUIET_WAIT_S, or, as what
+    takes less than SHORT_S is only right if they did not come meanwhile, had come by its end in each of QUIET_TRIES."""
+    for _ in range(QUIET_TRIES):
+        was_quiet = wait_until(lambda: machine.cores_used_by_others() <= machine.BUSY_CORES, QUIET_WAIT_S)
+        fates = trial(make, fault, limit_s)
+        is_short = any(each.get("seconds", limit_s) < SHORT_S for each in fates)
+        is_quiet = was_quiet and (not is_short or machine.cores_used_by_others(0.5) <= machine.BUSY_CORES)
+        if is_quiet or not was_quiet:
+            break
+    return [{**each, "busy": not is_quiet} for each in fates]

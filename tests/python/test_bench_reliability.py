@@ -39,6 +39,7 @@ def event(name: str, at: float, text: str = "") -> dict[str, Any]:
         ("Connection closed by peer [127.0.0.1]:1111", False),
         ("mpirun noticed that process rank 1 with PID 0 exited on signal 9", True),
         ("Process name: [[7,1],1] Exit code: 0", True),
+        ("all_reduce #7 on rank 0 met broadcast #7 on rank 1", True),
         ("Process name: [[7,1],2] Exit code: 1", False),
     ],
 )
@@ -67,10 +68,17 @@ def test_summaries(reliability: ModuleType) -> None:
     ], 1)  # fmt: skip
     assert found["kinds"] == {"error": 2, "silent": 1}
     assert found["seconds"]["median"] == pytest.approx(0.2)
-    assert (found["named"], found["again"]) == (0.5, 0.5)
+    assert found["named"] == 0.5
+    assert found["again"] == pytest.approx(1 / 3)
     assert found["again_s"]["median"] == 0.2
     assert reliability.kinds_text(found) == "an exception (2 of 3), waits on (1 of 3)"
     assert reliability.time_text(found, 60) == "200 (120 to 280) ms"
+    ours = reliability.summarise([
+        {"kind": "error", "seconds": 9.0, "text": "rank 1", "busy": True, "rank": 0},
+        {"kind": "error", "seconds": 0.1, "text": "rank 1", "rank": 0},
+        {"kind": "error", "seconds": 0.1, "text": "no name", "rank": 1},
+    ], 1)  # fmt: skip
+    assert (ours["seconds"]["p90"], ours["named"]) == (pytest.approx(0.1), 1)
     silent = reliability.summarise([{"kind": "silent", "text": ""}], 1)
     assert reliability.time_text(silent, 60) == "none in 60 s"
     assert reliability.again_text(silent) == "no"
@@ -83,8 +91,9 @@ def test_the_page(reliability: ModuleType, faults: ModuleType) -> None:
         {"fault": fault.name, "text": fault.text, "harmless": fault.harmless, "limit_s": 60, "found": found}
         for fault in faults.FAULTS
     ]
-    page = reliability.report({"ranks": 3, "victim": 1, "left_out": {"ompi4": "it is missing"}, "rows": rows})
-    assert "| Atoll | 2.0 (2.0 to 2.0) s | an exception | 0% | 100%, after 1.00 s | `a / b c` |" in page
+    page = reliability.report({"ranks": 3, "victim": 1, "left_out": {"ompi4": "it is missing"}, "rows": rows,
+                               "busy_fates": 1, "all_fates": 9})  # fmt: skip
+    assert "| Atoll | 1 | 2.0 (2.0 to 2.0) s | an exception | 0% | 100%, after 1.00 s | `a / b c` |" in page
     assert page.count("\n## ") == len(faults.FAULTS) + 1
     assert "Not measured: Open MPI 4.1: it is missing" in page
 
