@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch's own torch.testing._internal.distributed.distributed_test over Atoll.
 
-    python distributed_suite.py [--islands A,B,A] [--ranks 4] [--gloo] [--detail] [--sim] [--as nccl] [--list] [test_name ...]
+    python distributed_suite.py [--islands A,B,A] [--ranks 4] [--gloo] [--detail] [--sim] [--as nccl] [--list]
+        [--json FILE] [test_name ...]
 
 Most tests of that file name the backends for which they hold, so Atoll stands in for Gloo: whatever Gloo must pass,
 Atoll must. With --as nccl it stands in for NCCL. --sim lets simulated devices stand in for CUDA's. --detail sets
@@ -11,6 +12,7 @@ VERBOSE=1 lets the tests' own output through."""
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import re
@@ -125,7 +127,7 @@ def stand_in(name: str) -> None:
 
 
 def register_as_custom() -> None:
-    """In C++ a group of type GLOO is cast to Gloo's own class, so Atoll's are of the type they have in ordinary life."""
+    """In C++ a group of type GLOO is cast to Gloo's own class, so Atoll's are of the type of ordinary life."""
     import torch.distributed.distributed_c10d as c10d
 
     custom = c10d.ProcessGroup.BackendType.CUSTOM
@@ -362,6 +364,7 @@ def main() -> int:
     parser.add_argument("--sim", action="store_true", help="with simulated devices in place of CUDA's")
     parser.add_argument("--as", dest="name", choices=["gloo", "nccl"], default="gloo", help="whose tests (gloo)")
     parser.add_argument("--list", action="store_true", help="print the tests that can run here and stop")
+    parser.add_argument("--json", type=Path, help="write how many passed, failed and were skipped to this file")
     parser.add_argument("names", nargs="*", help="tests to run (default: all)")
     arguments = parser.parse_args()
     islands = tuple(arguments.islands.split(",")) if arguments.islands else ()
@@ -379,6 +382,10 @@ def main() -> int:
     outcomes = run_all(arguments.names or known, mode, lambda line: print(line, flush=True))
     skipped = len(outcomes["skip"]) + (0 if arguments.names else skipped)
     print(f"distributed_test: {len(outcomes['pass'])} passed, {len(outcomes['fail'])} failed, {skipped} skipped")
+    if arguments.json:
+        left_out = {name: why for name, why in mode.not_run.items() if name in outcomes["skip"]}
+        counts = {"passed": len(outcomes["pass"]), "failed": outcomes["fail"], "skipped": skipped}
+        arguments.json.write_text(json.dumps({**counts, "left_out": left_out}, indent=1) + "\n")
     return 1 if outcomes["fail"] else 0
 
 
