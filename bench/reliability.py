@@ -143,7 +143,8 @@ def report(document: dict[str, Any]) -> str:
         for name, summary in row["found"].items():
             named = f"{summary['named']:.0%}" if "named" in summary and not row["harmless"] else ""
             again = "" if row["harmless"] or row["fault"] == "store" else again_text(summary)
-            lines.append([NAMES.get(name, name), str(summary["rounds"]), time_text(summary, row["limit_s"]), kinds_text(summary), named, again,
+            time = time_text(summary, row["limit_s"])
+            lines.append([NAMES.get(name, name), str(summary["rounds"]), time, kinds_text(summary), named, again,
                           message_text(summary.get("text", ""))])  # fmt: skip
         heading = row["text"][0].upper() + row["text"][1:]
         note = "Nobody is to notice: to go on is right.\n\n" if row["harmless"] else ""

@@ -233,8 +233,8 @@ def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
 
 
 def quiet_trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
-    """As trial(), begun once others leave the machine alone. "busy" in a fate: they did not for QUIET_WAIT_S, or, as what
-    takes less than SHORT_S is only right if they did not come meanwhile, had come by its end in each of QUIET_TRIES."""
+    """As trial(), begun once others leave the machine alone. "busy" in a fate: they did not within QUIET_WAIT_S, or
+    were back at the end of each of QUIET_TRIES trials that took less than SHORT_S."""
     for _ in range(QUIET_TRIES):
         was_quiet = wait_until(lambda: machine.cores_used_by_others() <= machine.BUSY_CORES, QUIET_WAIT_S)
         fates = trial(make, fault, limit_s)
