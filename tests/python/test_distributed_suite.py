@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own distributed tests over Atoll: a fixed sample always, all of them in `make verify`."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from conformance import PAGE, RECORD, RUN_LIMIT_S, RUNS, filled
 
 DRIVER = Path(__file__).with_name("distributed_suite.py")
 
@@ -72,24 +75,19 @@ def test_sample_of_modes(option: str, names: list[str]) -> None:
     assert passed == len(names)
 
 
-# What runs, in which mode, and how many tests pass at least; the rest is skipped by PyTorch, or named as left out.
-WHOLE = {
-    "one island": ([], 90),  # what Gloo passes on a machine without an accelerator
-    "A,B,A": (["--islands", "A,B,A"], 90),
-    "in DETAIL mode": (["--detail"], 90),
-    "in DETAIL mode, A,B,A": (["--detail", "--islands", "A,B,A"], 90),
-    "on sim": (["--sim", "--ranks", "4"], 181),
-    "on sim, A,B,B,A": (["--sim", "--ranks", "4", "--islands", "A,B,B,A"], 179),
-    "on sim, NCCL's tests": (["--sim", "--ranks", "4", "--as", "nccl"], 135),
-    "on sim, A,B,B,A, NCCL's tests": (["--sim", "--ranks", "4", "--islands", "A,B,B,A", "--as", "nccl"], 135),
-}
-
-
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("mode", WHOLE)
+@pytest.mark.parametrize("mode", RUNS)
 def test_all(mode: str) -> None:
-    options, least = WHOLE[mode]
-    passed, output = run_driver(options, [], timeout=3500)
+    passed, output = run_driver([*RUNS[mode].options], [], timeout=RUN_LIMIT_S)
     print(output.splitlines()[-1])
-    assert passed >= least, output
+    assert passed >= json.loads(RECORD.read_text())[mode]["passed"], output
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    """Mended by tests/python/conformance.py --page-only."""
+    record = json.loads(RECORD.read_text())
+    assert record.keys() == RUNS.keys()
+    assert not any(found["failed"] for found in record.values())
+    assert all(found["options"] == list(RUNS[mode].options) for mode, found in record.items())
+    assert filled(PAGE.read_text(), record) == PAGE.read_text()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One contract for every backend of torch.distributed, kept by Atoll on CPUs and on simulated devices, and by Gloo where
-Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks stands in
+"""One contract for every backend of torch.distributed, kept by Atoll on CPUs and on simulated devices, and by Gloo
+where Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks stands in
 contract_backends.py, and is tried too: a row that no longer holds fails."""
 
 import importlib
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -90,10 +89,3 @@ def test_outcomes_are_judged() -> None:
     assert "met AssertionError: 3" in judge(
         "SUM int16", ["AssertionError: 3", "RuntimeError: Invalid scalar type"], lack
     )
-
-
-def test_the_page_names_what_is_lacking() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/conformance.md").read_text()
-    tables = [rows for place in EVERYWHERE for rows in place.lacks.values()]
-    missing = {lack.reason for rows in tables for lack in rows.values() if lack.reason not in page}
-    assert not missing
