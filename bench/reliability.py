@@ -131,11 +131,11 @@ def report(document: dict[str, Any]) -> str:
         "is none: median, and in brackets the 10th to 90th percentile, over ranks and rounds. *Names it* is the share "
         f"of the other ranks' messages that name rank {document['victim']}. *Goes on together* says "
         "how often the ranks that are left could form another group (`new_group`, `MPIX_Comm_shrink`) in the same "
-        f"processes, with right sums, and how long after the exception. Nothing within {LIMIT_S:g} s counts as none, and who waits on for so long "
-        f"{ENOUGH_SILENCE} times is not asked again.\n\n"
-        f"No trial begins before others leave the machine alone, and those that take less than {SHORT_S:g} s are given "
-        "again where others came meanwhile. So not everything is met on a quiet machine: "
-        f"{document['busy_fates']} of {document['all_fates']} outcomes are not, and their times do not count.\n"
+        f"processes, with right sums, and how long after the exception. Nothing within {LIMIT_S:g} s counts as none, "
+        f"and who waits on for so long {ENOUGH_SILENCE} times is not asked again.\n\n"
+        f"No trial begins before others leave the machine alone, and one that takes less than {SHORT_S:g} s is given "
+        f"again where others came meanwhile. {document['busy_fates']} of {document['all_fates']} outcomes were met on "
+        "a busy machine all the same: their times do not count.\n"
     )
     for row in document["rows"]:
         titles = ["", "rounds", "time", "a rank that is left", "names it", "goes on together", "message"]
