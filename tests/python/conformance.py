@@ -104,7 +104,7 @@ def contract_text() -> str:
     from test_contract import ASKED, PROPERTIES
 
     lines = [
-        "| backend | ranks | islands | tensors on | properties | cases that it lacks |",
+        "| backend | ranks | islands | tensors on | properties | what it lacks |",
         "|---|---:|---:|---|---:|---:|",
     ]
     for place in EVERYWHERE:
