@@ -10,17 +10,15 @@ from typing import Any
 import peers
 from netns import ShapedLink
 from reliability_faults import FAULTS, LIMIT_S, RANKS, VICTIM, Fault, summarise
-from reliability_trials import SHORT_S, Job, MpiJob, TorchJob, quiet_trial, trial
+from reliability_trials import QUIET_S, SHORT_S, Job, MpiJob, Quiet, TorchJob, quiet_trial, trial
 from results import Settings, say, table
 
-QUIET_STARTS = True  # no trial begins before others leave the machine alone
-ENOUGH_SILENCE = 2  # rounds
+QUIET_STARTS = True  # trials wait for the machine themselves
 TITLE = "the same faults for Atoll, Gloo and Open MPI"
 QUICK_LIMIT_S = 3.0
 QUICK = ("kill", "shape")
 NAMES = {"atoll": "Atoll", "gloo": "Gloo", "ompi4": "Open MPI 4.1", "ompi5": "Open MPI 5.0",
          "ompi5_ulfm": "Open MPI 5.0, ULFM"}  # fmt: skip
-MOST_BUSY = 0.1  # share of what was met on a busy machine: with more of it the page says so
 SHOWN = 230  # characters of a message
 
 Make = Callable[[Fault, Path, ShapedLink | None], Job]
@@ -63,6 +61,7 @@ def _add_mpi(found: dict[str, Make], left_out: dict[str, str], name: str, mpi: p
 
 def measure(settings: Settings) -> dict[str, Any]:
     makers, left_out = contenders(settings)
+    quiet = Quiet(0 if settings.quick or settings.force_busy else QUIET_S)
     rows = []
     for fault in FAULTS:
         if settings.quick and fault.name not in QUICK:
@@ -74,27 +73,25 @@ def measure(settings: Settings) -> dict[str, Any]:
         limit_s = QUICK_LIMIT_S if settings.quick else fault.limit_s
         for number in range(settings.rounds(fault.rounds)):
             for name, make in chosen.items():
-                if number >= ENOUGH_SILENCE and all(each["kind"] == "silent" for each in fates[name]):
+                if number and all(each["kind"] == "silent" for each in fates[name]):
                     continue
-                give = trial if settings.quick or settings.force_busy else quiet_trial
-                fates[name] += [{"round": number, **each} for each in give(make, fault, limit_s)]
+                fates[name] += [{"round": number, **each} for each in quiet_trial(quiet, make, fault, limit_s)]
         found = {name: summarise(each, VICTIM) for name, each in fates.items()}
         rows.append({"fault": fault.name, "text": fault.text, "harmless": fault.harmless, "limit_s": limit_s,
                      "rounds": settings.rounds(fault.rounds), "found": found, "fates": fates})  # fmt: skip
         for name, summary in found.items():
             say(f"{fault.name}, {name}: {time_text(summary, limit_s)}; {kinds_text(summary)}")
-    busy = [each.get("busy", True) for row in rows for found in row["fates"].values() for each in found]
-    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows, "busy_fates": sum(busy),
-            "all_fates": len(busy), "busy": sum(busy) > MOST_BUSY * len(busy)}  # fmt: skip
+    busy = any("only_busy" in summary for row in rows for summary in row["found"].values())
+    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows, "busy": busy}
 
 
 def time_text(summary: dict[str, Any], limit_s: float) -> str:
     seconds = summary.get("seconds")
     if seconds is None:
-        return "not on a quiet machine" if "named" in summary else f"none in {limit_s:g} s"
+        return f"none in {limit_s:g} s"
     few = max(seconds.values()) < 1
     shown = [f"{seconds[name] * (1000 if few else 1):.{0 if few else 1}f}" for name in ("median", "p10", "p90")]
-    return f"{shown[0]} ({shown[1]} to {shown[2]}) {'ms' if few else 's'}"
+    return f"{shown[0]} ({shown[1]} to {shown[2]}) {'ms' if few else 's'}{', busy' if 'only_busy' in summary else ''}"
 
 
 KINDS = {"error": "an exception", "ended": "its process is ended", "wrong values": "wrong values, no exception",
@@ -132,10 +129,10 @@ def report(document: dict[str, Any]) -> str:
         f"of the other ranks' messages that name rank {document['victim']}. *Goes on together* says "
         "how often the ranks that are left could form another group (`new_group`, `MPIX_Comm_shrink`) in the same "
         f"processes, with right sums, and how long after the exception. Nothing within {LIMIT_S:g} s counts as none, "
-        f"and who waits on for so long {ENOUGH_SILENCE} times is not asked again.\n\n"
-        f"No trial begins before others leave the machine alone, and one that takes less than {SHORT_S:g} s is given "
-        f"again where others came meanwhile. {document['busy_fates']} of {document['all_fates']} outcomes were met on "
-        "a busy machine all the same: their times do not count.\n"
+        "and who waits on for so long is not asked again.\n\n"
+        f"Trials wait for others to leave the machine alone ({QUIET_S:g} s in all). Where one took less than {SHORT_S:g} "
+        "s, and others were there before it or after it, its time does not count; where that is so of all, they are "
+        "shown as *busy*, and are not to be quoted. Longer times are those of limits.\n"
     )
     for row in document["rows"]:
         titles = ["", "rounds", "time", "a rank that is left", "names it", "goes on together", "message"]

@@ -22,8 +22,8 @@ from reliability_faults import RANKS, VICTIM, Fault, fate
 
 RANK_PROGRAM = Path(__file__).with_name("reliability_rank.py")
 START_S = 60
-QUIET_WAIT_S = 120
-QUIET_TRIES = 3
+QUIET_S = 240.0
+QUIET_PART_S = 8.0
 SHORT_S = 5.0
 LAST_WORDS_S = 5
 AGAIN_S = 30
@@ -232,14 +232,26 @@ def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
             job.close()
 
 
-def quiet_trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
-    """As trial(), begun once others leave the machine alone. "busy" in a fate: they did not within QUIET_WAIT_S, or
-    were back at the end of each of QUIET_TRIES trials that took less than SHORT_S."""
-    for _ in range(QUIET_TRIES):
-        was_quiet = wait_until(lambda: machine.cores_used_by_others() <= machine.BUSY_CORES, QUIET_WAIT_S)
-        fates = trial(make, fault, limit_s)
-        is_short = any(each.get("seconds", limit_s) < SHORT_S for each in fates)
-        is_quiet = was_quiet and (not is_short or machine.cores_used_by_others(0.5) <= machine.BUSY_CORES)
-        if is_quiet or not was_quiet:
-            break
+class Quiet:
+    """Waits for a machine that others leave alone: for so many seconds in all, and each time no longer than a part."""
+
+    def __init__(self, seconds: float = QUIET_S) -> None:
+        self._left = seconds
+
+    def came(self) -> bool:
+        begin = time.monotonic()
+        came = wait_until(
+            lambda: machine.cores_used_by_others(0.5) <= machine.BUSY_CORES, min(self._left, QUIET_PART_S)
+        )
+        self._left = max(0.0, self._left - (time.monotonic() - begin))
+        return came
+
+
+def quiet_trial(quiet: Quiet, make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
+    """As trial(), begun once others leave the machine alone, if they do. "busy" in a fate: it took less than SHORT_S,
+    and they were there before it or after it. What takes longer is a matter of deadlines."""
+    was_quiet = quiet.came()
+    fates = trial(make, fault, limit_s)
+    is_short = any(each.get("seconds", limit_s) < SHORT_S for each in fates)
+    is_quiet = not is_short or (was_quiet and machine.cores_used_by_others(0.5) <= machine.BUSY_CORES)
     return [{**each, "busy": not is_quiet} for each in fates]

@@ -79,6 +79,8 @@ def test_summaries(reliability: ModuleType) -> None:
         {"kind": "error", "seconds": 0.1, "text": "no name", "rank": 1},
     ], 1)  # fmt: skip
     assert (ours["seconds"]["p90"], ours["named"]) == (pytest.approx(0.1), 1)
+    busy = reliability.summarise([{"kind": "error", "seconds": 9.0, "text": "", "busy": True, "rank": 0}], 1)
+    assert reliability.time_text(busy, 60) == "9.0 (9.0 to 9.0) s, busy"
     silent = reliability.summarise([{"kind": "silent", "text": ""}], 1)
     assert reliability.time_text(silent, 60) == "none in 60 s"
     assert reliability.again_text(silent) == "no"
@@ -91,8 +93,7 @@ def test_the_page(reliability: ModuleType, faults: ModuleType) -> None:
         {"fault": fault.name, "text": fault.text, "harmless": fault.harmless, "limit_s": 60, "found": found}
         for fault in faults.FAULTS
     ]
-    page = reliability.report({"ranks": 3, "victim": 1, "left_out": {"ompi4": "it is missing"}, "rows": rows,
-                               "busy_fates": 1, "all_fates": 9})  # fmt: skip
+    page = reliability.report({"ranks": 3, "victim": 1, "left_out": {"ompi4": "it is missing"}, "rows": rows})
     assert "| Atoll | 1 | 2.0 (2.0 to 2.0) s | an exception | 0% | 100%, after 1.00 s | `a / b c` |" in page
     assert page.count("\n## ") == len(faults.FAULTS) + 1
     assert "Not measured: Open MPI 4.1: it is missing" in page
