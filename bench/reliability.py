@@ -131,8 +131,8 @@ def report(document: dict[str, Any]) -> str:
         f"processes, with right sums, and how long after the exception. Nothing within {LIMIT_S:g} s counts as none, "
         "and who waits on for so long is not asked again.\n\n"
         f"Trials wait for others to leave the machine alone ({QUIET_S:g} s in all). Where one took less than "
-        f"{SHORT_S:g} s, and others were there before it or after it, its time does not count; where that is so of all, "
-        "they are shown as *busy*, and are not to be quoted. Longer times are those of limits.\n"
+        f"{SHORT_S:g} s, and others were there before it or after it, its time does not count; where that is so of "
+        "all, they are shown as *busy*, and are not to be quoted. Longer times are those of limits.\n"
     )
     for row in document["rows"]:
         titles = ["", "rounds", "time", "a rank that is left", "names it", "goes on together", "message"]
