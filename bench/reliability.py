@@ -81,19 +81,21 @@ def measure(settings: Settings) -> dict[str, Any]:
                      "rounds": settings.rounds(fault.rounds), "found": found, "fates": fates})  # fmt: skip
         for name, summary in found.items():
             say(f"{fault.name}, {name}: {time_text(summary, limit_s)}; {kinds_text(summary)}")
-    busy = any("only_busy" in summary for row in rows for summary in row["found"].values())
-    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows, "busy": busy}
+    told = [summary for row in rows for summary in row["found"].values() if "seconds" in summary]
+    short = [summary for summary in told if summary["seconds"]["median"] < SHORT_S]
+    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows,
+            "busy": all("only_busy" in summary for summary in short)}  # fmt: skip
 
 
 def time_text(summary: dict[str, Any], limit_s: float) -> str:
     seconds = summary.get("seconds")
     if seconds is None:
         return f"none in {limit_s:g} s"
-    few = max(seconds.values()) < 1
-    shown = [f"{seconds[name] * (1000 if few else 1):.{0 if few else 1}f}" for name in ("median", "p10", "p90")]
-    return f"{shown[0]} ({shown[1]} to {shown[2]}) {'ms' if few else 's'}{', busy' if 'only_busy' in summary else ''}"
+    shown = [f"{each * 1000:.0f} ms" if each < 1 else f"{each:.1f} s" for each in (seconds[name] for name in SPREAD)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]}){', busy' if 'only_busy' in summary else ''}"
 
 
+SPREAD = ("median", "p10", "p90")
 KINDS = {"error": "an exception", "ended": "its process is ended", "wrong values": "wrong values, no exception",
          "went on": "goes on", "silent": "waits on"}  # fmt: skip
 
@@ -138,8 +140,9 @@ def report(document: dict[str, Any]) -> str:
         titles = ["", "rounds", "time", "a rank that is left", "names it", "goes on together", "message"]
         lines = []
         for name, summary in row["found"].items():
-            named = f"{summary['named']:.0%}" if "named" in summary and not row["harmless"] else ""
-            again = "" if row["harmless"] or row["fault"] == "store" else again_text(summary)
+            has_culprit = not row["harmless"] and row["fault"] != "store"
+            named = f"{summary['named']:.0%}" if "named" in summary and has_culprit else ""
+            again = again_text(summary) if has_culprit else ""
             time = time_text(summary, row["limit_s"])
             lines.append([NAMES.get(name, name), str(summary["rounds"]), time, kinds_text(summary), named, again,
                           message_text(summary.get("text", ""))])  # fmt: skip

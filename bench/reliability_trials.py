@@ -26,6 +26,7 @@ QUIET_S = 240.0
 QUIET_PART_S = 8.0
 SHORT_S = 5.0
 LAST_WORDS_S = 5
+MOST_WORDS = 4000  # characters: mpirun explains at length, and names the rank before that
 AGAIN_S = 30
 LINK_RATE = 1_000_000_000
 LAYOUT = "ABA"  # the victim is alone behind the link
@@ -96,7 +97,7 @@ class TorchJob:
         return self._store.pid
 
     def words(self, rank: int) -> str:
-        return (self.folder / f"rank-{rank}.log").read_text(errors="replace").strip()[-600:]
+        return (self.folder / f"rank-{rank}.log").read_text(errors="replace").strip()[-MOST_WORDS:]
 
     def close(self) -> None:
         for process in (*self._processes, self._store):
@@ -127,7 +128,7 @@ class MpiJob:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_S)
         lines = (self.folder / "mpirun.log").read_text(errors="replace").splitlines()
-        return " ".join(line for line in lines if line.strip("- "))[-600:]
+        return " ".join(line for line in lines if line.strip("- "))[-MOST_WORDS:]
 
     def close(self) -> None:
         pids = []

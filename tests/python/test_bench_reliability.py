@@ -72,7 +72,7 @@ def test_summaries(reliability: ModuleType) -> None:
     assert found["again"] == pytest.approx(1 / 3)
     assert found["again_s"]["median"] == 0.2
     assert reliability.kinds_text(found) == "an exception (2 of 3), waits on (1 of 3)"
-    assert reliability.time_text(found, 60) == "200 (120 to 280) ms"
+    assert reliability.time_text(found, 60) == "200 ms (120 ms to 280 ms)"
     ours = reliability.summarise([
         {"kind": "error", "seconds": 9.0, "text": "rank 1", "busy": True, "rank": 0},
         {"kind": "error", "seconds": 0.1, "text": "rank 1", "rank": 0},
@@ -80,7 +80,7 @@ def test_summaries(reliability: ModuleType) -> None:
     ], 1)  # fmt: skip
     assert (ours["seconds"]["p90"], ours["named"]) == (pytest.approx(0.1), 1)
     busy = reliability.summarise([{"kind": "error", "seconds": 9.0, "text": "", "busy": True, "rank": 0}], 1)
-    assert reliability.time_text(busy, 60) == "9.0 (9.0 to 9.0) s, busy"
+    assert reliability.time_text(busy, 60) == "9.0 s (9.0 s to 9.0 s), busy"
     silent = reliability.summarise([{"kind": "silent", "text": ""}], 1)
     assert reliability.time_text(silent, 60) == "none in 60 s"
     assert reliability.again_text(silent) == "no"
@@ -94,7 +94,7 @@ def test_the_page(reliability: ModuleType, faults: ModuleType) -> None:
         for fault in faults.FAULTS
     ]
     page = reliability.report({"ranks": 3, "victim": 1, "left_out": {"ompi4": "it is missing"}, "rows": rows})
-    assert "| Atoll | 1 | 2.0 (2.0 to 2.0) s | an exception | 0% | 100%, after 1.00 s | `a / b c` |" in page
+    assert "| Atoll | 1 | 2.0 s (2.0 s to 2.0 s) | an exception | 0% | 100%, after 1.00 s | `a / b c` |" in page
     assert page.count("\n## ") == len(faults.FAULTS) + 1
     assert "Not measured: Open MPI 4.1: it is missing" in page
 
