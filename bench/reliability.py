@@ -162,6 +162,13 @@ def _recovery(document: dict[str, Any]) -> str:
         "may revoke its communicator and make a smaller one.\n"
         "- The network faults are not given to Open MPI: mpirun's own processes would have to cross the same link.\n"
     )
+    if "remeasured" in document:  # a part that was measured apart from the rest
+        apart = document["remeasured"]
+        who = " and ".join(NAMES[name] for name in apart["contenders"])
+        text += (
+            f"- Measured apart, without taking turns with the others: {who} where {apart['fault']}, "
+            f"{apart['measured']}, at commit {apart['commit']}.\n"
+        )
     for name, why in document["left_out"].items():
         text += f"- Not measured: {NAMES.get(name, name)}: {why}\n"
     return text
