@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from frameworks import FRAMEWORKS, skip_without
 from launching import atoll
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +22,9 @@ TORCHRUN = ["-m", "torch.distributed.run"]
 TIMEOUT_S = 100
 
 
-def ended_well(*command: object, **environment: str) -> str:
+def ended_well(*command: object, timeout: float = TIMEOUT_S, **environment: str) -> str:
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        list(map(str, command)), capture_output=True, text=True, timeout=timeout, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,3 +84,16 @@ def test_two_hosts(two_hosts: Any, launcher: str) -> None:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     assert [output.count("of 3: the sum is 6") for output in outputs] == [1, 2], "\n".join(outputs)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(500)
+def test_ray_train_on_two_kinds_of_nodes() -> None:
+    skip_without("ray")
+    python = FRAMEWORKS / "bin/python"
+    program = [python, EXAMPLES / "digits_ray.py", "--workers", "fast", "slow", "slow"]
+    command = [python, Path(__file__).parent / "ray_cluster.py", *program]
+    output = ended_well(*command, timeout=450, RAY_USAGE_STATS_ENABLED="0")
+    found = re.search(r"workers on the islands fast, slow, slow over atoll: accuracy ([0-9.]+)%", output)
+    assert found is not None, output
+    assert float(found[1]) > 80
