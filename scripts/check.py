@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every formatter and checker, in one command; `--fix` lets the formatters repair what they can.
 
-Runs clang-format, clang-tidy on the files without PyTorch, each of their headers alone through the compiler, ruff, mypy
-and the structure tests. Names all findings, then fails if there was one."""
+Runs clang-format, clang-tidy on the files without PyTorch, each of their headers alone through the compiler, ruff,
+mypy, the structure tests, and the list and audit of packages. Names all findings, then fails if there was one."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import supply_chain
 from common import BUILD, CPUS, ROOT, VENV_BIN, content_hash, fail, files_under, say, tool_environment
 
 CPP_FOLDERS = ["src", "tests", "bench", "examples"]
@@ -119,11 +120,16 @@ def check_structure(_fix: bool) -> str:
     return output_of([VENV_BIN / "python", "-m", "pytest", "-q", "tests/structure"])
 
 
+def check_supply_chain(_fix: bool) -> str:
+    return supply_chain.check()
+
+
 CHECKS = {
     "clang-format": check_clang_format,
     "ruff": check_ruff,
     "structure": check_structure,
     "mypy": check_mypy,
+    "supply-chain": check_supply_chain,
     "headers": check_headers,
     "clang-tidy": check_clang_tidy,
 }

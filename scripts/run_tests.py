@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import fuzzing
 from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
 SANITIZERS = ("asan", "tsan")
 FUZZ_SECONDS = 180  # all targets together
+FUZZ_SOAK_SECONDS = 600  # each target
+FUZZ_SOAK_AT_ONCE = 2
 
 
 @dataclass
@@ -112,48 +114,27 @@ def run_sanitizer(preset: str) -> Outcome:
     return run_ctest(preset, name)
 
 
-def fuzz(target: Path, seconds: int) -> bool:
-    """Whether the target found something, from its seeds and what earlier runs have found to be of use."""
-    seeds = ROOT / "tests/fuzz/seeds" / target.name.removesuffix("_fuzz")
-    corpus = BUILD / "fuzz/corpus" / target.name
-    corpus.mkdir(parents=True, exist_ok=True)
-    command: list[str | Path] = [target, f"-max_total_time={seconds}", "-timeout=10", "-print_final_stats=0"]
-    command += [f"-artifact_prefix={BUILD}/fuzz/{target.name}-", "-verbosity=1", corpus, seeds]
-    log = BUILD / "fuzz" / f"{target.name}.log"
-    with log.open("w") as output:
-        status = run(command, output)
-    lines = log.read_text(errors="replace").splitlines()
-    say(f"{target.name}: {lines[-1] if lines else 'no word'}")
-    if status != 0:
-        say("\n".join([f"{target.name} ended with status {status}:", *lines[-60:]]))
-    return status != 0
-
-
-def run_fuzzers() -> Outcome:
-    """All fuzz targets, as many at once as there are processors; findings stay in build/fuzz."""
-    say("building the fuzz targets")
-    if run([VENV_BIN / "cmake", "--preset", "fuzz", "--log-level=NOTICE"]) != 0:
-        return Outcome("fuzz", broken="the fuzz preset does not configure")
-    if run([VENV_BIN / "cmake", "--build", "--preset", "fuzz", "--parallel", str(CPUS)]) != 0:
-        return Outcome("fuzz", broken="the fuzz targets do not build")
-    targets = sorted((BUILD / "fuzz/tests/fuzz").glob("*_fuzz"))
-    if not targets:
-        return Outcome("fuzz", broken="there is no fuzz target")
-    rounds = -(-len(targets) // CPUS)
-    seconds = max(5, FUZZ_SECONDS // rounds)
-    say(f"fuzzing {len(targets)} targets for {seconds} s each, {CPUS} at once")
-    with ThreadPoolExecutor(CPUS) as pool:
-        found = list(pool.map(lambda target: fuzz(target, seconds), targets))
-    return Outcome("fuzz", ran=len(targets), failed=sum(found))
+def run_fuzzers(tier: str) -> Outcome:
+    """All fuzz targets: a few minutes for all together, or long enough for the table in docs/testing.md."""
+    try:
+        if tier == "soak":
+            results = fuzzing.run_all(FUZZ_SOAK_SECONDS, FUZZ_SOAK_AT_ONCE)
+            fuzzing.record(results)
+        else:
+            count = len(list((ROOT / "tests/fuzz").glob("*_fuzz.cpp")))
+            results = fuzzing.run_all(max(5, FUZZ_SECONDS // -(-count // CPUS)), CPUS)
+    except SystemExit as error:
+        return Outcome("fuzz", broken=str(error))
+    return Outcome("fuzz", ran=len(results), failed=sum(each.found for each in results))
 
 
 def outcomes_of(tier: str) -> list[Outcome]:
     if tier == "test":
         return [run_ctest("release", "C++"), run_pytest(None, "Python")]
     if tier == "soak":
-        return [run_pytest("soak", "Python")]
+        return [run_pytest("soak", "Python"), run_fuzzers(tier)]
     sanitized = [run_sanitizer(preset) for preset in SANITIZERS]
-    return [*sanitized, run_fuzzers(), run_pytest("verify", "Python")]
+    return [*sanitized, run_fuzzers(tier), run_pytest("verify", "Python")]
 
 
 def main() -> None:

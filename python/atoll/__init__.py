@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from atoll.packing.boundary import BoundaryCodec, pack_boundaries
     from atoll.packing.gradients import CompressedGradients, compress_gradients
     from atoll.recovering.job import Recovering
+    from atoll.redis.store import RedisStore
     from atoll.saving.saved import Saved
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
@@ -46,6 +47,7 @@ _WHERE = {
     "Island": "atoll.backend",
     "Options": "atoll.backend",
     "Recovering": "atoll.recovering.job",
+    "RedisStore": "atoll.redis.store",
     "Saved": "atoll.saving.saved",
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
@@ -74,6 +76,7 @@ __all__ = [
     "Island",
     "Options",
     "Recovering",
+    "RedisStore",
     "Saved",
     "Settings",
     "SyncBatchNorm",

@@ -21,6 +21,7 @@ from atoll._version_check import require_matching_torch
 require_matching_torch()
 
 from atoll import _C, ucx, vendors  # noqa: E402 - only after the check
+from atoll.redis import members  # noqa: E402
 
 Options = _C.Backend.Options
 
@@ -61,6 +62,8 @@ def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
         return _create(settings, options)
     if bridge != "relay":
         raise ValueError(f'ATOLL_BRIDGE="{bridge}": expected relay, or nothing for Atoll\'s own bridge')
+    if os.environ.get("ATOLL_TLS"):
+        raise ValueError("ATOLL_BRIDGE=relay with ATOLL_TLS=1: its bytes travel through Gloo, in clear; unset one")
     from atoll import relay
 
     return relay.make(settings, lambda: _create(settings, options))
@@ -78,7 +81,7 @@ def _create(settings: Any, options: Any) -> _C.Backend:
     options._timeout = settings.timeout
     options.group_name = settings.group_id
     options.global_ranks_in_group = ranks
-    return _C.Backend(
+    backend = _C.Backend(
         store=settings.store,
         rank=settings.group_rank,
         size=settings.group_size,
@@ -86,6 +89,9 @@ def _create(settings: Any, options: Any) -> _C.Backend:
         global_rank=ranks[settings.group_rank] if ranks else settings.group_rank,
         place=_place(),
     )
+    if not ranks:
+        members.publish(settings.store, backend)
+    return backend
 
 
 def beside(group: dist.ProcessGroup, members: list[int], name: str) -> _C.Backend:

@@ -14,6 +14,7 @@ from rich.table import Table
 import atoll
 from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
+from atoll.diagnosis.command import trace
 from atoll.doctor.command import doctor
 from atoll.generate.command import generate
 from atoll.infer.command import export
@@ -25,6 +26,8 @@ from atoll.launch import command as launch
 from atoll.planning.command import plan
 from atoll.planning.layers_command import layers
 from atoll.planning.simulate_command import simulate
+from atoll.report.command import report
+from atoll.top.command import top
 
 app = typer.Typer(
     name="atoll",
@@ -73,11 +76,14 @@ app.add_typer(generate)
 app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
 app.command()(launch.ps)
 app.command()(launch.stop)
+app.command()(report)
 app.command()(serve)
 plan.command()(infer)
 plan.command()(layers)
 app.add_typer(plan)
 app.command()(simulate)
+app.command()(trace)
+app.command()(top)
 profile.command()(model)
 app.add_typer(profile)
 

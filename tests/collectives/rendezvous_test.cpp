@@ -178,7 +178,7 @@ TEST_P(Disagreement, IsNamedOnEveryRank) {
     if (rank == 3) GetParam().apply(mine);
   });
   for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(outcome.kind, ErrorKind::kMismatch) << outcome.error;
     EXPECT_NE(outcome.error.find("rank 3"), std::string::npos) << outcome.error;
     EXPECT_NE(outcome.error.find(GetParam().named), std::string::npos) << outcome.error;
   }
@@ -190,6 +190,10 @@ INSTANTIATE_TEST_SUITE_P(
         Difference{"WireVersion", [](Member& mine) { mine.wire_version += 1; }, "wire version"},
         Difference{"Attempt", [](Member& mine) { mine.attempt = 9; }, "attempt"},
         Difference{"FlatReduce", [](Member& mine) { mine.flat_reduce = true; }, "ATOLL_REDUCE"},
+        Difference{"Tls", [](Member& mine) { mine.tls = true; }, "ATOLL_TLS"},
+        Difference{"Size", [](Member& mine) { mine.size = 9; }, "size"},
+        Difference{"CheckData", [](Member& mine) { mine.check_data = true; }, "ATOLL_CHECK_DATA"},
+        Difference{"CheckValues", [](Member& mine) { mine.check_values = 2; }, "ATOLL_CHECK_VALUES"},
         Difference{"KeyFile", [](Member& mine) { mine.key_from_file = true; }, "ATOLL_KEY_FILE"},
         Difference{"Device", [](Member& mine) { mine.device = "sim"; }, "(on sim) are both in island \"B\""},
         Difference{"Library", [](Member& mine) { mine.library = "gloo"; }, "(no library) and rank 3 (library gloo)"}),

@@ -226,8 +226,7 @@ TEST(Estimator, NeverAnsweredNeverThrows) {
 }
 
 std::vector<double> outdoors() {
-  const auto path =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / "intradp" / "bandwidth_outdoors.csv";
+  const auto path = std::filesystem::path(ATOLL_TESTS_FOLDER) / "data" / "intradp" / "bandwidth_outdoors.csv";
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);

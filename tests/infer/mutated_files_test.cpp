@@ -23,7 +23,7 @@ namespace {
 using test::ByteVector;
 
 std::vector<ByteVector> seeds_of(const std::string& target) {
-  const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
+  const auto tests = std::filesystem::path(ATOLL_TESTS_FOLDER);
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(tests / "fuzz" / "seeds" / target)) {
     paths.push_back(entry.path());

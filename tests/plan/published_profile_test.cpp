@@ -18,7 +18,7 @@ namespace {
 using test::refusal;
 
 std::filesystem::path data_folder() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / "intradp";
+  return std::filesystem::path(ATOLL_TESTS_FOLDER) / "data" / "intradp";
 }
 
 std::string text_of(const std::filesystem::path& path) {

@@ -178,6 +178,7 @@ dist.init_process_group("atoll", store=store, rank=rank, world_size=3, timeout=l
 
 def test_key_file_on_one_rank_only(tmp_path) -> None:
     key = tmp_path / "key"
+    key.touch(mode=0o600)
     key.write_bytes(b"0123456789abcdef")
     source = f"import os\nif os.environ['RANK'] == '1': os.environ['ATOLL_KEY_FILE'] = {str(key)!r}\n" + START.replace(
         "'atoll')", "'atoll', timeout=__import__('datetime').timedelta(seconds=5))"

@@ -14,10 +14,11 @@ BELOW: dict[str, set[str]] = {
     "core": set(),
     "logging": {"core"},
     "transport": {"core"},
+    "redis": {"core", "transport"},
     "collectives": {"core", "logging", "transport"},
     "plan": {"core"},
     "infer": {"core", "transport", "plan"},
-    "pytorch": {"core", "logging", "transport", "collectives", "plan", "infer"},
+    "pytorch": {"core", "logging", "transport", "redis", "collectives", "plan", "infer"},
     "sim": {"core"},
 }
 
@@ -31,10 +32,11 @@ OUTSIDE: dict[str, set[str]] = {
     "spdlog": {"logging"},
     "fmt": {"logging"},
     "openssl": {"transport"},
+    "hiredis": {"redis"},
     "seccomp.h": {"infer"},
     "nlohmann": {"collectives", "infer", "plan", "pytorch"},
     "flatbuffers": {"infer"},
-    "xxhash.h": {"infer"},
+    "xxhash.h": {"collectives", "infer"},
     "zstd.h": {"infer"},
     "jpeglib.h": {"infer"},
 }

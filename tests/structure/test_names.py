@@ -35,14 +35,19 @@ def types_of(text: str) -> Iterator[str]:
             inside.pop()
 
 
-IN_PLACE = {"src/atoll/transport/ucx/no_ucx.cpp"}  # of other files, where those cannot be built
+IN_PLACE = {
+    "src/atoll/transport/ucx/no_ucx.cpp",
+    "src/atoll/redis/no_hiredis.cpp",
+}  # of other files, where those cannot be built
 
 
 def files_of(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in {".h", ".cpp"}]
 
 
-@pytest.mark.parametrize("layer", ["core", "transport", "collectives", "plan", "infer", "sim", "pytorch", "logging"])
+@pytest.mark.parametrize(
+    "layer", ["core", "transport", "redis", "collectives", "plan", "infer", "sim", "pytorch", "logging"]
+)
 def test_types_have_one_definition(layer: str) -> None:
     """Of the library and the tests of one layer, which are one program."""
     found = defaultdict(set)

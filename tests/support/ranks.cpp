@@ -51,6 +51,10 @@ Ranks::Ranks(RankOptions options) : options_(std::move(options)) {
     group.name = "world";
     group.island = options_.islands[rank];
     group.timeout = options_.timeout;
+    group.slow_after = options_.slow_after;
+    group.trace_folder = options_.trace_folder;
+    group.check_data = options_.check_data;
+    group.check_values = options_.check_values;
     group.flat_reduce = options_.flat_reduce;
     if (!options_.uplinks.empty()) group.uplink = options_.uplinks[rank];
     groups_[rank] = std::make_unique<collectives::Group>(contexts_[rank], store_, group);

@@ -15,6 +15,10 @@ struct RankOptions {
   std::vector<std::string> islands;  ///< by rank; its size is the number of ranks
   std::chrono::milliseconds timeout{20000};
   std::chrono::milliseconds heartbeat{30000};
+  std::chrono::milliseconds slow_after{20000};
+  std::string trace_folder{};
+  bool check_data = false;
+  collectives::ValueCheck check_values = collectives::ValueCheck::kNone;
   bool flat_reduce = false;
   std::vector<double> uplinks;     ///< by rank; empty: none stated
   std::vector<std::string> hosts;  ///< by rank; empty: all on this one

@@ -151,6 +151,14 @@ TEST_F(CertificateFilesTest, MustHoldWhatTheyAreFor) {
   expect_error(ErrorKind::kInvalidArgument, folder_.path("chain"), [&] { load("chain", "chain", "authorities"); });
 }
 
+TEST_F(CertificateFilesTest, TheKeyBelongsToItsOwnerAlone) {
+  const auto mine = authority_.issue({.name = "mine", .alternatives = ""});
+  folder_.write("open-chain", mine.chain);
+  folder_.write("open-key", mine.key, 0644);
+  expect_error(ErrorKind::kInvalidArgument, "chmod 600 " + folder_.path("open-key"),
+               [&] { load("open-chain", "open-key", "authorities"); });
+}
+
 TEST_F(CertificateFilesTest, MustBelongTogether) {
   expect_error(ErrorKind::kInvalidArgument, folder_.path("other-key"),
                [&] { load("chain", "other-key", "authorities"); });

@@ -18,6 +18,7 @@ struct LinkContractParam {
   PeerMode mode;
   const char* rails = "";        ///< ATOLL_RAILS
   std::string ucx_transports{};  ///< the ones that UCX may use; "tcp": as between two hosts
+  bool tls = false;              ///< ATOLL_TLS
 };
 
 /// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
@@ -34,7 +35,10 @@ class LinkContract : public testing::TestWithParam<LinkContractParam> {
   std::vector<transport::EndpointOptions> options() const {
     std::vector<transport::EndpointOptions> both{peer_options(GetParam().transport, 0),
                                                  peer_options(GetParam().transport, 1)};
-    for (auto& each : both) each.rails = GetParam().rails;
+    for (auto& each : both) {
+      each.rails = GetParam().rails;
+      each.tls = GetParam().tls;
+    }
     if (GetParam().ucx_transports == kUcxNetwork) {
       both[0].host = "one";
       both[1].host = "another";
@@ -54,9 +58,9 @@ class LinkContract : public testing::TestWithParam<LinkContractParam> {
 };
 
 inline auto link_contract_params(transport::TransportChoice transport, const std::string& ucx_transports = "",
-                                 const char* rails = "") {
-  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, rails, ucx_transports},
-                         LinkContractParam{transport, PeerMode::kProcesses, rails, ucx_transports});
+                                 const char* rails = "", bool tls = false) {
+  return testing::Values(LinkContractParam{transport, PeerMode::kThreads, rails, ucx_transports, tls},
+                         LinkContractParam{transport, PeerMode::kProcesses, rails, ucx_transports, tls});
 }
 
 inline std::string link_contract_name(const testing::TestParamInfo<LinkContractParam>& info) {

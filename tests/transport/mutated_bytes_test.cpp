@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "atoll/transport/tcp/wire.h"
+#include "tests/fuzz/byte_stream_target.h"
+#include "tests/fuzz/rails_target.h"
 #include "tests/fuzz/targets.h"
+#include "tests/fuzz/ucx_ring_target.h"
 
 namespace atl::test {
 namespace {
@@ -90,13 +93,37 @@ Bytes mutated(Bytes bytes, std::mt19937& random) {
   return bytes;
 }
 
+Bytes of_numbers(std::initializer_list<std::pair<std::uint64_t, std::size_t>> numbers) {
+  Bytes all;
+  for (const auto& [value, bytes] : numbers) {
+    for (std::size_t i = 0; i < bytes; ++i) all.push_back(static_cast<std::byte>(value >> (8 * i)));
+  }
+  return all;
+}
+
+/// Two messages in three segments, the later ones first.
+Bytes control_segments() {
+  const Bytes first = message(tcp::Type::kControl, 0, Bytes(100));
+  const Bytes second = message(tcp::Type::kClose, 0, {});
+  Bytes padded = first;
+  padded.resize(128);
+  return joined({of_numbers({{1, 1}, {2, 4}, {second.size() - 1, 2}}), second, of_numbers({{1, 4}, {47, 2}}),
+                 Bytes(padded.begin() + 64, padded.begin() + 112), of_numbers({{0, 4}, {63, 2}}),
+                 Bytes(padded.begin(), padded.begin() + 64)});
+}
+
+/// Two frames, the second one first; then both are read.
+Bytes ring_frames() {
+  return of_numbers({{0, 1}, {0, 1}, {3, 3}, {64 + 10, 3}, {0, 1}, {0, 3}, {64 + 100, 3}, {1, 1}, {1, 1}, {1, 1}});
+}
+
 template <class Target>
-void run(const Target& target, const std::vector<Bytes>& seeds) {
+void run(const Target& target, const std::vector<Bytes>& seeds, int rounds = 20000) {
   constexpr std::uint32_t kSeed = 20240607;
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
   for (const auto& seed : seeds) target(seed);
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < rounds; ++i) {
     target(mutated(seeds[random() % seeds.size()], random));
     Bytes noise(random() % 300);
     for (auto& byte : noise) byte = static_cast<std::byte>(random());
@@ -114,6 +141,17 @@ TEST(MutatedBytes, TcpFrames) {
   Bytes single = conversation();
   single.front() = std::byte{0};
   run(fuzz::tcp_frames, {conversation(), direct, single});
+}
+
+TEST(MutatedBytes, ControlReader) { run(fuzz::control_reader, {control_segments()}, 2000); }
+
+TEST(MutatedBytes, UcxRing) { run(fuzz::ucx_ring, {ring_frames()}, 2000); }
+
+TEST(MutatedBytes, ByteStream) {
+  const Bytes record = of_numbers({{0x030316, 3}, {0x1000, 2}, {1, 1}, {0, 200}});
+  std::vector<Bytes> seeds;
+  for (int choice = 0; choice < 8; ++choice) seeds.push_back(joined({{static_cast<std::byte>(choice)}, record}));
+  run(fuzz::byte_stream, seeds, 300);
 }
 
 }  // namespace

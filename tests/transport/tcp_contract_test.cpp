@@ -11,5 +11,10 @@ INSTANTIATE_TEST_SUITE_P(TcpTwoRails, LinkContract,
 INSTANTIATE_TEST_SUITE_P(TcpFourRails, LinkContract,
                          link_contract_params(TransportChoice::kTcp, "", "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4"),
                          link_contract_name);
+INSTANTIATE_TEST_SUITE_P(Tls, LinkContract, link_contract_params(TransportChoice::kTcp, "", "", true),
+                         link_contract_name);
+INSTANTIATE_TEST_SUITE_P(TlsTwoRails, LinkContract,
+                         link_contract_params(TransportChoice::kTcp, "", "127.0.0.1,127.0.0.2", true),
+                         link_contract_name);
 
 }  // namespace atl::test

@@ -72,6 +72,32 @@ TEST_F(Sessions, CarryBytesInPiecesOfAnySize) {
   EXPECT_TRUE(server_.has_ended());
 }
 
+TEST_F(Sessions, RenewTheirKeysAsOftenAsAskedFor) {
+  fuzz::introduce(client_, server_);
+  client_.renew_keys_after(3);
+  server_.renew_keys_after(5);
+  const auto bytes = random_bytes(100, 4);
+  for (int record = 0; record < 1000; ++record) {
+    ASSERT_EQ(client_.write(bytes), bytes.size());
+    ASSERT_TRUE(read_in_pieces(server_, std::exchange(client_.output(), {}), 7) == bytes) << record;
+    ASSERT_EQ(server_.write(bytes), bytes.size());
+    ASSERT_TRUE(read_in_pieces(client_, std::exchange(server_.output(), {}), 7) == bytes) << record;
+  }
+  EXPECT_EQ(client_.key_renewals(), 333U);
+  EXPECT_EQ(server_.key_renewals(), 199U);
+}
+
+TEST_F(Sessions, RefuseRecordsThatArePlayedBack) {
+  fuzz::introduce(client_, server_);
+  const auto bytes = random_bytes(300, 5);
+  ASSERT_EQ(client_.write(bytes), bytes.size());
+  const auto recorded = std::exchange(client_.output(), {});
+  EXPECT_TRUE(read_in_pieces(server_, recorded, 1000) == bytes);
+  const Error again = error_of([&] { read_in_pieces(server_, recorded, 1000); });
+  EXPECT_EQ(again.kind(), ErrorKind::kProtocol);
+  EXPECT_TRUE(contains(again, "changed on the way")) << again.what();
+}
+
 TEST_F(Sessions, GiveOutWhatCameBeforeAFault) {
   fuzz::introduce(client_, server_);
   const auto bytes = random_bytes(500, 2);

@@ -20,6 +20,7 @@ def doctor(
     ] = "auto",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a step may wait for other ranks.")] = 60,
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a heat map of the links.")] = "",
     schedule: Annotated[str, typer.Option(metavar="OP", help="Show each rank's schedule of this operation.")] = "",
     size: Annotated[str, typer.Option("--bytes", metavar="SIZE", help="Size of its tensor, such as 64M.")] = "64M",
     dtype: Annotated[str, typer.Option(help="Type of its elements.")] = "float32",
@@ -37,7 +38,8 @@ def doctor(
             ranks = world_size()
         elif layout:
             ranks = len(layout)
-        options = Options(ranks, layout, device, timeout, json, schedule, parse_size(size), dtype, rank, inject_fault)
+        options = Options(ranks, layout, device, timeout, json, schedule, parse_size(size), dtype, rank, inject_fault,
+                          html)  # fmt: skip
         _check(options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -68,9 +70,9 @@ def _check(options: Options) -> None:
         raise ValueError(f"--rank {options.steps_of}: the job's ranks count from 0 to {ranks - 1}")
     if options.fault and options.fault not in self_test.FAULTS:
         raise ValueError(f"operation {options.fault!r}: choose from {', '.join(self_test.FAULTS)}")
-    folder = Path(options.json_path).parent
-    if os.environ.get("RANK", "0") == "0" and not folder.is_dir():
-        raise ValueError(f"--json {options.json_path}: there is no folder {folder}")
+    for option, path in (("--json", options.json_path), ("--html", options.html_path)):
+        if os.environ.get("RANK", "0") == "0" and not Path(path).parent.is_dir():
+            raise ValueError(f"{option} {path}: there is no folder {Path(path).parent}")
 
 
 def _run_locally(options: Options) -> int:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from statistics import median
 from typing import Any
 
 from atoll.doctor.facts import Facts
@@ -13,6 +14,7 @@ from atoll.doctor.links import Measured, reason
 LEVELS = PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 _MOST_DESCRIPTORS_PER_RANK = 16  # that one peer costs, with some to spare
 _OPEN_RAILS = re.compile(r" over (\d+) of (\d+) rails")
+_FAR_SLOWER, _ENOUGH_LINKS = 4, 3
 _OWN_DESCRIPTORS = 256  # of Python, PyTorch and the program itself
 
 
@@ -23,6 +25,10 @@ class Finding:
     level: str
     what: str
     fix: str
+
+    def __post_init__(self) -> None:
+        if not self.fix.strip():
+            raise ValueError(f"{self.level} without a way out: {self.what}")
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,6 +42,7 @@ def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[d
         *_not_ucx(facts, links),
         *_tcp_inside_a_machine(facts, links),
         *_rails(links),
+        *_slow_links(links),
         *_interfaces(facts),
         *_key_file(facts),
         *_open_files(facts),
@@ -136,6 +143,27 @@ def _rails(links: Sequence[Measured]) -> Iterator[Finding]:
             )
 
 
+def _slow_links(links: Sequence[Measured]) -> Iterator[Finding]:
+    """Those that carry far less than the others of their kind."""
+    for kind in dict.fromkeys(link.kind for link in links):
+        rates = {link: min(link.a_to_b, link.b_to_a) for link in links if link.kind == kind}
+        usual = median(rates.values())
+        slow = [link for link, rate in rates.items() if rate * _FAR_SLOWER < usual]
+        if len(rates) < _ENOUGH_LINKS or not slow:
+            continue
+        worst = min(slow, key=lambda link: rates[link])
+        fix = {
+            "shm": "bind these ranks to cores of their own, and run fewer processes beside them",
+            "ucx": "see with ucx_info -d which device serves the pair, and choose a faster one with UCX_NET_DEVICES",
+        }.get(kind, "look at the way between these hosts (ethtool, the switch), or name a faster one with ATOLL_IFACE")
+        yield Finding(
+            WARNING,
+            f"{_pairs_text([f'{link.a}-{link.b}' for link in slow])} far slower than other {kind} links: "
+            f"{rates[worst]:.2g} GB/s ({worst.a}-{worst.b}) where {usual:.2g} is usual",
+            fix,
+        )
+
+
 def _pairs_text(names: Sequence[str]) -> str:
     shown = " ".join(names[:8])
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
@@ -164,7 +192,8 @@ def _key_file(facts: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             f"ranks are on several hosts, and {ranks_text(without)} have no key file: the job's key is in the store",
-            "head -c 32 /dev/urandom > atoll.key, copy it to every host, and set ATOLL_KEY_FILE to its path",
+            "(umask 077; openssl rand -hex 32 > atoll.key), copy it to every host, and set ATOLL_KEY_FILE to its path; "
+            "with ATOLL_TLS=1 too, nobody on the network reads or changes what passes",
         )
 
 

@@ -17,6 +17,7 @@ class Options:
     dtype: str = "float32"
     steps_of: int = -1  # the rank whose steps are shown
     fault: str = ""  # spoil the result of this operation on the last rank, to prove that the self-test works
+    html_path: str = ""  # the page with the heat map
 
     def device_of(self, rank: int) -> str:
         names = self.device.split(",")

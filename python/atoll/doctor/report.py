@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An examination as tables; everything shown is in the JSON document too."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atoll.bench.sizes import format_size
+from atoll.doctor import heat
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
 from atoll.doctor.links import MOST_RANKS_FOR_ALL_PAIRS
 
@@ -101,19 +102,22 @@ def _links(document: Document) -> Iterator[Part]:
     if count > MOST_RANKS_FOR_ALL_PAIRS:
         yield f"Half a round trip of 4 bytes, and messages of {sizes}", _pair_list(pairs)
         return
-    latency = {frozenset((pair["a"], pair["b"])): f"{pair['latency_us']:.1f}" for pair in pairs}
-    yield "Latency in us: half a round trip of 4 bytes", _matrix(count, lambda a, b: latency[frozenset((a, b))])
-    rates = {(pair["a"], pair["b"]): pair["a_to_b"] for pair in pairs}
-    rates.update({(pair["b"], pair["a"]): pair["b_to_a"] for pair in pairs})
+    delays, rates = heat.latencies(document), heat.rates(document)
+    title = "Latency in us: half a round trip of 4 bytes"
+    yield title, _matrix(count, lambda a, b: _heat(f"{delays[a, b]:.1f}", delays[a, b], delays, low_is_good=True))
     title = f"Bandwidth in GB/s, row to column, messages of {sizes}"
-    yield title, _matrix(count, lambda a, b: f"{rates[a, b]:.2f}")
+    yield title, _matrix(count, lambda a, b: _heat(f"{rates[a, b]:.2f}", rates[a, b], rates, low_is_good=False))
 
 
-def _matrix(count: int, cell: Callable[[int, int], str]) -> Table:
+def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_good: bool) -> Text:
+    return heat.cell(text, heat.goodness(value, of, low_is_good))
+
+
+def _matrix(count: int, cell: Callable[[int, int], Text]) -> Table:
     names = [str(rank) for rank in range(count)]
     table = _table("rank", *names, right=("rank", *names))
     for a in range(count):
-        table.add_row(str(a), *("-" if a == b else cell(a, b) for b in range(count)))
+        table.add_row(str(a), *(Text("-") if a == b else cell(a, b) for b in range(count)))
     return table
 
 

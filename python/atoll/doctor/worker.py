@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 
-from atoll.doctor import facts, groups, links, report, schedule, self_test
+from atoll.doctor import facts, groups, heat, links, report, schedule, self_test
 from atoll.doctor.board import Board, JobError, open_board
 from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, ranks_text
 from atoll.doctor.options import Options
@@ -176,17 +176,24 @@ class Examination:
 
     def write(self) -> int:
         text = json.dumps(self.document, indent=1)
+        status = (
+            self.keep("--html", self.options.html_path, heat.html(self.document)) if self.options.html_path else GOOD
+        )
         if self.options.json_path == "-":
             print(text, flush=True)
-            return GOOD
+            return status
         report.show(self.document)
         sys.stdout.flush()
         if self.options.json_path:
-            try:
-                Path(self.options.json_path).write_text(text + "\n")
-            except OSError as error:
-                print(f"atoll doctor: --json cannot be written: {error}", file=sys.stderr, flush=True)
-                return PROBLEMS
+            status = max(status, self.keep("--json", self.options.json_path, text + "\n"))
+        return status
+
+    def keep(self, option: str, path: str, text: str) -> int:
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            print(f"atoll doctor: {option} cannot be written: {error}", file=sys.stderr, flush=True)
+            return PROBLEMS
         return GOOD
 
 

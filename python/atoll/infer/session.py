@@ -7,6 +7,7 @@ import stat
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle
 from atoll.infer.engine import Engine, engine_of, example_of
 from atoll.infer.inputs import check_tensors
+from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
 
 _MOST_NAME = 200
@@ -42,6 +44,10 @@ class Inference:
     joules: float
     guard_used: bool
     missed: bool
+    computing: float = 0.0  # here; and waiting for the server
+    waiting: float = 0.0
+    sending: float = 0.0  # beside both, as long as the bytes take at the link's estimated rates
+    receiving: float = 0.0
 
 
 class Report(dict[str, Any]):
@@ -93,6 +99,9 @@ class Session:
     `engine_tolerance` of the largest magnitude (1e-4 of float32). Where it raises, or does not come back, the model's
     operators answer.
 
+    `record` is a folder for a record of every inference, which `atoll report` makes a page of; None: the folder that
+    ATOLL_RUN_DIR names, "": none.
+
     `others` are `patience`, `profile_seconds` and `engine_tolerance` as above; `engine_start_limit`, seconds for the
     engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, for estimates of energy;
     `seed` and `chunks` of policies; `silence`, seconds after which a server that says nothing is lost (2); and
@@ -115,6 +124,7 @@ class Session:
         lossy: str | None = None,
         engine: Engine | None = None,
         cache: str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
         **others: Any,
     ) -> None:
         key = None if server is None else checked_key(key_file)
@@ -136,6 +146,11 @@ class Session:
         weights = {name: tensor.detach() for name, tensor in self.bundle.weights.items()}
         example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
         own = engine_of(engine, self.bundle)
+        folder_of_record = os.environ.get("ATOLL_RUN_DIR", "") if record is None else os.fspath(record)
+        about = {"policy": policy, "deadline": deadline, "device": str(device or "cpu"), "to": server}
+        self._record = SessionRecord(folder_of_record, about) if folder_of_record else None
+        if self._record is not None:
+            weakref.finalize(self, self._record.close, dict)  # of sessions that nobody closes
         self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"), own, example)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,6 +209,8 @@ class Session:
             queue, self._queue, self._closed = self._queue, None, True
         if queue is not None:
             queue.shutdown(wait=False, cancel_futures=True)
+        if self._record is not None:
+            self._record.close(self.report)
         self._session.close()
         if queue is not None and threading.current_thread() not in getattr(queue, "_threads", ()):
             queue.shutdown()
@@ -213,8 +230,13 @@ class Session:
     def _answer(self, asked: float, args: tuple[Any, ...], kwargs: Mapping[str, Any], deadline: float | None) -> Any:
         """`asked` is a time of the monotonic clock."""
         tensors = [tensor.detach() for tensor in self.bundle.check_inputs(args, kwargs)]
-        outputs, facts = self._session.run(tensors, deadline, time.monotonic() - asked)
+        record = self._record
+        wants_picture = record is not None and record.wants_picture
+        outputs, facts = self._session.run(tensors, deadline, time.monotonic() - asked, wants_picture)
+        picture = facts.pop("picture")
         self._last = Inference(**facts)
+        if record is not None:
+            record.add(facts, picture, self.report)
         return self.bundle.output.build(outputs)
 
 

@@ -30,8 +30,15 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(run_job(context.args))
 
 
-def ps() -> None:
+def ps(
+    redis: Annotated[
+        str, typer.Option(metavar="URL", help="Instead: the jobs and members that this Redis server coordinates.")
+    ] = "",
+) -> None:
     """The jobs that you have started on this host with atoll run."""
+    if redis:
+        _print_members(redis)
+        return
     try:
         jobs = running_jobs()
     except LaunchError as error:
@@ -41,9 +48,7 @@ def ps() -> None:
         table.add_column(name, no_wrap=True)
     for job in jobs:
         table.add_row(*_row(job))
-    console = Console(highlight=False, markup=False)
-    console = console if console.is_terminal else Console(highlight=False, markup=False, width=_PAGE_WIDTH)
-    console.print(table)
+    _print(table)
 
 
 def stop(
@@ -63,15 +68,36 @@ def _failed(command: str, error: LaunchError) -> typer.Exit:
     return typer.Exit(1)
 
 
+def _print(table: Table) -> None:
+    console = Console(highlight=False, markup=False)
+    console = console if console.is_terminal else Console(highlight=False, markup=False, width=_PAGE_WIDTH)
+    console.print(table)
+
+
+def _print_members(url: str) -> None:
+    from atoll.redis.listing import rows
+
+    table = Table(box=None, pad_edge=False, header_style=None)
+    for name in ("JOB", "RANK", "ISLAND", "DEVICE", "SCORE", "HOST", "PID", "ALIVE", "AGE"):
+        table.add_column(name, no_wrap=True)
+    try:
+        for job, created, cells in rows(url):
+            table.add_row(job, *cells, _age(created))
+    except (ValueError, RuntimeError) as error:
+        print(f"atoll ps: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    _print(table)
+
+
 def _row(job: Job) -> list[str]:
     islands = " ".join(f"{name}:{count}" for name, count in job.islands.items())
     ranks = ",".join(str(worker.rank) for worker in job.workers)
     pids = ",".join(str(worker.pid) for worker in job.workers)
-    return [job.id, str(job.pid), islands or "-", ranks or "-", pids or "-", job.state, _age(job), job.script]
+    return [job.id, str(job.pid), islands or "-", ranks or "-", pids or "-", job.state, _age(job.created), job.script]
 
 
-def _age(job: Job) -> str:
-    seconds = max(0, int(time.time() - job.created))
+def _age(created: float) -> str:
+    seconds = max(0, int(time.time() - created))
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if days:
         return f"{days}d{hours % 24}h"

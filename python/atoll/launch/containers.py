@@ -15,7 +15,10 @@ _JOB_VARIABLES = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ATOLL_SUPERVISOR", "ATOLL_MEMBER",
+    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ATOLL_STORE", "ATOLL_SUPERVISOR", "ATOLL_MEMBER",
+)  # fmt: skip
+_FILE_VARIABLES = (
+    "ATOLL_KEY_FILE", "ATOLL_REDIS_PASSWORD_FILE", "ATOLL_REDIS_CA", "ATOLL_REDIS_CERT", "ATOLL_REDIS_KEY",
 )  # fmt: skip
 _DEVICE_FLAGS = {
     ("podman", "cuda"): ["--device", "nvidia.com/gpu=all"],
@@ -60,7 +63,9 @@ def container_command(
     communication, in the same working directory, with the job's environment and the devices of type `device`.
     `label` marks the container for remove_containers()."""
     kind = (device or "").partition(":")[0]
-    inherited = [*_JOB_VARIABLES, *sorted(name for name in os.environ if name.startswith("ATOLL_"))]
+    inherited = list(
+        dict.fromkeys([*_JOB_VARIABLES, *sorted(name for name in os.environ if name.startswith("ATOLL_"))])
+    )
     here = Path.cwd()
     command = [
         runtime, "run", "--rm", "--init", "--label", f"atoll.launcher={label}", "--network", "host", "--ipc", "host",
@@ -68,9 +73,9 @@ def container_command(
     ]  # fmt: skip
     for folder in dict.fromkeys([here, *folders]):
         command += ["--volume", f"{folder}:{folder}"]
-    key_file = os.environ.get("ATOLL_KEY_FILE")
-    if key_file:
-        command += ["--volume", f"{key_file}:{key_file}:ro"]
+    for variable in _FILE_VARIABLES:
+        if file := os.environ.get(variable):
+            command += ["--volume", f"{file}:{file}:ro"]
     command += _DEVICE_FLAGS.get((Path(runtime).name, kind), [])
     for name in inherited:
         if name not in environment:

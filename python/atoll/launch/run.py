@@ -176,7 +176,7 @@ class Run:
                 else:
                     result = run_agent(config, command, logs, self._note_start, self._note_failure)
         except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
-            self._say(self._no_meeting(config.rdzv_endpoint, error))
+            self._say(self._no_meeting(_without_password(config.rdzv_endpoint), error))
             return 1
         except OSError as error:
             self._say(f"cannot go on: {error}")
@@ -299,6 +299,11 @@ def _reject_unsupported(options: Namespace) -> None:
             "--virtual-local-rank shows each rank one device as number 0, and device= numbers them: leave one of them "
             "out"
         )
+
+
+def _without_password(endpoint: str) -> str:
+    scheme, mark, rest = endpoint.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
 
 
 def _local_ranks(text: str) -> int:

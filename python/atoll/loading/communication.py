@@ -18,21 +18,21 @@ TRIED_BYTES, TRIED_CALLS = 16 << 20, 5
 
 def islands_of(group: dist.ProcessGroup) -> list[list[int]]:
     """The ranks of each island; none where they are not known. The same on all ranks."""
-    backend = _backend_of(group)
+    backend = backend_if_any(group)
     return [] if backend is None else [ranks for _, ranks in backend.islands()]
 
 
 def seconds_inside(group: dist.ProcessGroup) -> Callable[[], float]:
     """How long this rank was in collectives of the group, without its waits for other islands; 0 where that is not
     known. What a library does in an island is not in it."""
-    backend = _backend_of(group)
+    backend = backend_if_any(group)
     return (lambda: 0.0) if backend is None else (lambda: backend.time_split()["inside_s"])
 
 
 def library_seconds(group: dist.ProcessGroup, model: nn.Module) -> float | None:
     """How long the library of this rank's island takes to reduce the gradients of the model: measured with a part of
     them where they are large. None where Atoll reduces itself, infinite where nothing can be measured. Collective."""
-    if _backend_of(group) is None:
+    if backend_if_any(group) is None:
         return None
     from atoll.backend import layout
 
@@ -65,7 +65,8 @@ def _seconds_to_reduce(group: dist.ProcessGroup, model: nn.Module) -> float:
     return statistics.median(seconds) * all_bytes / max(1, tried)
 
 
-def _backend_of(group: dist.ProcessGroup) -> _C.Backend | None:
+def backend_if_any(group: dist.ProcessGroup) -> _C.Backend | None:
+    """Atoll's of the group; None where another one serves it."""
     from atoll.backend import backend_of
 
     try:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from atoll import _C
@@ -13,11 +14,13 @@ from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
 from atoll.loading.membership import Membership
+from atoll.loading.notes import NOTED_NUMBERS, Notes, together
 from atoll.loading.plans import Plan
 from atoll.loading.policy import Policy
 from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.settings import Settings
 from atoll.loading.timing import Summary
+from atoll.loading.traffic import UNKNOWN, Shown, Traffic
 from atoll.profiling.device import DeviceProfile
 from atoll.watching.record import PlanEvent, WindowRecord
 from atoll.watching.watcher import Watchers
@@ -32,6 +35,33 @@ RESTLESS = (
 )  # whose rule is to take every new division, a faster one or not
 MANY_STEPS = 1 << 40
 SAME_PLANS = "All ranks must load states and freeze plans after the same step."
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What ranks tell each other for those who watch, by rank."""
+
+    traffic: list[Shown]
+    noted: dict[str, float] | None  # None: ranks have noted unlike names
+
+    @staticmethod
+    def of(rows: list[list[float]], names: list[str]) -> "Extras":
+        noted = together(names, [row[:NOTED_NUMBERS] for row in rows])
+        return Extras([Shown.of(row[NOTED_NUMBERS:]) for row in rows], noted)
+
+    def links(self) -> tuple[tuple[int, int, float], ...]:
+        """From, to, and bytes of a step."""
+        return tuple(
+            (rank, peer, bytes_sent)
+            for rank, each in enumerate(self.traffic)
+            for peer, bytes_sent in enumerate(each.sent)
+            if bytes_sent > 0
+        )
+
+
+def known(values: list[float]) -> tuple[float, ...]:
+    """Nothing where one of them is not measured."""
+    return () if min(values) <= UNKNOWN else tuple(values)
 
 
 class Follower:
@@ -58,24 +88,35 @@ class Follower:
         if len(facts) > 1 and self._is_measured():
             costs = [rank.cost() for rank in facts]
             self._membership = Membership(request["ranks"], costs, islands_of(exchange.group), settings)
-        self.watchers = self._watchers(settings)
-        self._told_difference = 0.0
+        self.notes = Notes()
+        self._traffic: Traffic | None = None
+        self.watchers = self._watchers(settings, policy.name)
+        self._told_difference, self._told_unlike = 0.0, False
         self._is_frozen = False
         self._newest = self.first_plan()
 
-    def _watchers(self, settings: Settings) -> Watchers:
-        """Raises on all ranks when rank 0 cannot have those that it wants."""
+    def _watchers(self, settings: Settings, policy: str) -> Watchers:
+        """Raises on all ranks when rank 0 cannot have those that it wants. Where it has some, all measure for them."""
         problem, made = "", None
+        about = {"devices": list(self._devices), "islands": islands_of(self._exchange.group), "policy": policy,
+                 "update_interval": settings.update_interval}  # fmt: skip
         try:
-            made = Watchers(settings.watch, self._exchange.rank)
+            made = Watchers(settings.watch, self._exchange.rank, about)
         except (ImportError, ValueError) as error:
             problem = str(error)
-        problems = [text for text in self._exchange.facts(problem) if text]
+        everyone = self._exchange.facts([problem, made is not None and bool(made.list)])
+        problems = [text for text, _ in everyone if text]
         if problems or made is None:
             raise ValueError(problems[0])
+        if any(is_watched for _, is_watched in everyone):
+            self._traffic = Traffic(self._exchange.group)
         return made
 
     def first_plan(self, first_step: int = 0) -> Plan:
+        """The training begins, or goes on, at this step."""
+        self._observed = first_step
+        if self._traffic is not None:
+            self._traffic.take(1)  # what was before does not count
         self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)
         return self._newest
 
@@ -96,14 +137,14 @@ class Follower:
     ) -> Plan | None:  # fmt: skip
         """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has
         handed out yet. Raises ValueError on all ranks when their plans are not alike."""
-        everyone = self._exchanged(own, plan, next_step, memory, checksum)
+        everyone, shown = self._exchanged(own, plan, steps, next_step, memory, checksum)
         if len({seen.plans for seen in everyone}) > 1:
             self._exchange.agree("atoll.DataLoader", lambda: (None, self.alike()), SAME_PLANS)
         step = int(max(seen.next_step for seen in everyone))
         ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
         decision = self._adapter.observe(window)
-        self._tell(everyone, own, plan, steps, decision)
+        self._tell(everyone, shown, own, plan, (steps, epoch), decision)
         self._advise(everyone, plan, steps, decision["factors"])
         if not decision["changed"]:
             return None
@@ -111,7 +152,9 @@ class Follower:
         self.watchers.event(PlanEvent.new_plan(step, made.version, made.batches, decision["reason"]))
         return made
 
-    def _exchanged(self, own: Summary, plan: Plan, next_step: int, memory: int, checksum: int | None) -> list[Seen]:
+    def _exchanged(
+        self, own: Summary, plan: Plan, steps: int, next_step: int, memory: int, checksum: int | None
+    ) -> tuple[list[Seen], Extras | None]:  # fmt: skip
         rank = self._exchange.rank
         profile = self._profiles[rank]
         batch = plan.batches[rank]
@@ -123,7 +166,15 @@ class Follower:
         mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency,
                     -1.0 if checksum is None else float(checksum), own.wall,
                     NOT_MEASURED if own.exposed is None else own.exposed, own.inside, self._hash())  # fmt: skip
-        return [Seen(*numbers) for numbers in self._exchange.numbers(mine.numbers())]
+        extra: list[float] = []
+        names = self.notes.names()
+        since, self._observed = steps - self._observed, steps
+        if self._traffic is not None:
+            extra = [*self.notes.take(), *self._traffic.take(since).numbers()]
+        numbers = mine.numbers()
+        everyone = self._exchange.numbers([*numbers, *extra])
+        seen = [Seen(*row[: len(numbers)]) for row in everyone]
+        return seen, Extras.of([row[len(numbers) :] for row in everyone], names) if extra else None
 
     def _hash(self) -> int:
         """48 bits, which a float holds."""
@@ -143,15 +194,27 @@ class Follower:
         return Plan(self._adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
                     found["id"])  # fmt: skip
 
-    def _tell(self, everyone: list[Seen], own: Summary, plan: Plan, steps: int, decision: dict[str, Any]) -> None:
+    def _tell(
+        self, everyone: list[Seen], shown: Extras | None, own: Summary, plan: Plan, at: tuple[int, int],
+        decision: dict[str, Any],
+    ) -> None:  # fmt: skip
         is_measured = self._is_measured()
-        self.watchers.window(
-            WindowRecord(
-                steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
-                tuple(seen.input for seen in everyone), own.wall, plan.seconds if is_measured else None,
-                plan.bound if is_measured else None, tuple(decision["factors"]), self._drift(everyone, steps),
-            )
-        )  # fmt: skip
+        steps, epoch = at
+        drift = self._drift(everyone, steps)
+        if self.watchers.list and shown is not None:
+            self.watchers.window(
+                WindowRecord(
+                    steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
+                    tuple(seen.input for seen in everyone), own.wall, plan.seconds if is_measured else None,
+                    plan.bound if is_measured else None, tuple(decision["factors"]), drift, epoch,
+                    known([seen.exposed for seen in everyone]), known([seen.inside for seen in everyone]),
+                    known([each.bridge for each in shown.traffic]), known([each.staging for each in shown.traffic]),
+                    shown.links(), shown.noted or {},
+                )
+            )  # fmt: skip
+            if shown.noted is None and not self._told_unlike:
+                self._told_unlike = True
+                log.warning("loader.note: ranks note unlike names, which are not shown: note the same on all ranks")
         for rank, has_drifted in enumerate(decision["drift"]):
             if has_drifted and is_measured:
                 self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))

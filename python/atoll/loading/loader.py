@@ -158,6 +158,14 @@ class DataLoader:
         weight = self.weight
         return self._means.add(own * weight if weight else torch.zeros_like(own), self._exchange.group)
 
+    def note(self, **values: torch.Tensor | float) -> None:
+        """Shows these with the training: note(loss=loss). Of each, what this rank has as the mean over its batch; shown
+        is the mean over the steps of an update interval and all ranks, weighted as gradients are. Communicates nothing.
+        All ranks note the same names, at most 8. Raises RuntimeError outside the loop."""
+        if self._part is None:
+            raise RuntimeError("loader.note: no batch is at hand; call it in the loop, for the loop's own batch")
+        self.planner.note(self.weight, values)
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch's. From its beginning, unless it is the one under way; of another one a loop
         that goes on cannot take the next batch."""

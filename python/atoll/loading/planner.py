@@ -3,7 +3,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
 from atoll.profiling.forward import Forward, same_random_numbers, to_device, without_trace
 from atoll.profiling.room import memory_used
+from atoll.redis import members
 from atoll.weighting.limits import depends_on_batch, warnings_for
 from atoll.weighting.replicas import checksum, replica_difference
 from atoll.weighting.weights import Weights
@@ -47,6 +48,7 @@ class Planner:
         own = RankFacts(str(self._device), max_batch, micro_batch, settings.watts)
         if model is not None and settings.measure and self._policy.needs_costs:
             own.profile = self._measured(model, weights, batch_of, global_batch, own)
+            members.publish_score(exchange.group, own.profile)
         self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
         require_room(self.facts, global_batch)
         self._parts_alike = weights is not None and weights.parts_must_match
@@ -133,6 +135,10 @@ class Planner:
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the plan in force, or follows the times again. To be called on all ranks after the same step."""
         self._follower.freeze(frozen)
+
+    def note(self, weight: float, values: Mapping[str, torch.Tensor | float]) -> None:
+        """To be shown with the window; `weight`: what the batch counts of its step."""
+        self._follower.notes.add(weight, values)
 
     def alike(self) -> dict[str, Any]:
         """What all ranks must have alike of their plans, as JSON can say it."""

@@ -34,6 +34,7 @@ class Board:
             "samples_per_second": record.samples_per_second, "plan": record.plan, "replica_drift": record.replica_drift,
         }  # fmt: skip
         self._scalars("step", whole, record.step)
+        self._scalars("noted", record.noted, record.step)
         by_rank = {
             "batch": record.batches, "compute_seconds": record.compute_seconds, "input_seconds": record.input_seconds,
             "waiting": record.waiting, "speed_factor": record.speed_factors,

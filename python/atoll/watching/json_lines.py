@@ -37,13 +37,13 @@ class JsonLines:
 
     def _write(self, what: str, fields: dict[str, Any]) -> None:
         line = {"what": what, "time": self._now(), **fields}
-        self._file.write(json.dumps(_finite(line), allow_nan=False) + "\n")
+        self._file.write(json.dumps(finite(line), allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Without what JSON has no word for."""
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

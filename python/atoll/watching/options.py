@@ -16,6 +16,9 @@ class Watch:
     """A folder for TensorBoard's event files."""
     prometheus: int | None = None
     """A port where Prometheus reads gauges, on all interfaces. 0: any free port, which a log line names."""
+    record: str | None = None
+    """A folder for a record of the run, which `atoll report` makes a page of. None: the folder that ATOLL_RUN_DIR
+    names; "": none at all."""
 
     def __post_init__(self) -> None:
         if self.prometheus is not None and not 0 <= self.prometheus < 1 << 16:

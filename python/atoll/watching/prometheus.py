@@ -98,8 +98,23 @@ class _Gauges:
             ("input_seconds", "Time in a step that waits for the data loader.", record.input_seconds),
             ("waiting_ratio", "Share of a step that waits for the slowest rank.", record.waiting),
             ("speed_factor", "Measured over profiled time.", record.speed_factors),
+            ("exposed_seconds", "Time from the last gradient to that of all ranks.", record.exposed_seconds),
+            ("bridge_seconds", "Waits in a step's collectives for other islands.", record.bridge_seconds),
+            ("inside_seconds", "Time in a step's collectives inside islands.", record.inside_seconds),
+            ("staging_seconds", "Copies in a step between device and host.", record.staging_seconds),
         ):
-            yield self._by_rank(name, help_text, record.devices, values)
+            if values:
+                yield self._by_rank(name, help_text, record.devices, values)
+        yield from self._others(record)
+
+    def _others(self, record: WindowRecord) -> Iterator[Any]:
+        sent = self._core.GaugeMetricFamily("atoll_link_bytes", "Payload of a step.", labels=["source", "target"])
+        for source, target, count in record.links:
+            sent.add_metric([str(source), str(target)], count)
+        noted = self._core.GaugeMetricFamily("atoll_noted", "What the loop has noted.", labels=["name"])
+        for name, value in record.noted.items():
+            noted.add_metric([name], value)
+        yield from (family for family in (sent, noted) if family.samples)
 
     def _single(self, name: str, help_text: str, value: float | None) -> Iterator[Any]:
         if value is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rank 0 knows of a stretch of the training, and what happened in it."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 NEW_PLAN, DRIFT, LEAVE_OUT, REPLICA_DRIFT = "new plan", "drift", "leave out", "replica drift"  # kinds of events
@@ -26,6 +26,13 @@ class WindowRecord:
     bound_seconds: float | None = None  # the shortest that any division has
     speed_factors: tuple[float, ...] = ()  # gamma: measured over profiled time; above 1 is slower
     replica_drift: float | None = None  # the largest difference between ranks, over the largest parameter
+    epoch: int | None = None
+    exposed_seconds: tuple[float, ...] = ()  # from a rank's last gradient to that of all ranks; (): not measured
+    inside_seconds: tuple[float, ...] = ()  # in collectives within islands; this and the next two may pass while
+    bridge_seconds: tuple[float, ...] = ()  # the rank computes: waits in collectives for other islands,
+    staging_seconds: tuple[float, ...] = ()  # and copies between the device and the host
+    links: tuple[tuple[int, int, float], ...] = ()  # from, to, and bytes of a step in collectives
+    noted: Mapping[str, float] = field(default_factory=dict)  # by loader.note
 
     @property
     def samples(self) -> int:
@@ -123,10 +130,14 @@ def numbers(values: tuple[int, ...], most: int = MOST_NAMED) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _held(value: Any) -> Any:
+    return tuple(_held(each) for each in value) if isinstance(value, list) else value
 
 
 def _known(value: dict[str, Any], kind: type) -> dict[str, Any]:
     """The fields of `kind`, as it holds them."""
     names = [field.name for field in fields(kind) if field.name in value]
-    return {name: tuple(value[name]) if isinstance(value[name], list) else value[name] for name in names}
+    return {name: _held(value[name]) for name in names}

@@ -5,8 +5,8 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from atoll.watching.options import Watch
 from atoll.watching.record import PlanEvent, WindowRecord
@@ -22,12 +22,12 @@ class Watcher(Protocol):
     def close(self) -> None: ...
 
 
-def watchers(watch: Watch) -> list[Watcher]:
-    """Those that `watch` asks for. Raises ValueError when a file or a port cannot be had, ImportError when a package is
-    missing; then none is left open."""
+def watchers(watch: Watch, about: Mapping[str, Any] | None = None) -> list[Watcher]:
+    """Those that `watch` asks for; `about`: what a record says of the run. Raises ValueError when a file or a port
+    cannot be had, ImportError when a package is missing; then none is left open."""
     made: list[Watcher] = []
     try:
-        for make in _makers(watch):
+        for make in _makers(watch, about or {}):
             made.append(make())
     except BaseException:
         for watcher in made:
@@ -37,7 +37,7 @@ def watchers(watch: Watch) -> list[Watcher]:
     return made
 
 
-def _makers(watch: Watch) -> list[Callable[[], Watcher]]:
+def _makers(watch: Watch, about: Mapping[str, Any]) -> list[Callable[[], Watcher]]:
     """What is absent or not asked for is not imported."""
     makers: list[Callable[[], Watcher]] = []
     if (path := watch.json_lines) is not None:
@@ -52,6 +52,11 @@ def _makers(watch: Watch) -> list[Callable[[], Watcher]]:
         from atoll.watching.prometheus import Prometheus
 
         makers.append(lambda: Prometheus(port))
+    record = os.environ.get("ATOLL_RUN_DIR") if watch.record is None else watch.record
+    if record:
+        from atoll.watching.run_record import TrainingRecord
+
+        makers.append(lambda: TrainingRecord(record, about))
     if watch.live is not False:
         from atoll.watching.live import is_terminal, live_line
 
@@ -65,8 +70,8 @@ class Watchers:
     nothing here raises: a watcher that fails is closed, with one warning. All are closed when nobody holds this object
     any more, at the latest when the process ends; of a process that was forked in between they are not."""
 
-    def __init__(self, watch: Watch, rank: int) -> None:
-        self.list = watchers(watch) if rank == 0 else []
+    def __init__(self, watch: Watch, rank: int, about: Mapping[str, Any] | None = None) -> None:
+        self.list = watchers(watch, about) if rank == 0 else []
         self._end = weakref.finalize(self, _end, self.list, os.getpid())
 
     def window(self, record: WindowRecord) -> None:

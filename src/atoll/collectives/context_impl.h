@@ -66,6 +66,8 @@ inline constexpr std::uint8_t kControlError = 1;  ///< a report of the group's f
 inline constexpr std::uint8_t kControlLeft = 2;   ///< a report that the sender takes no further part
 inline constexpr std::uint8_t kControlInquiry =
     3;  ///< from who waits in vain; answered with a report where there is one
+inline constexpr std::uint8_t kControlRollCall = 4;  ///< who is where in a collective; see roll_call_message.h
+inline constexpr std::uint8_t kControlClock = 5;     ///< a question for the time, or its answer
 
 /// Longest text of a report.
 inline constexpr std::size_t kLongestReport = 2048;

@@ -2,16 +2,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "atoll/collectives/context_impl.h"
+#include "atoll/transport/key_file.h"
 
 namespace atl::collectives {
 namespace {
@@ -71,12 +69,12 @@ void read_heartbeat(transport::EndpointOptions& options) {
 void read_key(transport::EndpointOptions& options) {
   const std::string path = text_of("ATOLL_KEY_FILE");
   if (path.empty()) return;
-  std::ifstream file(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file || content.size() < 16)
-    reject("ATOLL_KEY_FILE", path, "a readable file of at least 16 bytes, equal on all ranks");
-  options.key.resize(content.size());
-  std::memcpy(options.key.data(), content.data(), content.size());
+  try {
+    options.key = transport::read_key_file(path);
+  } catch (const Error& error) {
+    reject("ATOLL_KEY_FILE", path,
+           std::string("a file that only its owner may read, equal on all ranks; ") + error.what());
+  }
 }
 
 // Read where they are needed, in places that cannot refuse them any more.
@@ -89,6 +87,7 @@ void check_others() {
   static const Choice kChoices[] = {
       {"ATOLL_SIMD", {"plain", "avx2", "avx512"}, "plain, avx2 or avx512"},
       {"ATOLL_CHECK", {"1"}, "1, or nothing"},
+      {"ATOLL_TLS", {"1"}, "1, or nothing"},
       {"ATOLL_LOG_LEVEL", {"debug", "info", "warning", "error", "off"}, "debug, info, warning, error or off"}};
   for (const auto& [variable, values, wanted] : kChoices) {
     const std::string value = text_of(variable);
@@ -115,8 +114,9 @@ transport::EndpointOptions Context::options_from_environment() {
   read_ports(options);
   read_transport(options);
   read_heartbeat(options);
-  read_key(options);
   check_others();
+  read_key(options);
+  options.tls = !text_of("ATOLL_TLS").empty();
   return options;
 }
 

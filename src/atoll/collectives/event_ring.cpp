@@ -4,43 +4,47 @@
 #include <nlohmann/json.hpp>
 
 namespace atl::collectives {
-namespace {
 
-std::int64_t now_us() {
+std::int64_t EventRing::now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-}  // namespace
-
 EventRing::Ticket EventRing::issued(const Signature& signature, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  events_[next_ % kSlots] = Event{signature, bytes, State::kIssued, now_us(), 0, 0};
+  events_[next_ % events_.size()] = Event{signature, bytes, State::kIssued, now_us(), 0, 0};
   return next_++;
 }
 
 void EventRing::started(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  if (ticket + kSlots < next_) return;  // overwritten since
-  Event& event = events_[ticket % kSlots];
+  if (ticket + events_.size() < next_) return;  // overwritten since
+  Event& event = events_[ticket % events_.size()];
   event.state = State::kStarted;
   event.started_us = now_us();
 }
 
 void EventRing::finished(Ticket ticket, bool succeeded) {
   const std::lock_guard lock(mutex_);
-  if (ticket + kSlots < next_) return;
-  Event& event = events_[ticket % kSlots];
+  if (ticket + events_.size() < next_) return;
+  Event& event = events_[ticket % events_.size()];
   event.state = succeeded ? State::kCompleted : State::kFailed;
   event.finished_us = now_us();
+}
+
+// A group numbers its operations in the order in which it adds them here.
+std::optional<EventRing::Event> EventRing::find(std::uint64_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  if (sequence >= next_ || sequence + events_.size() < next_) return std::nullopt;
+  return events_[sequence % events_.size()];
 }
 
 nlohmann::json EventRing::to_json() const {
   static constexpr const char* kStateNames[] = {"issued", "started", "completed", "failed"};
   const std::lock_guard lock(mutex_);
   auto list = nlohmann::json::array();
-  for (Ticket ticket = next_ > kSlots ? next_ - kSlots : 0; ticket < next_; ++ticket) {
-    const Event& event = events_[ticket % kSlots];
+  for (Ticket ticket = next_ > events_.size() ? next_ - events_.size() : 0; ticket < next_; ++ticket) {
+    const Event& event = events_[ticket % events_.size()];
     list.push_back({{"operation", to_string(event.signature.operation)},
                     {"sequence", event.signature.sequence},
                     {"reduce_op", to_string(event.signature.reduce_op)},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "atoll/collectives/describe.h"
 
@@ -16,17 +17,6 @@ namespace atl::collectives {
 class EventRing {
  public:
   using Ticket = std::uint64_t;
-
-  Ticket issued(const Signature& signature, std::uint64_t bytes);
-  void started(Ticket ticket);
-  void finished(Ticket ticket, bool succeeded);
-
-  /// A list of objects, oldest first: {operation, sequence, reduce_op, dtype, bytes, root, state, issued_us, started_us, finished_us};
-  /// times are microseconds since the Unix epoch, 0 for "not yet".
-  nlohmann::json to_json() const;
-
- private:
-  static constexpr std::size_t kSlots = 256;
   enum class State : std::uint8_t { kIssued, kStarted, kCompleted, kFailed };
   struct Event {
     Signature signature;
@@ -37,8 +27,26 @@ class EventRing {
     std::int64_t finished_us = 0;
   };
 
+  /// Remembers the last `slots` operations.
+  explicit EventRing(std::size_t slots) : events_(slots) {}
+
+  /// Microseconds since the Unix epoch.
+  static std::int64_t now_us();
+
+  Ticket issued(const Signature& signature, std::uint64_t bytes);
+  void started(Ticket ticket);
+  void finished(Ticket ticket, bool succeeded);
+
+  /// The operation with this number, if it is among the last ones.
+  std::optional<Event> find(std::uint64_t sequence) const;
+
+  /// A list of objects, oldest first: {operation, sequence, reduce_op, dtype, bytes, root, state, issued_us, started_us, finished_us};
+  /// times are microseconds since the Unix epoch, 0 for "not yet".
+  nlohmann::json to_json() const;
+
+ private:
   mutable std::mutex mutex_;
-  std::array<Event, kSlots> events_;
+  std::vector<Event> events_;
   Ticket next_ = 0;
 };
 

@@ -2,9 +2,8 @@
 #include "atoll/collectives/executor.h"
 
 #include <algorithm>
-#include <optional>
 
-#include "atoll/collectives/reduce.h"
+#include "atoll/collectives/executor_run.h"
 #include "atoll/core/copy.h"
 
 namespace atl::collectives {
@@ -13,8 +12,6 @@ namespace {
 constexpr std::chrono::milliseconds kLongestSleep{100};
 // A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
-constexpr std::chrono::milliseconds kStallAfter{200};   // the first report of a stall
-constexpr std::chrono::milliseconds kStallAgain{1000};  // the next ones
 
 std::uint64_t elapsed_ns(Clock::time_point since) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
@@ -34,36 +31,18 @@ const transport::Frame* leftover(transport::Channel& channel) {
 
 }  // namespace
 
-struct Executor::Run {
-  const Schedule& schedule;
-  const Call& call;
-  const Signature& signature;
-  Deadline deadline;
-  Fold fold;
-  std::size_t element_bytes;
-  std::optional<Clock::time_point> report_at{};  // of the stall that began with the last progress
-
-  std::byte* at(const Range& range, std::byte* scratch) const {
-    if (range.space == Space::kScratch) return scratch + range.offset;
-    const auto& segments = range.space == Space::kInput ? call.input : call.output;
-    return segments[range.segment].data + range.offset;
-  }
-  std::string where(int rank) const {
-    return describe(signature, call.input.empty() ? 0 : call.input[0].bytes / element_bytes) + " on rank " +
-           std::to_string(rank);
-  }
-};
-
 Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, std::chrono::nanoseconds spin,
-                   StallObserver on_stall)
+                   StallObserver& stalls, bool check_data)
     : ports_(ports),
       topology_(topology),
       failure_(failure),
       spin_(spin),
-      on_stall_(std::move(on_stall)),
+      stalls_(stalls),
+      check_data_(check_data),
       channels_(static_cast<std::size_t>(ports.size()) * 2, nullptr),
       results_wait_(static_cast<std::size_t>(ports.size())),
-      left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ports.size()))) {}
+      left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ports.size()))),
+      sent_bytes_(std::make_unique<std::atomic<std::uint64_t>[]>(static_cast<std::size_t>(ports.size()))) {}
 
 void Executor::mark_left(int peer) noexcept {
   left_[static_cast<std::size_t>(peer)].store(true);
@@ -76,7 +55,7 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
   fold.dtype = call.dtype;
   fold.op = call.reduce_op;
   fold.factor = call.factor;
-  Run run{schedule, call, signature, deadline, fold, size_of(call.dtype)};
+  Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), started};
   prepare(run);
   transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kCollective), spin_);
   try {
@@ -89,6 +68,8 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
       }
     }
     check_leftovers(run);
+    if (check_data_) remember_result(run);
+    if (run.looks > 0) stalls_.on_stall_over(stall_of(run));
   } catch (const Error& error) {
     failure_.throw_if_set();  // a peer's account of what happened says more than the closed link that follows it
     if (error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kTimeout) throw;
@@ -124,8 +105,9 @@ bool Executor::advance_lanes(Run& run) {
     const Step& step = run.schedule.steps[run.schedule.lanes[lane_index].first + lane.next];
     const bool ready =
         step.after_lane < 0 || lanes_[static_cast<std::size_t>(step.after_lane)].next >= step.after_steps;
-    if (ready && try_step(run, step)) {
+    if (ready && try_step(run, step, lane)) {
       moved = true;
+      lane.checksum = 0;
       if (++lane.next == lane.count) {
         open_lanes_.erase(open_lanes_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
@@ -136,9 +118,9 @@ bool Executor::advance_lanes(Run& run) {
   return moved;
 }
 
-bool Executor::try_step(Run& run, const Step& step) {
+bool Executor::try_step(Run& run, const Step& step, LaneState& lane) {
   switch (step.kind) {
-    case StepKind::kSend: return try_send(run, step);
+    case StepKind::kSend: return try_send(run, step, lane);
     case StepKind::kReceive: return try_receive(run, step);
     case StepKind::kReduce: return try_reduce(run, step);
     case StepKind::kCopy: {
@@ -153,7 +135,7 @@ bool Executor::try_step(Run& run, const Step& step) {
 
 // Results go first: they are always taken at the other end, while contributions pile up there when the results that follow
 // from them cannot leave. So both directions of a link stay full where the ranks own unequal shares of what crosses it.
-bool Executor::try_send(Run& run, const Step& step) {
+bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
   const auto peer = static_cast<std::size_t>(step.peer);
   if (step.flow == Flow::kUp && results_wait_[peer]) return false;
   transport::FrameHeader header;
@@ -168,8 +150,17 @@ bool Executor::try_send(Run& run, const Step& step) {
   header.count = step.count;
   header.offset = step.position;
   const std::byte* data = step.range.bytes > 0 ? run.at(step.range, scratch_.data()) : nullptr;
+  if (check_data_) {
+    if (lane.checksum == 0) lane.checksum = checksum_of({data, step.range.bytes});
+    header.checksum = lane.checksum;
+    header.tag = last_result_;
+  }
   const bool sent = channel(step.peer, step.flow).try_send(header, {data, step.range.bytes});
   if (step.flow == Flow::kDown) results_wait_[peer] = !sent;
+  if (sent) {
+    auto& bytes = sent_bytes_[peer];
+    bytes.store(bytes.load(std::memory_order_relaxed) + step.range.bytes, std::memory_order_relaxed);
+  }
   return sent;
 }
 
@@ -196,13 +187,16 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
                                           std::to_string(step.range.bytes) + " at " + std::to_string(step.position) +
                                           "; the ranks built different schedules, please report this");
   }
+  if (check_data_) check_last_result(peer, header.tag);
   return frame;
 }
 
 bool Executor::try_receive(Run& run, const Step& step) {
   const transport::Frame* frame = expect(run, step.peer, step);
   if (!frame) return false;
-  copy_result(step, run.at(step.range, scratch_.data()), frame->payload.data());
+  std::byte* const to = run.at(step.range, scratch_.data());
+  copy_result(step, to, frame->payload.data());
+  if (check_data_) check_payload(step, step.peer, frame->header.checksum, {to, step.range.bytes});
   channel(step.peer, step.flow).pop();
   return true;
 }
@@ -217,6 +211,11 @@ bool Executor::try_reduce(Run& run, const Step& step) {
       if (!frame) return false;
       sources_[i] = frame->payload.data();
     }
+  }
+  for (std::size_t i = 0; check_data_ && i < sources.size(); ++i) {
+    if (sources[i].peer < 0) continue;
+    const transport::Frame& frame = *channel(sources[i].peer, step.flow).front();
+    check_payload(step, sources[i].peer, frame.header.checksum, frame.payload);
   }
   if (step.range.bytes > 0) {
     Fold how = run.fold;
@@ -265,7 +264,10 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
   const auto blocked_since = Clock::now();
   if (blocked_since >= run.deadline.when() && blocked_since >= run.deadline.when() + patience(run)) time_out(run);
-  if (!run.report_at) run.report_at = blocked_since + kStallAfter;
+  if (!run.report_at) {
+    run.stalled_since = blocked_since;
+    run.report_at = blocked_since + until_next_look(0);
+  }
   bool moved = false;
   do {
     sleeper.wait_briefly(std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep), kTimeoutGrace / 10));
@@ -273,8 +275,8 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
     const auto now = Clock::now();
     if (now >= run.deadline.when()) break;
     if (now >= *run.report_at) {
-      report_stall(run);
-      run.report_at = now + kStallAgain;
+      stalls_.on_stall(stall_of(run));
+      run.report_at = now + until_next_look(++run.looks);
     }
     moved = advance_lanes(run);
   } while (!moved && !somebody_left_.load(std::memory_order_acquire));
@@ -282,12 +284,12 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   if (bridge) split_.bridge_ns += elapsed_ns(blocked_since);
 }
 
-void Executor::report_stall(const Run& run) const {
-  int last = -1;
+Stall Executor::stall_of(const Run& run) {
+  awaited_.clear();
   for_each_awaited(run, [&](int peer, Flow, bool) {
-    if (peer != last) on_stall_(peer);
-    last = peer;
+    if (std::find(awaited_.begin(), awaited_.end(), peer) == awaited_.end()) awaited_.push_back(peer);
   });
+  return {run.signature.sequence, run.name(), awaited_, run.entered, run.stalled_since};
 }
 
 void Executor::check_left(Run& run) {
@@ -321,7 +323,7 @@ std::chrono::milliseconds Executor::patience(const Run& run) const {
   return steps * kTimeoutGrace;
 }
 
-void Executor::time_out(Run& run) const {
+void Executor::time_out(Run& run) {
   std::string waited;
   for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
     const bool bridge = !topology_.same_island(ports_.rank(), peer);
@@ -329,7 +331,9 @@ void Executor::time_out(Run& run) const {
               std::to_string(peer) + (bridge ? " over the bridge" : " inside the island") +
               (flow == Flow::kUp ? " (contributions)" : " (results)") + ports_.missing_link(peer);
   });
-  throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited));
+  const std::string account = stalls_.account(stall_of(run));
+  throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited) +
+                                       (account.empty() ? "" : "; " + account));
 }
 
 }  // namespace atl::collectives

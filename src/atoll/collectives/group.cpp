@@ -18,7 +18,10 @@ Meeting meet_members(Context& context, Store& store, const GroupOptions& options
   mine.size = static_cast<std::uint32_t>(options.size);
   mine.attempt = endpoint.options().attempt;
   mine.key_from_file = key_comes_from_file();
+  mine.tls = endpoint.options().tls;
   mine.flat_reduce = options.flat_reduce;
+  mine.check_data = options.check_data;
+  mine.check_values = static_cast<std::uint8_t>(options.check_values);
   mine.island = options.island;
   mine.device = options.device;
   mine.library = options.library;
@@ -43,6 +46,7 @@ Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions&
   if (!meeting.key.empty()) context->impl().set_key_once(meeting.key);
   impl_ = std::make_shared<Impl>(std::move(context), options, meeting);
   impl_->context->impl().add_group(impl_->ports.group_id(), impl_);
+  impl_->watch_clock();
 }
 
 Group::~Group() {
@@ -53,10 +57,15 @@ Group::~Group() {
   }
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
   impl_->stop_worker();
+  impl_->write_trace();
   impl_->context->impl().remove_group(impl_->ports.group_id());
   // No callback of the loop holds the group after this, so that it ends on this thread and never on the loop's own.
   auto& loop = impl_->context->endpoint().loop();
-  if (!loop.on_loop_thread()) loop.run_and_wait([] {});
+  if (loop.on_loop_thread()) {
+    impl_->stop_clock_on_loop();
+  } else {
+    loop.run_and_wait([this] { impl_->stop_clock_on_loop(); });
+  }
 }
 
 int Group::rank() const noexcept { return impl_->options.rank; }
@@ -131,6 +140,12 @@ void Group::when_failed(std::function<void()> listener) {
 void Group::shutdown() { impl_->shutdown(); }
 std::exception_ptr Group::error() const noexcept { return impl_->failure.get(); }
 TimeSplit Group::time_split() const noexcept { return impl_->executor.time_split(); }
+
+std::vector<std::uint64_t> Group::sent_bytes() const {
+  std::vector<std::uint64_t> bytes;
+  for (int peer = 0; peer < size(); ++peer) bytes.push_back(impl_->executor.sent_bytes(peer));
+  return bytes;
+}
 
 std::vector<std::pair<int, std::string>> Group::links() const {
   std::vector<std::pair<int, std::string>> list;

@@ -19,6 +19,9 @@
 
 namespace atl::collectives {
 
+/// What becomes of a NaN or an infinity in the input of a reduction.
+enum class ValueCheck : std::uint8_t { kNone, kWarn, kRaise };
+
 struct GroupOptions {
   int rank = 0;
   int size = 1;
@@ -30,6 +33,11 @@ struct GroupOptions {
   double uplink = 0;           ///< ATOLL_UPLINK: relative rate of this rank's way to other islands; 0: not stated
   std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< default of every operation
   bool flat_reduce = false;                           ///< ATOLL_REDUCE=flat; must be equal on all ranks
+  bool check_data = false;                            ///< ATOLL_CHECK_DATA; must be equal on all ranks
+  ValueCheck check_values = ValueCheck::kNone;        ///< ATOLL_CHECK_VALUES; likewise
+  std::chrono::milliseconds slow_after{20000};        ///< ATOLL_SLOW_AFTER: waiting so long is reported; 0: never
+  std::size_t events = 256;                           ///< ATOLL_TRACE_EVENTS: operations that are remembered
+  std::string trace_folder;  ///< ATOLL_TRACE_DIR: where they are written in the end; "": nowhere
 };
 
 /// Memory of one segment; `bytes` is a multiple of the dtype's size.
@@ -132,6 +140,9 @@ class Group {
   std::exception_ptr error() const noexcept;
 
   TimeSplit time_split() const noexcept;
+
+  /// Payload that this rank has sent to each member in collectives, by rank. What a vendor's library sends is not in it.
+  std::vector<std::uint64_t> sent_bytes() const;
 
   /// Links of this group: "rank 1: shm", "rank 2: tcp 127.0.0.1:4000 -> 127.0.0.1:4001"; only those opened so far.
   std::vector<std::pair<int, std::string>> links() const;

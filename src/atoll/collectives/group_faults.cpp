@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "atoll/collectives/group_impl.h"
-#include "atoll/core/bytes.h"
 #include "atoll/core/log.h"
 
 namespace atl::collectives {
@@ -24,7 +18,7 @@ void Group::Impl::fail(const Error& error) noexcept {
     context->endpoint().doorbell().ring_all();
     tell_peers(kControlError, error);
     messages.fail_pending();
-    if (error.kind() != ErrorKind::kAborted) write_dump("failure");
+    if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
     std::vector<std::function<void()>> listeners;
     {
       const std::lock_guard lock(mutex);
@@ -124,6 +118,8 @@ void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> m
   if (from < 0 || message.empty()) return;
   const auto type = std::to_integer<std::uint8_t>(message[0]);
   if (type == kControlInquiry) return answer_inquiry(link, from, message.subspan(1));
+  if (type == kControlRollCall) return answer_roll_call(link, message.subspan(1));
+  if (type == kControlClock) return hear_time(link, from, message.subspan(1));
   if (message.size() < kHead) return;
   if (type == kControlLeft) {
     executor.mark_left(from);
@@ -149,52 +145,6 @@ void Group::Impl::on_link_failed(const transport::PeerId& peer, const Error& err
   } else {
     const char* where = topology.same_island(options.rank, from) ? " (inside the island)" : " (over the bridge)";
     fail(Error(error.kind(), error.what() + std::string(where)));
-  }
-}
-
-void Group::Impl::on_dump_requested() { write_dump("SIGUSR1"); }
-
-std::string Group::Impl::dump_json() const {
-  nlohmann::json json = {{"group", options.name},
-                         {"rank", options.rank},
-                         {"size", options.size},
-                         {"attempt", attempt},
-                         {"islands", nlohmann::json::array()}};
-  for (std::size_t i = 0; i < topology.islands.size(); ++i) {
-    json["islands"].push_back({{"label", topology.labels[i]}, {"ranks", topology.islands[i]}});
-  }
-  json["links"] = nlohmann::json::array();
-  for (int peer = 0; peer < options.size; ++peer) {
-    transport::Link* link = peer == options.rank ? nullptr : const_cast<PeerPorts&>(ports).link_if_open(peer);
-    if (link) json["links"].push_back({{"rank", peer}, {"link", link->describe()}});
-  }
-  if (const auto error = failure.get()) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const Error& first) {
-      json["error"] = {{"kind", atl::to_string(first.kind())}, {"message", first.what()}};
-    }
-  }
-  json["operations"] = events.to_json();
-  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void Group::Impl::write_dump(const char* why) const noexcept {
-  try {
-    const char* configured = std::getenv("ATOLL_DUMP_DIR");
-    const std::filesystem::path folder =
-        configured && *configured ? configured : std::filesystem::temp_directory_path();
-    std::string group = options.name;
-    for (char& c : group) {
-      if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
-    }
-    const auto path =
-        folder / ("atoll-" + std::to_string(getpid()) + "-rank" + std::to_string(options.rank) + "-" + group + ".json");
-    std::ofstream(path) << dump_json() << '\n';
-    log(LogLevel::kInfo,
-        "rank " + std::to_string(options.rank) + " wrote its last operations (" + why + ") to " + path.string());
-  } catch (const std::exception& error) {
-    log(LogLevel::kWarning, std::string("could not write the dump: ") + error.what());
   }
 }
 

@@ -9,12 +9,21 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::seconds kLongestDrain{10};
-constexpr std::chrono::microseconds kSpinForInput{50};
-constexpr std::chrono::microseconds kPauseForInput{30};
 
 std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
   std::vector<transport::PeerAddress> list;
   for (const Member& member : meeting.members) list.push_back(member.address);
+  return list;
+}
+
+// Ranks as logs call them: in a part of the job their numbers there say little.
+std::vector<std::string> rank_labels(const Meeting& meeting) {
+  std::vector<std::string> list;
+  for (std::size_t rank = 0; rank < meeting.members.size(); ++rank) {
+    const std::string number = std::to_string(rank);
+    const std::string& name = meeting.members[rank].address.name;
+    list.push_back(name == "rank " + number ? number : number + " (" + name + " of the job)");
+  }
   return list;
 }
 
@@ -57,15 +66,22 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
       attempt(context->endpoint().options().attempt),
       topology(topology_of(meeting)),
       default_timeout(options.timeout),
+      events(options.events),
       schedules([this](const Shape& wanted) {
         check_schedule(wanted);
         return build_schedule(topology, wanted, options.rank, limits);
       }),
       ports(context->endpoint(), meeting.group_id, addresses(meeting), options.rank),
-      executor(ports, topology, failure, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
-               [this](int peer) { ask_peer(peer, /*about_collective=*/true); }),
+      roll_call({options.rank, options.name, rank_labels(meeting), options.slow_after,
+                 [this](int peer) {
+                   const transport::Link* link = ports.link_if_open(peer);
+                   return link ? link->describe() : std::string();
+                 }}),
+      executor(ports, topology, failure, transport::spin_budget(ranks_on_this_host(meeting, options.rank)), *this,
+               options.check_data),
       messages(
-          ports, failure, attempt, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+          ports, failure, attempt, options.check_data,
+          transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
           [this](const Error& error) { fail(error); },
           [this](int peer) { ask_peer(peer, /*about_collective=*/false); }) {}
 
@@ -186,6 +202,7 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
   try {
     failure.throw_if_set();
     if (call.ready) await_input(call, signature, deadline);
+    if (options.check_values != ValueCheck::kNone) check_values(call, signature);
     events.started(ticket);
     executor.run(*schedule_for(call), call, signature, deadline);
     events.finished(ticket, true);
@@ -195,24 +212,6 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
     // Of the input's device, or no memory: the peers wait for this rank all the same.
     give_up(Error(ErrorKind::kUnavailable,
                   describe(signature, elements) + " on rank " + std::to_string(options.rank) + ": " + broken.what()));
-  }
-}
-
-// A device's events cannot be slept on together with this group's end.
-void Group::Impl::await_input(const Call& call, const Signature& signature, Deadline deadline) {
-  const auto begin = Clock::now();
-  while (!call.ready()) {
-    failure.throw_if_set();
-    if (deadline.expired()) {
-      throw Error(ErrorKind::kTimeout, describe(signature, bytes_of(call) / size_of(call.dtype)) + " on rank " +
-                                           std::to_string(options.rank) +
-                                           " timed out: waiting for its input to arrive from the device");
-    }
-    if (Clock::now() - begin < kSpinForInput) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kPauseForInput);
-    }
   }
 }
 
@@ -282,6 +281,7 @@ void Group::Impl::shutdown() {
   }
   stop_worker();
   messages.fail_pending();
+  write_trace();
 }
 
 }  // namespace atl::collectives

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "atoll/collectives/clock_samples.h"
 #include "atoll/collectives/context_impl.h"
 #include "atoll/collectives/event_ring.h"
 #include "atoll/collectives/executor.h"
@@ -15,11 +16,12 @@
 #include "atoll/collectives/group.h"
 #include "atoll/collectives/point_to_point.h"
 #include "atoll/collectives/rendezvous.h"
+#include "atoll/collectives/roll_call.h"
 #include "atoll/collectives/schedule_cache.h"
 
 namespace atl::collectives {
 
-struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> {
+struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_this<Group::Impl> {
   Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting);
   ~Impl() override;
 
@@ -41,7 +43,10 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   void run(const Call& call);
   void submit(Call call, Completion done);
   void await_input(const Call& call, const Signature& signature, Deadline deadline);
+  std::vector<int> bringers_of_input(const Call& call);
   void execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
+  /// Warns of, or throws for, the first value of a reduction's input that is no finite number.
+  void check_values(const Call& call, const Signature& signature);
   Signature begin(const Call& call);
   std::shared_ptr<const Schedule> schedule_for(const Call& call);
   void check_schedule(const Shape& shape) const;
@@ -56,6 +61,13 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.
   void ask_peer(int peer, bool about_collective);
   void answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message);
+  /// Tells `link`'s peer where this rank is in the collective, and what it knows of the others.
+  void call_roll(transport::Link& link, std::uint64_t sequence, bool asks);
+  void answer_roll_call(transport::Link& link, std::span<const std::byte> message);
+  Whereabouts whereabouts(std::uint64_t sequence) const;
+  void on_stall(const Stall& stall) override;
+  void on_stall_over(const Stall& stall) override;
+  std::string account(const Stall& stall) override;
   void compare_calls(int from, std::span<const std::byte> message);
   /// The group's error as `signature` meets it: names the operation where the error itself does not.
   [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
@@ -68,7 +80,17 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) override;
   void on_dump_requested() override;
   std::string dump_json() const;
-  void write_dump(const char* why) const noexcept;
+  std::string dump_folder() const;
+  void write_dump(const std::string& folder, const char* why) const noexcept;
+  void write_trace() noexcept;
+
+  /// With a trace to be written: compares clocks with the group's first rank, now and then, on the loop.
+  void watch_clock();
+  void ask_time_on_loop();
+  void stop_clock_on_loop();
+  void tell_time(transport::Link& link, std::uint8_t what, std::int64_t asked_us, std::int64_t now_us);
+  void hear_time(transport::Link& link, int from, std::span<const std::byte> message);
+  std::vector<ClockSample> clock_list() const;
 
   std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> timeout) const {
     return timeout.value_or(default_timeout.load());
@@ -82,10 +104,17 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   const ScheduleLimits limits;
   std::atomic<std::chrono::milliseconds> default_timeout;
 
+  mutable std::mutex clock_mutex;
+  ClockSamples clock_samples;  // guarded by clock_mutex
+  int clock_asks = 0;          // the loop's own
+  std::optional<Loop::TimerId> clock_timer;
+  std::atomic<bool> trace_is_written{false};
+
   Failure failure;
   EventRing events;
   ScheduleCache schedules;
   PeerPorts ports;
+  RollCall roll_call;
   Executor executor;
 
   mutable std::mutex mutex;
@@ -93,7 +122,8 @@ struct Group::Impl final : GroupSink, std::enable_shared_from_this<Group::Impl> 
   std::deque<Pending> queue;
   std::uint64_t next_sequence = 0;
   std::uint64_t next_barrier_tag = 0;
-  bool busy = false;  // a thread is executing
+  bool busy = false;              // a thread is executing
+  bool warned_of_values = false;  // the executing thread's own: the last reduction's input was not finite
   bool stopping = false;
   bool is_shut_down = false;
   std::vector<std::function<void()>> failure_listeners;

@@ -22,12 +22,13 @@ std::uint64_t eager_cost(std::uint64_t bytes) { return bytes + kFrameCost; }
 
 }  // namespace
 
-PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt,
+PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                            std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
                            std::function<void(int)> ask)
     : ports_(ports),
       failure_(failure),
       attempt_(attempt),
+      check_data_(check_data),
       spin_(spin),
       fail_(std::move(fail)),
       ask_(std::move(ask)),
@@ -180,7 +181,7 @@ bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
   first.count = message.data.size();
   first.sequence = message.id;
   first.payload_bytes = fits ? static_cast<std::uint32_t>(message.data.size()) : 0;
-  if (!peer.channel->try_send(first, fits ? message.data : std::span<const std::byte>{})) return false;
+  if (!send_checked(peer, first, fits ? message.data : std::span<const std::byte>{})) return false;
   if (fits) peer.eager_in_flight += eager_cost(message.data.size());
   if (!fits) ++peer.announced_in_flight;
   message.announced = true;
@@ -195,7 +196,7 @@ bool PointToPoint::stream(Peer& peer, Outgoing& message) {
     auto part = header(FrameKind::kPayload, message.id);
     part.offset = message.sent;
     part.payload_bytes = static_cast<std::uint32_t>(bytes);
-    if (!peer.channel->try_send(part, message.data.subspan(message.sent, bytes))) break;
+    if (!send_checked(peer, part, message.data.subspan(message.sent, bytes))) break;
     message.sent += bytes;
     moved = true;
   }
@@ -228,6 +229,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
   bool moved = false;
   while (const transport::Frame* frame = peer.channel->front()) {
     const auto& head = frame->header;
+    check_payload(rank, *frame);
     switch (static_cast<FrameKind>(head.kind)) {
       case FrameKind::kMessage: accept_start(rank, peer, *frame, false, ready); break;
       case FrameKind::kAnnounce: accept_start(rank, peer, *frame, true, ready); break;

@@ -25,8 +25,9 @@ class PointToPoint {
  public:
   /// Without locks held, `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `ask` about once a
   /// second with each peer that messages have been waiting for without any progress.
-  PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, std::chrono::nanoseconds spin,
-               std::function<void(const Error&)> fail, std::function<void(int peer)> ask);
+  PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
+               std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
+               std::function<void(int peer)> ask);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -107,6 +108,8 @@ class PointToPoint {
   bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
   void bind(Posted& posted, int source, std::uint64_t id, Peer& peer);
   void check_size(const Posted& posted, int source, std::uint64_t bytes, DataType dtype) const;
+  bool send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const;
+  void check_payload(int rank, const transport::Frame& frame) const;
   void check_deadlines();
   bool fail_left(Ready& ready);
   bool gone(int rank);
@@ -123,6 +126,7 @@ class PointToPoint {
   PeerPorts& ports_;
   const Failure& failure_;
   const std::uint32_t attempt_;
+  const bool check_data_;
   const std::chrono::nanoseconds spin_;
   const std::function<void(const Error&)> fail_;
   const std::function<void(int)> ask_;

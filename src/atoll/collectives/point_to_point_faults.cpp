@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/point_to_point.h"
 
+#include "atoll/collectives/checksum.h"
+
 namespace atl::collectives {
 namespace {
 
@@ -23,6 +25,20 @@ std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error,
     const bool named = text.find("send of ") != std::string::npos || text.find("receive of ") != std::string::npos;
     return named ? error : std::make_exception_ptr(Error(first.kind(), operation + ": " + text));
   }
+}
+
+bool PointToPoint::send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const {
+  if (check_data_ && !data.empty()) header.checksum = checksum_of(data);
+  return peer.channel->try_send(header, data);
+}
+
+void PointToPoint::check_payload(int rank, const transport::Frame& frame) const {
+  if (!check_data_ || frame.payload.empty() || checksum_of(frame.payload) == frame.header.checksum) return;
+  const std::uint64_t begin = frame.header.offset;
+  throw Error(ErrorKind::kProtocol, "bytes " + std::to_string(begin) + " to " +
+                                        std::to_string(begin + frame.payload.size() - 1) + " of a message from rank " +
+                                        std::to_string(rank) + " to rank " + std::to_string(ports_.rank()) +
+                                        " were changed on the way (ATOLL_CHECK_DATA)");
 }
 
 void PointToPoint::check_deadlines() {

@@ -3,74 +3,24 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "atoll/collectives/rendezvous_table.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/auth.h"
 
 namespace atl::collectives {
 namespace {
 
-using Json = nlohmann::json;
 using Bytes = std::vector<std::byte>;
 
-// The table travels as CBOR: self-describing, bounded by its own length, parsed by a library.
-Bytes pack(const Json& json) {
-  const auto cbor = Json::to_cbor(json);
-  Bytes bytes(cbor.size());
-  std::transform(cbor.begin(), cbor.end(), bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
-  return bytes;
-}
-
-Json unpack(const Bytes& bytes, const std::string& key) {
-  const auto* begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  Json json = Json::from_cbor(begin, begin + bytes.size(), true, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw Error(ErrorKind::kStore, "the store's value of \"" + key + "\" does not parse");
-  return json;
-}
-
-Json::binary_t to_binary(const Bytes& bytes) {
-  const auto* begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  return Json::binary_t(std::vector<std::uint8_t>(begin, begin + bytes.size()));
-}
-
-Bytes from_binary(const Json& json) {
-  const auto& binary = json.get_binary();
-  const auto* begin = reinterpret_cast<const std::byte*>(binary.data());
-  return Bytes(begin, begin + binary.size());
-}
-
-Json to_json(const Member& member) {
-  return {{"wire", member.wire_version},
-          {"size", member.size},
-          {"attempt", member.attempt},
-          {"key_file", member.key_from_file},
-          {"flat", member.flat_reduce},
-          {"island", member.island},
-          {"device", member.device},
-          {"library", member.library},
-          {"problem", member.problem},
-          {"uplink", member.uplink},
-          {"address", to_binary(member.address.encode())}};
-}
-
-Member member_from(const Json& json) {
-  Member member;
-  member.wire_version = json.at("wire");
-  member.size = json.at("size");
-  member.attempt = json.at("attempt");
-  member.key_from_file = json.at("key_file");
-  member.flat_reduce = json.at("flat");
-  member.island = json.at("island");
-  member.device = json.at("device");
-  member.library = json.at("library");
-  member.problem = json.at("problem");
-  member.uplink = json.at("uplink");
-  // What another version wrote cannot be read; that the versions differ is said where all are compared.
-  if (member.wire_version == kWireVersion) {
-    member.address = transport::PeerAddress::decode(from_binary(json.at("address")));
+MeetingTable read(Store& store, const std::string& key, Deadline deadline) {
+  const Bytes bytes = store.get(key, deadline);
+  try {
+    return decode_table(bytes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kStore, "the store's value of \"" + key + "\" does not parse: " + error.what() +
+                                       ". Do all ranks run one version of Atoll?");
   }
-  return member;
 }
 
 Bytes random_bytes(std::size_t count) {
@@ -85,13 +35,13 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-void require_equal(const std::vector<Member>& members, const std::string& what, auto field) {
+void require_equal(const std::vector<Member>& members, const std::string& what, auto field,
+                   const std::string& remedy = "start all ranks with the same setting") {
   for (std::size_t r = 1; r < members.size(); ++r) {
     if (field(members[r]) == field(members[0])) continue;
     throw Error(ErrorKind::kMismatch, "rank 0 and rank " + std::to_string(r) + " disagree about " + what + ": " +
                                           std::to_string(field(members[0])) + " and " +
-                                          std::to_string(field(members[r])) +
-                                          "; start all ranks with the same setting");
+                                          std::to_string(field(members[r])) + "; " + remedy);
   }
 }
 
@@ -120,43 +70,90 @@ void require_like_islands(const std::vector<Member>& members) {
 }
 
 // The entries of the subtree below this rank; what never came is listed in `missing`.
-Json gather(Store& store, const std::string& prefix, int rank, int size, Json mine, std::chrono::nanoseconds timeout) {
-  Json held = {{"members", {{std::to_string(rank), std::move(mine)}}}, {"missing", Json::array()}};
+MeetingTable gather(Store& store, const std::string& prefix, int rank, int size, const Member& mine,
+                    std::chrono::nanoseconds timeout) {
+  MeetingTable held;
+  held.members[rank] = mine;
   const auto grace = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(250), timeout / 20);
   auto deadline = Deadline::after(timeout * 4 / 5);
   for (int mask = 1; mask < size; mask <<= 1) {
     if (rank & mask) {
-      store.set(prefix + "up/" + std::to_string(rank), pack(held));
+      store.set(prefix + "up/" + std::to_string(rank), encode(held));
       return held;
     }
     if (rank + mask >= size) continue;
-    const std::string key = prefix + "up/" + std::to_string(rank + mask);
     try {
-      Json below = unpack(store.get(key, deadline), key);
-      held["members"].update(below.at("members"));
-      for (const auto& absent : below.at("missing")) held["missing"].push_back(absent);
+      MeetingTable below = read(store, prefix + "up/" + std::to_string(rank + mask), deadline);
+      held.members.merge(below.members);
+      held.missing.insert(held.missing.end(), below.missing.begin(), below.missing.end());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kTimeout) throw;
-      held["missing"].push_back(rank +
-                                mask);  // its subtree is silent with it: only the root of it is known to be absent
+      held.missing.push_back(rank + mask);  // its subtree is silent with it: only the root of it is known to be absent
     }
     deadline = Deadline::at(deadline.when() + grace);  // a parent waits a little longer than its children did
   }
   return held;
 }
 
+// Before anybody is called missing: who counts on more ranks than there are would wait for those in vain.
+void require_equal_sizes(const std::map<int, Member>& members) {
+  const std::pair<const int, Member>* first = nullptr;
+  for (const auto& each : members) {
+    const auto& [rank, member] = each;
+    if (member.wire_version != kWireVersion) continue;  // that is said when all are compared
+    if (!first) first = &each;
+    if (member.size == first->second.size) continue;
+    throw Error(ErrorKind::kMismatch, "rank " + std::to_string(first->first) + " and rank " + std::to_string(rank) +
+                                          " disagree about the group's size: " + std::to_string(first->second.size) +
+                                          " and " + std::to_string(member.size));
+  }
+}
+
+// In the order of the ranks. Who did not come is an error that names them.
+std::vector<Member> everybody(MeetingTable& table, int size) {
+  require_equal_sizes(table.members);
+  if (!table.missing.empty()) {
+    throw Error(ErrorKind::kTimeout, list_ranks(table.missing) + " did not join the group of " + std::to_string(size) +
+                                         " ranks in time. Are they running, and do all ranks use the same store?");
+  }
+  std::vector<Member> members;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto found = table.members.find(rank);
+    if (found == table.members.end()) {
+      throw Error(ErrorKind::kStore, "the store's table of a group of " + std::to_string(size) + " ranks lacks rank " +
+                                         std::to_string(rank));
+    }
+    members.push_back(std::move(found->second));
+  }
+  return members;
+}
+
+void require_agreement(const std::vector<Member>& members) {
+  require_equal(
+      members, "the wire version", [](const Member& m) { return m.wire_version; },
+      "install the same version of Atoll on all hosts (atoll --version)");
+  require_equal(members, "the restart attempt", [](const Member& m) { return m.attempt; });
+  require_equal(members, "ATOLL_REDUCE=flat (1: set)", [](const Member& m) { return m.flat_reduce ? 1 : 0; });
+  require_equal(members, "ATOLL_CHECK_DATA (1: set)", [](const Member& m) { return m.check_data ? 1 : 0; });
+  require_equal(members, "ATOLL_CHECK_VALUES (0: unset, 1: warn, 2: raise)",
+                [](const Member& m) { return static_cast<int>(m.check_values); });
+  require_equal(members, "ATOLL_KEY_FILE (1: set)", [](const Member& m) { return m.key_from_file ? 1 : 0; });
+  require_equal(members, "ATOLL_TLS (1: set)", [](const Member& m) { return m.tls ? 1 : 0; });
+  require_like_islands(members);
+}
+
 }  // namespace
 
 Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mine, std::chrono::nanoseconds timeout) {
   const int size = static_cast<int>(mine.size);
-  Json table = gather(store, prefix, rank, size, to_json(mine), timeout);
+  MeetingTable table = gather(store, prefix, rank, size, mine, timeout);
   if (rank == 0) {
-    table["group_id"] = to_binary(random_bytes(sizeof(std::uint64_t)));
-    table["key"] = to_binary(mine.key_from_file ? Bytes{} : random_bytes(32));
-    store.set(prefix + "table", pack(table));
+    transport::fill_random(std::as_writable_bytes(std::span(&table.group_id, 1)));
+    if (!mine.key_from_file) table.key = random_bytes(32);
+    store.set(prefix + "table", encode(table));
   } else {
     try {
-      table = unpack(store.get(prefix + "table", Deadline::after(timeout)), prefix + "table");
+      table = read(store, prefix + "table", Deadline::after(timeout));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kTimeout) throw;
       throw Error(ErrorKind::kTimeout,
@@ -164,26 +161,13 @@ Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mi
                       " ranks; it did not come. Is it running, and do all ranks use the same store?");
     }
   }
-  if (const auto missing = table.at("missing").get<std::vector<int>>(); !missing.empty()) {
-    throw Error(ErrorKind::kTimeout, list_ranks(missing) + " did not join the group of " + std::to_string(size) +
-                                         " ranks in time. Are they running, and do all ranks use the same store?");
-  }
-  Meeting meeting;
-  const Bytes id = from_binary(table.at("group_id"));
-  std::copy_n(id.begin(), sizeof meeting.group_id, reinterpret_cast<std::byte*>(&meeting.group_id));
-  meeting.key = from_binary(table.at("key"));
-  for (int r = 0; r < size; ++r) meeting.members.push_back(member_from(table.at("members").at(std::to_string(r))));
+  Meeting meeting{table.group_id, table.key, everybody(table, size)};
   for (std::size_t r = 0; r < meeting.members.size(); ++r) {
     if (meeting.members[r].problem.empty()) continue;
     throw Error(ErrorKind::kUnavailable,
                 "rank " + std::to_string(r) + " cannot take part: " + meeting.members[r].problem);
   }
-  require_equal(meeting.members, "the wire version", [](const Member& m) { return m.wire_version; });
-  require_equal(meeting.members, "the group's size", [](const Member& m) { return m.size; });
-  require_equal(meeting.members, "the restart attempt", [](const Member& m) { return m.attempt; });
-  require_equal(meeting.members, "ATOLL_REDUCE=flat (1: set)", [](const Member& m) { return m.flat_reduce ? 1 : 0; });
-  require_equal(meeting.members, "ATOLL_KEY_FILE (1: set)", [](const Member& m) { return m.key_from_file ? 1 : 0; });
-  require_like_islands(meeting.members);
+  require_agreement(meeting.members);
   return meeting;
 }
 

@@ -11,13 +11,16 @@
 
 namespace atl::collectives {
 
-/// What each rank brings to the meeting. The fields up to `flat_reduce` must be equal on all ranks.
+/// What each rank brings to the meeting. The fields up to `check_values` must be equal on all ranks.
 struct Member {
   std::uint32_t wire_version = 0;
   std::uint32_t size = 0;
   std::uint32_t attempt = 0;
   bool key_from_file = false;
+  bool tls = false;
   bool flat_reduce = false;
+  bool check_data = false;
+  std::uint8_t check_values = 0;  ///< a ValueCheck
   std::string island;
   std::string device = "cpu";  ///< type of the device this rank computes on; equal on the ranks of an island
   std::string library;         ///< that reduces inside the island; likewise; "": Atoll does
@@ -33,7 +36,7 @@ struct Meeting {
   std::vector<Member> members;  ///< by rank
 };
 
-inline constexpr std::uint32_t kWireVersion = 3;
+inline constexpr std::uint32_t kWireVersion = 4;
 
 /// Collects one Member from each of `size` ranks through the store: entries are gathered up a binomial tree and the whole table is
 /// read back, so a rank makes at most log2(size) + 2 round trips. Keys are "<prefix>up/<rank>" and "<prefix>table".

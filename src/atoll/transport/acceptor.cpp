@@ -120,9 +120,9 @@ void Acceptor::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
   const LinkKind kind = stream.kind();
   const std::uint8_t rail = stream.rail();
-  Fd fd = stream.take_fd();
+  ByteStream taken = stream.take_stream();
   drop(stream);
-  owner_.on_incoming(kind, rail, std::move(fd), authenticated);
+  owner_.on_incoming(kind, rail, std::move(taken), authenticated);
 }
 
 void Acceptor::on_ended(HandshakeStream& stream, const HandshakeStream::End& end) {

@@ -26,7 +26,7 @@ class Acceptor : private HandshakeStream::Owner {
     /// The initiator is genuine: call stream.welcome(), or refuse(stream, ...), now or later.
     virtual void on_incoming_proven(HandshakeStream& stream) = 0;
     /// `rail` is the initiator's HandshakeIdentity::rail.
-    virtual void on_incoming(LinkKind kind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) = 0;
+    virtual void on_incoming(LinkKind kind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) = 0;
     /// A proven connection ended or is about to be destroyed: forget it.
     virtual void on_incoming_gone(const HandshakeStream& stream) = 0;
   };

@@ -16,6 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr const char* kWayOut =
+    " (a firewall between? open the ports that ATOLL_PORTS names; an address of another network? ATOLL_IFACE or "
+    "ATOLL_ADDRESS on that rank chooses the right one)";
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kNobodyPatience{900};  // with the last try still inside one second
 constexpr milliseconds kMinAttempt{1000};
@@ -109,8 +112,8 @@ void Connector::note(Outcome outcome, const Error& error) {
 
 void Connector::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
-  Fd fd = stream.take_fd();
-  owner_.on_connected(peer_.id, std::move(fd), authenticated);
+  ByteStream taken = stream.take_stream();
+  owner_.on_connected(peer_.id, std::move(taken), authenticated);
 }
 
 void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
@@ -153,8 +156,9 @@ void Connector::tick(Clock::time_point now) {
   const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
   if (now - begun_ >= limit) {
     const std::string reason = stream_ ? stream_->remote() + " does not answer" : last_reason_;
-    return fail(Error(ErrorKind::kPeerLost,
-                      describe() + " within " + std::to_string(options_.connect_timeout.count()) + " ms: " + reason));
+    const bool took_nothing = kind_ == LinkKind::kTcp && (!stream_ || stream_->is_connecting());
+    return fail(Error(ErrorKind::kPeerLost, describe() + " within " + std::to_string(options_.connect_timeout.count()) +
+                                                " ms: " + reason + (took_nothing ? kWayOut : "")));
   }
   if (!stream_) return;
   const auto patience = answer_patience(options_);

@@ -25,7 +25,7 @@ class Connector : private HandshakeStream::Owner {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) = 0;
+    virtual void on_connected(const PeerId& peer, ByteStream stream, const PeerAddress& authenticated) = 0;
     virtual void on_connect_failed(const PeerId& peer, const Error& error) = 0;
     /// The peer's own connection to us is under way and wins.
     virtual void on_yielded(const PeerId& peer) = 0;

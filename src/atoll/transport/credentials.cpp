@@ -104,6 +104,14 @@ void expect_loaded(bool loaded, const std::string& path, const char* what) {
   }
 }
 
+void trust(SSL_CTX* tls, const std::string& authorities_file) {
+  expect_readable(authorities_file, "the authorities' certificates");
+  expect_loaded(SSL_CTX_load_verify_file(tls, authorities_file.c_str()) == 1, authorities_file,
+                "a list of certificates");
+  // An authority need not be the root of all.
+  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(tls), X509_V_FLAG_PARTIAL_CHAIN);
+}
+
 }  // namespace
 
 Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), context(SSL_CTX_new(TLS_method())) {
@@ -165,14 +173,21 @@ std::shared_ptr<const Credentials> Credentials::of_certificates(const std::strin
   expect_readable(chain_file, "the certificate");
   expect_loaded(SSL_CTX_use_certificate_chain_file(tls, chain_file.c_str()) == 1, chain_file, "a certificate");
   expect_readable(key_file, "the certificate's key");
+  require_private_file(key_file);
   expect_loaded(
       SSL_CTX_use_PrivateKey_file(tls, key_file.c_str(), SSL_FILETYPE_PEM) == 1 && SSL_CTX_check_private_key(tls) == 1,
       key_file, "the key of that certificate");
-  expect_readable(authorities_file, "the authorities' certificates");
-  expect_loaded(SSL_CTX_load_verify_file(tls, authorities_file.c_str()) == 1, authorities_file,
-                "a list of certificates");
-  // An authority need not be the root of all.
-  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(tls), X509_V_FLAG_PARTIAL_CHAIN);
+  trust(tls, authorities_file);
+  return std::make_shared<const Credentials>(std::move(state));
+}
+
+std::shared_ptr<const Credentials> Credentials::of_authorities(const std::string& authorities_file) {
+  auto state = std::make_unique<State>(CredentialsKind::kCertificates);
+  if (authorities_file.empty()) {
+    check(SSL_CTX_set_default_verify_paths(state->context.get()) == 1, "read the system's authorities");
+  } else {
+    trust(state->context.get(), authorities_file);
+  }
   return std::make_shared<const Credentials>(std::move(state));
 }
 

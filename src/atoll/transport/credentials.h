@@ -23,10 +23,13 @@ class Credentials {
   static std::shared_ptr<const Credentials> of_key_file(const std::string& path);
   /// PEM files: the own chain and key, and the authorities that the other end's certificate must come from. Both ends
   /// show one. A client also checks that the server's is for the host name that it connected to. Error(kUnavailable)
-  /// for a file that cannot be read, kInvalidArgument for one that holds something else, and for a key that needs a
-  /// password or is not the certificate's.
+  /// for a file that cannot be read, kInvalidArgument for one that holds something else, and for a key that others than
+  /// its owner may read, that needs a password or is not the certificate's.
   static std::shared_ptr<const Credentials> of_certificates(const std::string& chain_file, const std::string& key_file,
                                                             const std::string& authorities_file);
+  /// For a client that shows no certificate of its own, of a foreign server: the authorities that the server's must come
+  /// from, in a PEM file, or the system's where the name is empty. Errors as of_certificates.
+  static std::shared_ptr<const Credentials> of_authorities(const std::string& authorities_file);
 
   struct State;
   explicit Credentials(std::unique_ptr<State> state);

@@ -42,6 +42,21 @@ void check(const EndpointOptions& options) {
   }
 }
 
+std::shared_ptr<const Credentials> credentials_of(const EndpointOptions& options) {
+  if (!options.tls) return nullptr;
+  if (options.transport == TransportChoice::kUcx) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "ATOLL_TRANSPORT=ucx with ATOLL_TLS=1: nothing encrypts what travels through UCX; use auto or tcp");
+  }
+  if (options.key.empty()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        "ATOLL_TLS=1 needs ATOLL_KEY_FILE, equal on all ranks: a key that comes through the store is no secret to "
+        "whoever reads the store. (umask 077; openssl rand -hex 32 > FILE) makes one");
+  }
+  return Credentials::of_key(options.key);
+}
+
 const char* for_people(TransportChoice choice) {
   switch (choice) {
     case TransportChoice::kAuto: break;
@@ -81,6 +96,7 @@ Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
       observer(watcher),
       loop(std::make_unique<Loop>("atoll-net")),
       owner_{options, *loop, bell, observer},
+      credentials_(credentials_of(options)),
       process_(fork_depth()) {
   UnixListener unix_listener = listen_unix();
   TcpListener tcp_listener = listen_tcp(options.port_first, options.port_last);
@@ -129,6 +145,8 @@ Endpoint::Impl::~Impl() {
 void Endpoint::Impl::open_ucx() {
   const bool is_wish = options.transport == TransportChoice::kUcx;
   if (!is_wish && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
+  if (credentials_)
+    return log(LogLevel::kWarning, "RDMA is not used, because ATOLL_TLS=1 and nothing would encrypt it");
   try {
     ucx_ = ucx::Context::open();
     self.ucx = ucx_->has_rdma() ? UcxReach::kRdma : UcxReach::kHost;
@@ -139,7 +157,7 @@ void Endpoint::Impl::open_ucx() {
 }
 
 HandshakeIdentity Endpoint::Impl::identity(LinkKind kind, std::uint8_t rail) const {
-  return {options.job, options.attempt, self, key_, kind, rail};
+  return {options.job, options.attempt, self, key_, kind, rail, kind == LinkKind::kTcp ? credentials_ : nullptr};
 }
 
 void Endpoint::Impl::set_key(std::vector<std::byte> key) {

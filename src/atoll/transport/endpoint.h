@@ -20,9 +20,11 @@ enum class TransportChoice { kAuto, kShm, kTcp, kUcx };
 enum class UcxReach : std::uint8_t { kNone, kHost, kRdma };
 
 struct EndpointOptions {
-  std::string job;                 ///< peers of another job are refused
-  std::uint32_t attempt = 0;       ///< peers of another attempt are refused
-  std::vector<std::byte> key;      ///< shared secret of the mutual HMAC challenge; may be set later with set_key
+  std::string job;             ///< peers of another job are refused
+  std::uint32_t attempt = 0;   ///< peers of another attempt are refused
+  std::vector<std::byte> key;  ///< shared secret of the mutual HMAC challenge; may be set later with set_key
+  bool tls =
+      false;  ///< ATOLL_TLS: every TCP connection is inside TLS 1.3 with that key, which is there from the start then
   std::string name;                ///< "rank 3", for messages
   std::string host;                ///< ATOLL_HOST; empty: derived from the machine's boot id and network namespace
   std::string interface;           ///< ATOLL_IFACE; empty: the route towards `route_hint`

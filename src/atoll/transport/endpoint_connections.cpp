@@ -36,7 +36,7 @@ void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
   stream.welcome();
 }
 
-void Endpoint::Impl::on_incoming(LinkKind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) {
+void Endpoint::Impl::on_incoming(LinkKind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) {
   Entry* entry = find(authenticated.id);
   if (rail != 0) return entry->link->attach_rail_on_loop(rail - 1U, std::move(stream));
   if (entry == nullptr || entry->attached)
@@ -50,14 +50,14 @@ void Endpoint::Impl::on_incoming_gone(const HandshakeStream& stream) {
   }
 }
 
-void Endpoint::Impl::on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) {
+void Endpoint::Impl::on_connected(const PeerId& peer, ByteStream stream, const PeerAddress& authenticated) {
   Entry& entry = *find(peer);
   const auto finished = std::move(entry.connector);
   if (entry.held != nullptr) acceptor_->refuse(*entry.held, Refusal::kYield);
   attach_on_loop(entry, std::move(stream), true, authenticated);
 }
 
-void Endpoint::Impl::attach_on_loop(Entry& entry, Fd stream, bool initiator, const PeerAddress& authenticated) {
+void Endpoint::Impl::attach_on_loop(Entry& entry, ByteStream stream, bool initiator, const PeerAddress& authenticated) {
   entry.attached = true;
   if (entry.link->state() != LinkState::kConnecting) return;
   try {
@@ -81,7 +81,7 @@ void Endpoint::Impl::connect_rails_on_loop(Entry& entry) {
   }
 }
 
-void Endpoint::Impl::on_rail_connected(const RailConnector& connector, Fd stream, const PeerAddress&) {
+void Endpoint::Impl::on_rail_connected(const RailConnector& connector, ByteStream stream, const PeerAddress&) {
   Entry& entry = *find(connector.peer());
   const std::size_t rail = connector.rail();
   std::erase_if(entry.rails, [&](const auto& each) { return each.get() == &connector; });

@@ -54,13 +54,13 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   };
 
   void on_incoming_proven(HandshakeStream& stream) override;
-  void on_incoming(LinkKind kind, std::uint8_t rail, Fd stream, const PeerAddress& authenticated) override;
+  void on_incoming(LinkKind kind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) override;
   void on_incoming_gone(const HandshakeStream& stream) override;
-  void on_connected(const PeerId& peer, Fd stream, const PeerAddress& authenticated) override;
+  void on_connected(const PeerId& peer, ByteStream stream, const PeerAddress& authenticated) override;
   void on_connect_failed(const PeerId& peer, const Error& error) override;
   void on_yielded(const PeerId& peer) override;
   bool on_attempt_failed(const PeerId& peer) override;
-  void on_rail_connected(const RailConnector& connector, Fd stream, const PeerAddress& authenticated) override;
+  void on_rail_connected(const RailConnector& connector, ByteStream stream, const PeerAddress& authenticated) override;
   void on_rail_failed(const RailConnector& connector, const Error& error) override;
 
   Entry& find_or_make(const PeerAddress& peer, bool* made);
@@ -69,7 +69,7 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   HandshakeIdentity identity(LinkKind kind, std::uint8_t rail = 0) const;
   void connect_on_loop(Entry& entry);
   void connect_rails_on_loop(Entry& entry);
-  void attach_on_loop(Entry& entry, Fd stream, bool initiator, const PeerAddress& authenticated);
+  void attach_on_loop(Entry& entry, ByteStream stream, bool initiator, const PeerAddress& authenticated);
   void tick_on_loop();
   void stop_connecting_on_loop();
   void close_all_on_loop(const std::string& why);
@@ -78,8 +78,9 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   void open_ucx();
 
   LinkOwner owner_;
-  std::unique_ptr<Acceptor> acceptor_;  // the loop's
-  std::vector<std::byte> key_;          // the loop's
+  std::unique_ptr<Acceptor> acceptor_;                    // the loop's
+  std::vector<std::byte> key_;                            // the loop's
+  const std::shared_ptr<const Credentials> credentials_;  // none: TCP connections are in clear
   Loop::TimerId ticker_ = 0;
   std::optional<Error> ended_;  // the loop's: shutdown or abort has begun
   const std::uint32_t process_;

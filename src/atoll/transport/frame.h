@@ -22,8 +22,8 @@ struct alignas(64) FrameHeader {
   std::uint64_t sequence = 0;  ///< number of the operation in its group
   std::uint64_t count = 0;     ///< elements of the whole operation on the sender
   std::uint64_t offset = 0;    ///< position of this payload inside the message, bytes
-  std::uint64_t tag = 0;       ///< point-to-point tag or message id
-  std::uint64_t reserved[1] = {0};
+  std::uint64_t tag = 0;       ///< point-to-point tag or message id; of a collective the checksum of the last result
+  std::uint64_t checksum = 0;  ///< of the payload; 0: none
 };
 static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
 

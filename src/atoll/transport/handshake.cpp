@@ -23,6 +23,9 @@ Nonce random_nonce() {
   return nonce;
 }
 
+/// A record of TLS begins so: an alert, or a handshake.
+bool is_tls(std::byte first) { return first == std::byte{0x15} || first == std::byte{0x16}; }
+
 /// A stranger's text, safe to log.
 std::string printable(std::string text) {
   std::replace_if(
@@ -119,6 +122,9 @@ void Handshake::turn_away(Refusal refusal, std::uint32_t value, const std::strin
 
 void Handshake::receive(std::span<const std::byte> bytes) {
   while (!bytes.empty() && wanted() > 0) {
+    if (input_.empty() && is_tls(bytes.front())) {
+      turn_away(Refusal::kGarbage, 0, "it speaks TLS, and this rank does not: ATOLL_TLS must be the same on all ranks");
+    }
     const auto part = bytes.first(std::min(bytes.size(), wanted()));
     input_.insert(input_.end(), part.begin(), part.end());
     bytes = bytes.subspan(part.size());

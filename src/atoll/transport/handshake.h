@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/auth.h"
+#include "atoll/transport/credentials.h"
 #include "atoll/transport/endpoint.h"
 
 namespace atl::transport {
@@ -42,6 +44,7 @@ struct HandshakeIdentity {
   std::vector<std::byte> key;
   LinkKind kind = LinkKind::kTcp;
   std::uint8_t rail = 0;  ///< initiator: 0 opens a link; N joins the link that is open, as its rail N - 1
+  std::shared_ptr<const Credentials> credentials{};  ///< of the TLS that everything is inside of; none: in clear
 };
 
 /// Mutual challenge over a byte stream, as a state machine without a socket:
@@ -70,6 +73,7 @@ class Handshake {
   static Handshake initiator(HandshakeIdentity identity, const PeerId& target);
 
   State state() const noexcept { return state_; }
+  const std::shared_ptr<const Credentials>& credentials() const noexcept { return identity_.credentials; }
 
   /// How many bytes receive() takes next; reading no more than these leaves the link's own bytes on the stream. 0 in the
   /// states that await no bytes.

@@ -7,48 +7,57 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 namespace atl::transport {
 
 HandshakeStream::HandshakeStream(Loop& loop, Owner& owner, Fd fd, std::string remote, LinkKind kind)
-    : loop_(loop), owner_(owner), fd_(std::move(fd)), remote_(std::move(remote)), kind_(kind) {}
+    : loop_(loop), owner_(owner), stream_(std::move(fd)), remote_(std::move(remote)), kind_(kind) {}
 
 HandshakeStream::~HandshakeStream() {
-  if (watched_) loop_.remove_fd_on_loop(fd_.get());
+  if (watched_) loop_.remove_fd_on_loop(stream_.fd());
 }
 
 void HandshakeStream::begin(Handshake handshake, bool connecting) {
   handshake_.emplace(std::move(handshake));
   connecting_ = connecting;
   since_ = Clock::now();
+  const bool initiates = state() == Handshake::State::kAwaitChallenge;
+  if (const auto& credentials = handshake_->credentials()) {
+    stream_.secure(credentials, initiates ? TlsRole::kClient : TlsRole::kServer, remote_);
+  } else {
+    is_open_ = true;
+  }
   output_ = handshake_->take_output();
-  watch(EPOLLIN | EPOLLRDHUP | (connecting_ || !output_.empty() ? EPOLLOUT : 0U));
+  watch(connecting_ || !output_.empty());
 }
 
-void HandshakeStream::watch(std::uint32_t events) {
+void HandshakeStream::watch(bool for_room) {
+  const std::uint32_t events = EPOLLIN | EPOLLRDHUP | (for_room ? EPOLLOUT : 0U);
   if (!watched_) {
-    loop_.add_fd_on_loop(fd_.get(), events, [this](std::uint32_t happened) { on_event(happened); });
+    loop_.add_fd_on_loop(stream_.fd(), events, [this](std::uint32_t happened) { on_event(happened); });
     watched_ = true;
   } else if (events != events_) {
-    loop_.modify_fd_on_loop(fd_.get(), events);
+    loop_.modify_fd_on_loop(stream_.fd(), events);
   }
   events_ = events;
 }
 
-Fd HandshakeStream::take_fd() {
-  if (std::exchange(watched_, false)) loop_.remove_fd_on_loop(fd_.get());
-  return std::move(fd_);
+ByteStream HandshakeStream::take_stream() {
+  if (std::exchange(watched_, false)) loop_.remove_fd_on_loop(stream_.fd());
+  return std::move(stream_);
 }
 
 void HandshakeStream::end(const End& end) {
-  if (std::exchange(watched_, false)) loop_.remove_fd_on_loop(fd_.get());
+  if (std::exchange(watched_, false)) loop_.remove_fd_on_loop(stream_.fd());
   owner_.on_ended(*this, end);
 }
 
 void HandshakeStream::on_event(std::uint32_t events) {
   if (connecting_ && !finish_connect()) return;
-  if (!output_.empty() && !flush()) return;
+  if (!is_open_ && !open_tls()) return;
+  if ((!output_.empty() || stream_.holds_output()) && !flush()) return;
   if (state() == Handshake::State::kDone) {  // a welcome that had to wait for room
     if (output_.empty()) owner_.on_done(*this);
     return;
@@ -59,7 +68,7 @@ void HandshakeStream::on_event(std::uint32_t events) {
 bool HandshakeStream::finish_connect() {
   int error = 0;
   socklen_t length = sizeof error;
-  ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  ::getsockopt(stream_.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) {
     end({Error(ErrorKind::kPeerLost, with_errno(remote_, error)), error});
     return false;
@@ -68,10 +77,35 @@ bool HandshakeStream::finish_connect() {
   return true;
 }
 
+bool HandshakeStream::open_tls() {
+  auto progress = ByteStream::Progress::kLost;
+  std::optional<Error> refusal;
+  try {
+    progress = stream_.handshake();
+  } catch (const Error& error) {
+    refusal = Error(error.kind(), std::string(error.what()) + " (ATOLL_TLS and ATOLL_KEY_FILE must be the same there)");
+  }
+  const int error = errno;
+  heard_bytes_ = stream_.received_bytes();
+  if (refusal) {
+    farewell();
+    end({*refusal});
+    return false;
+  }
+  if (progress == ByteStream::Progress::kLost) {
+    const std::string what = remote_ + " ended the connection during the TLS handshake (is ATOLL_TLS=1 set there?)";
+    end({Error(ErrorKind::kPeerLost, error != 0 ? with_errno(what, error) : what), error, true});
+    return false;
+  }
+  is_open_ = progress == ByteStream::Progress::kOpen;
+  watch(stream_.holds_output());
+  return is_open_;
+}
+
 bool HandshakeStream::flush() {
   while (!output_.empty()) {
-    const auto sent = ::send(fd_.get(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
+    const iovec piece{output_.data(), output_.size()};
+    const auto sent = stream_.write({&piece, 1});
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) {
       const int error = errno;
@@ -80,7 +114,8 @@ bool HandshakeStream::flush() {
     }
     output_.erase(output_.begin(), output_.begin() + sent);
   }
-  watch(EPOLLIN | EPOLLRDHUP | (output_.empty() ? 0U : EPOLLOUT));
+  stream_.flush();  // what is broken shows when it is read
+  watch(!output_.empty() || stream_.holds_output());
   return true;
 }
 
@@ -90,21 +125,27 @@ void HandshakeStream::read_some() {
     // While a proven peer waits for its answer it has nothing to say: any byte or end ends the connection.
     const bool silent = handshake_->wanted() == 0;
     const auto limit = silent ? 1 : std::min(buffer.size(), handshake_->wanted());
-    const auto got = ::recv(fd_.get(), buffer.data(), limit, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
+    const iovec piece{buffer.data(), limit};
+    bool drained = false;
+    std::ptrdiff_t got = 0;
+    std::optional<Error> refusal;
+    try {
+      got = stream_.read({&piece, 1}, &drained);
+      if (got > 0) handshake_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
+    } catch (const Error& error) {
+      refusal = Error(error.kind(), remote_ + ": " + error.what());
+    }
+    if (refusal) {
+      farewell();
+      return end({*refusal, 0, false, handshake_->refusal()});
+    }
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
       const int error = got < 0 ? errno : 0;
       const std::string what = remote_ + " ended the connection during the handshake";
       return end({Error(ErrorKind::kPeerLost, error != 0 ? with_errno(what, error) : what), error, true});
     }
-    heard_bytes_ += static_cast<std::uint64_t>(got);
-    try {
-      handshake_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
-    } catch (const Error& error) {
-      farewell();
-      return end({Error(error.kind(), remote_ + ": " + error.what()), 0, false, handshake_->refusal()});
-    }
+    heard_bytes_ = stream_.received_bytes();
     const auto answer = handshake_->take_output();
     output_.insert(output_.end(), answer.begin(), answer.end());
     if (!output_.empty() && !flush()) return;
@@ -126,14 +167,14 @@ void HandshakeStream::refuse(Refusal refusal) {
 
 void HandshakeStream::farewell() noexcept {
   const auto answer = handshake_->take_output();
-  if (!answer.empty()) {
-    [[maybe_unused]] const auto sent = ::send(fd_.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
+  const iovec piece{const_cast<std::byte*>(answer.data()), answer.size()};
+  if (!answer.empty()) stream_.write({&piece, 1});
+  stream_.flush();
   // Unread bytes would turn the close into a reset, which can overtake the answer.
   std::array<std::byte, kMaxHandshakeBytes> rest;
-  for (int i = 0; i < 4 && ::recv(fd_.get(), rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i) {
+  for (int i = 0; i < 4 && ::recv(stream_.fd(), rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i) {
   }
-  ::shutdown(fd_.get(), SHUT_WR);
+  ::shutdown(stream_.fd(), SHUT_WR);
 }
 
 }  // namespace atl::transport

@@ -7,14 +7,14 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
+#include "atoll/transport/byte_stream.h"
 #include "atoll/transport/handshake.h"
 
 namespace atl::transport {
 
-/// One connection while it is being made: a non-blocking stream and the handshake that runs over it. Lives on the loop thread.
-/// Reads exactly the handshake's bytes, so that the stream can be handed to a link afterwards.
+/// One connection while it is being made: a non-blocking stream and the handshake that runs over it, inside TLS where that one wants it. Lives on
+/// the loop thread. Reads exactly the handshake's bytes, so that the stream can be handed to a link afterwards.
 class HandshakeStream {
  public:
   /// How a connection ended without becoming a link.
@@ -31,7 +31,7 @@ class HandshakeStream {
     virtual ~Owner() = default;
     /// Acceptor only: the initiator is genuine. Call welcome() or refuse(), now or later.
     virtual void on_proven(HandshakeStream& stream) = 0;
-    /// Both ends are genuine: take_fd() belongs to a link now.
+    /// Both ends are genuine: take_stream() belongs to a link now.
     virtual void on_done(HandshakeStream& stream) = 0;
     virtual void on_ended(HandshakeStream& stream, const End& end) = 0;
   };
@@ -58,25 +58,27 @@ class HandshakeStream {
   Clock::time_point since() const noexcept { return since_; }  ///< made, or begun
   bool is_connecting() const noexcept { return connecting_; }  ///< the other end has not taken the connection yet
   std::uint64_t heard_bytes() const noexcept { return heard_bytes_; }
-  Fd take_fd();
+  ByteStream take_stream();
 
  private:
   void on_event(std::uint32_t events);
   bool finish_connect();  // false: the owner was told
+  bool open_tls();        // false: it is not complete, or the owner was told
   void read_some();
   bool flush();  // false: the owner was told
   void farewell() noexcept;
-  void watch(std::uint32_t events);
+  void watch(bool for_room);
   void end(const End& end);
 
   Loop& loop_;
   Owner& owner_;
-  Fd fd_;
+  ByteStream stream_;
   const std::string remote_;
   const LinkKind kind_;
   Clock::time_point since_ = Clock::now();
   std::optional<Handshake> handshake_;
   bool connecting_ = false;
+  bool is_open_ = false;  // what the handshake says may pass: in clear at once
   std::uint64_t heard_bytes_ = 0;
   bool watched_ = false;
   std::uint32_t events_ = 0;

@@ -38,7 +38,8 @@ void expect_private(const Fd& file, const std::string& path) {
   char mode[8];
   std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(status.st_mode & 07777));
   fail(ErrorKind::kInvalidArgument, path,
-       std::string("has mode ") + mode + ": others than its owner have rights to it; chmod 600 takes them away");
+       std::string("has mode ") + mode + ": others than its owner have rights to it; chmod 600 " + path +
+           " takes them away");
 }
 
 /// At most `limit` bytes.
@@ -88,7 +89,13 @@ int write_all(const Fd& file, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<std::byte> read_key_file(const std::string& path) {
+void require_private_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!file) fail_with_errno(path, "cannot be opened", errno);
+  expect_private(file, path);
+}
+
+std::vector<std::byte> read_key_file(const std::string& path, std::size_t least) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file) fail_with_errno(path, "cannot be opened", errno);
   expect_private(file, path);
@@ -97,9 +104,9 @@ std::vector<std::byte> read_key_file(const std::string& path) {
   if (key.size() > kMaxKeyBytes) {
     fail(ErrorKind::kInvalidArgument, path, "holds more than " + std::to_string(kMaxKeyBytes) + " bytes: it is no key");
   }
-  if (key.size() < kMinKeyBytes) {
+  if (key.size() < least) {
     fail(ErrorKind::kInvalidArgument, path,
-         "holds " + std::to_string(key.size()) + " bytes; at least " + std::to_string(kMinKeyBytes) + " are needed");
+         "holds " + std::to_string(key.size()) + " bytes; at least " + std::to_string(least) + " are needed");
   }
   return key;
 }

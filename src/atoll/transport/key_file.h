@@ -11,9 +11,13 @@ inline constexpr std::size_t kMinKeyBytes = 16;
 inline constexpr std::size_t kMaxKeyBytes = 4096;
 
 /// The bytes of a key file, without the line's end after them. Error(kUnavailable) where it cannot be read,
-/// kInvalidArgument where others than its owner may read or change it, and where it is shorter than kMinKeyBytes or
-/// longer than kMaxKeyBytes.
-std::vector<std::byte> read_key_file(const std::string& path);
+/// kInvalidArgument where others than its owner may read or change it, and where it is shorter than `least` or longer
+/// than kMaxKeyBytes.
+std::vector<std::byte> read_key_file(const std::string& path, std::size_t least = kMinKeyBytes);
+
+/// The same of any file: Error(kInvalidArgument) where others than its owner may read or change it, kUnavailable where
+/// it cannot be read.
+void require_private_file(const std::string& path);
 
 /// Makes a file that only its owner may read, with 32 random bytes as 64 hexadecimal digits and a line's end. Returns
 /// the key as read_key_file does. Error(kInvalidArgument) where there is something already, which stays as it is;

@@ -9,8 +9,8 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
+#include "atoll/transport/byte_stream.h"
 #include "atoll/transport/endpoint.h"
 #include "atoll/transport/link.h"
 
@@ -67,7 +67,7 @@ class LinkBase : public Link {
   /// Takes over the connected, authenticated, non-blocking stream, from which no byte behind the handshake was read (it
   /// may carry descriptors). Called once, in state kConnecting. `authenticated` is the peer's address as its own hello
   /// stated it; its id equals peer().
-  virtual void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) = 0;
+  virtual void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) = 0;
 
   // Links that use several connections (rails). One side makes them all: it was the initiator of the first.
 
@@ -81,7 +81,7 @@ class LinkBase : public Link {
 
   /// As attach_on_loop, for a rail of a link that is up; it takes the place of the one before. Closes `stream` when the
   /// link has no use for it any more.
-  virtual void attach_rail_on_loop(std::size_t /*rail*/, Fd /*stream*/) {}
+  virtual void attach_rail_on_loop(std::size_t /*rail*/, ByteStream /*stream*/) {}
 
   /// Ends the link with `error`, once: later calls do nothing. Rings all bells of this process and tells the observer.
   /// After mark_leaving_on_loop the end of the peer's side is no failure: the link becomes kClosed and the observer is

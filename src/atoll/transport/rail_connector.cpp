@@ -76,8 +76,8 @@ void RailConnector::tick(Clock::time_point now) {
 
 void RailConnector::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
-  Fd fd = stream.take_fd();
-  owner_.on_rail_connected(*this, std::move(fd), authenticated);
+  ByteStream taken = stream.take_stream();
+  owner_.on_rail_connected(*this, std::move(taken), authenticated);
 }
 
 void RailConnector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {

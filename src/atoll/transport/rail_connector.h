@@ -21,7 +21,8 @@ class RailConnector : private HandshakeStream::Owner {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void on_rail_connected(const RailConnector& connector, Fd stream, const PeerAddress& authenticated) = 0;
+    virtual void on_rail_connected(const RailConnector& connector, ByteStream stream,
+                                   const PeerAddress& authenticated) = 0;
     virtual void on_rail_failed(const RailConnector& connector, const Error& error) = 0;
   };
 

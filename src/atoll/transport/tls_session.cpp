@@ -171,11 +171,24 @@ std::size_t TlsSession::read(std::span<std::byte> into) {
 }
 
 std::size_t TlsSession::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return 0;
+  if (records_ >= records_per_key_) renew_key();
   std::size_t taken = 0;
   ERR_clear_error();
-  if (bytes.empty() || SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &taken) == 1) return taken;
+  if (SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &taken) == 1) {
+    ++records_;
+    return taken;
+  }
   if (SSL_get_error(ssl_.get(), 0) == SSL_ERROR_WANT_READ) return 0;
   throw explain();
+}
+
+/// The next write says so to the other end first. OpenSSL does not renew by itself. While it waits for the rest of a message it cannot: then the
+/// write that follows waits as well.
+void TlsSession::renew_key() noexcept {
+  if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) return ERR_clear_error();
+  records_ = 0;
+  ++key_renewals_;
 }
 
 void TlsSession::say_goodbye() noexcept {

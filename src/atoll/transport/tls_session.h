@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,6 +53,11 @@ class TlsSession {
   /// must wait for the rest of a message from the other end.
   std::size_t write(std::span<const std::byte> bytes);
 
+  /// How many records (of at most 16 KiB) are encrypted with one key before the next one takes its place. AES-GCM is sound for some 2^24.5
+  /// (RFC 8446 section 5.5), 380 GiB; the default is a good fifth of that.
+  void renew_keys_after(std::uint64_t records) noexcept { records_per_key_ = records; }
+  std::uint64_t key_renewals() const noexcept { return key_renewals_; }  ///< of what this end writes
+
   /// After the handshake: tells the other end that nothing follows.
   void say_goodbye() noexcept;
 
@@ -68,11 +74,15 @@ class TlsSession {
   void expect_proof() const;
   void name_host();
   Error explain() const;
+  void renew_key() noexcept;
 
   std::shared_ptr<const Credentials> credentials_;
   TlsSide side_;
   Wire wire_;
   std::unique_ptr<ssl_st, Free> ssl_;
+  std::uint64_t records_per_key_ = std::uint64_t{1} << 22;
+  std::uint64_t records_ = 0;
+  std::uint64_t key_renewals_ = 0;
   bool ended_ = false;
   std::optional<Error> failure_;  // of read(), which gives out first what came before it
 };

@@ -36,6 +36,11 @@ def meet_and_join(me: Me) -> None:
     join_and_sum(me, MISSING_S)
 
 
+def write_key(path: Path, key: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(key)
+
+
 def let_join(job: Job) -> float:
     """Returns when the last one began to."""
     ranks = job.wait_for("ready")
@@ -53,7 +58,8 @@ WRONG = [
     ("ATOLL_HEARTBEAT", "soon", "seconds"),
     ("ATOLL_HEARTBEAT", "-1", "seconds"),
     ("ATOLL_HEARTBEAT", "nan", "seconds"),
-    ("ATOLL_KEY_FILE", "/nowhere/key", "16 bytes"),
+    ("ATOLL_KEY_FILE", "/nowhere/key", "only its owner may read"),
+    ("ATOLL_TLS", "yes", "1, or nothing"),
     ("ATOLL_REDUCE", "tree", "flat"),
     ("ATOLL_UPLINK", "fast", "positive number"),
     ("ATOLL_UPLINK", "-3", "positive number"),
@@ -68,6 +74,12 @@ WRONG = [
     ("ATOLL_CHECK", "perhaps", "1"),
     ("ATOLL_LOG_LEVEL", "loud", "debug, info, warning, error or off"),
     ("ATOLL_DUMP_DIR", "/nowhere/dumps", "folder"),
+    ("ATOLL_CHECK_DATA", "yes", "1, or nothing"),
+    ("ATOLL_CHECK_VALUES", "nan", "warn, raise, or nothing"),
+    ("ATOLL_SLOW_AFTER", "soon", "seconds from 0.2 to 86400"),
+    ("ATOLL_SLOW_AFTER", "-1", "seconds from 0.2 to 86400"),
+    ("ATOLL_TRACE_DIR", "/nowhere/traces", "folder"),
+    ("ATOLL_TRACE_EVENTS", "1", "256 to 1048576"),
     ("TORCHELASTIC_RESTART_COUNT", "twice", "whole number"),
 ]
 
@@ -108,11 +120,12 @@ def test_missing_rank(tmp_path: Path, missing: int) -> None:
             assert re.search(rf"\branks? {missing}\b", failure.text), f"rank {rank}: {failure.text}"
 
 
-@pytest.mark.parametrize("variable", ["ATOLL_REDUCE", "ATOLL_KEY_FILE"])
+@pytest.mark.parametrize("variable", ["ATOLL_REDUCE", "ATOLL_KEY_FILE", "ATOLL_CHECK_DATA", "ATOLL_CHECK_VALUES"])
 def test_settings_that_must_be_equal(tmp_path: Path, variable: str) -> None:
     key = tmp_path / "key"
-    key.write_bytes(b"k" * 32)
-    value = "flat" if variable == "ATOLL_REDUCE" else str(key)
+    write_key(key, b"k" * 32)
+    values = {"ATOLL_REDUCE": "flat", "ATOLL_CHECK_DATA": "1", "ATOLL_CHECK_VALUES": "warn"}
+    value = values.get(variable, str(key))
     with Job(tmp_path, join_and_sum, "AAA", own={1: {variable: value}}) as job:
         since = max(event.at for event in job.wait_for("joining").values())
         failures = job.failures(range(3), since, JOIN_S + LATE_S)
@@ -125,8 +138,8 @@ def test_settings_that_must_be_equal(tmp_path: Path, variable: str) -> None:
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_wrong_key(tmp_path: Path, transport: str, wrong: int) -> None:
     right, other = tmp_path / "right", tmp_path / "other"
-    right.write_bytes(b"r" * 32)
-    other.write_bytes(b"o" * 32)
+    write_key(right, b"r" * 32)
+    write_key(other, b"o" * 32)
     environment = {"ATOLL_KEY_FILE": str(right), "ATOLL_TRANSPORT": transport}
     own = {wrong: {"ATOLL_KEY_FILE": str(other)}}
     with Job(tmp_path, join_and_sum, "AAA", (20.0,), environment, own) as job:
@@ -139,7 +152,7 @@ def test_wrong_key(tmp_path: Path, transport: str, wrong: int) -> None:
 
 def test_common_key(tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_bytes(b"k" * 32)
+    write_key(key, b"k" * 32)
     with Job(tmp_path, join_and_sum, "ABA", (20.0,), {"ATOLL_KEY_FILE": str(key)}) as job:
         job.wait_for("end")
         job.check_ends()

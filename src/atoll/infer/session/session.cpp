@@ -147,6 +147,7 @@ class Session::Impl final : private Client::Owner {
     outcome.bound = choice.bound;
     if (choice.run && run_split(inputs, choice, rules, outcome, frame)) {
       outcome.division = {choice.offer->set, &choice.offer->set->table.plans[choice.place]};
+      outcome.divided = {choice.offer->set, &choice.offer->set->lowered};
     } else {
       run_local(inputs, outcome);
     }

@@ -49,10 +49,11 @@ struct Outcome {
   std::string plan;  ///< "local", "stream", ...
   /// Who was to compute what, as it was planned; null: nothing was divided.
   std::shared_ptr<const plan::OperatorPlan> division;
-  double seconds = 0;          ///< from the call, or from `since`
-  double predicted = 0;        ///< when the plan was chosen
-  double bound = 0;            ///< that no plan undercuts at the estimated rate; 0: not known
-  std::uint64_t up_bytes = 0;  ///< of rows, as they were sent
+  std::shared_ptr<const plan::OperatorGraph> divided;  ///< the operators that it divides; null likewise
+  double seconds = 0;                                  ///< from the call, or from `since`
+  double predicted = 0;                                ///< when the plan was chosen
+  double bound = 0;                                    ///< that no plan undercuts at the estimated rate; 0: not known
+  std::uint64_t up_bytes = 0;                          ///< of rows, as they were sent
   std::uint64_t down_bytes = 0;
   RobotTimes times{};       ///< of the robot from its turn on: before that it worked for another inference
   double joules = 0;        ///< of the robot in these times, estimated

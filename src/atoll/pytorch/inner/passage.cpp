@@ -20,9 +20,10 @@ std::exception_ptr closed() {
 
 }  // namespace
 
-Passage::Passage(c10::Device device, std::uint64_t budget_bytes)
+Passage::Passage(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock)
     : device_(device),
       streams_(device.is_cpu() ? nullptr : std::make_shared<const CopyStreams>(device)),
+      clock_(std::move(clock)),
       slots_(std::max<std::uint64_t>(2, budget_bytes / kSlotBytes)) {}
 
 Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surroundings& around,
@@ -31,7 +32,7 @@ Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surrou
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[(first_ + entries_.size()) % slots_.size()];
   if (!slot.memory.defined()) slot.memory = pinned_memory(kSlotBytes, device_);
-  entry->piece = std::make_unique<Piece>(trip, around, call, &slot);
+  entry->piece = std::make_unique<Piece>(trip, around, call, &slot, clock_);
   entry->stored = std::move(stored);
   entries_.push_back(entry);
   return entry;

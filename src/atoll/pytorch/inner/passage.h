@@ -28,8 +28,9 @@ class Passage {
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
-  /// At most `budget_bytes` of host memory stay in use (two slots at least); a single larger piece gets its own for its time.
-  Passage(c10::Device device, std::uint64_t budget_bytes);
+  /// At most `budget_bytes` of host memory stay in use (two slots at least); a single larger piece gets its own for its
+  /// time. `clock` times the copies of pieces.
+  Passage(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock);
 
   /// Its own, none for the CPU: groups that shared them would wait for each other's libraries, in an order that ranks need not
   /// share.
@@ -57,6 +58,7 @@ class Passage {
 
   const c10::Device device_;
   const std::shared_ptr<const CopyStreams> streams_;
+  const std::shared_ptr<StagingClock> clock_;
   std::mutex mutex_;
   std::vector<Slot> slots_;
   std::deque<EntryPtr> entries_;  // not stored yet, in order

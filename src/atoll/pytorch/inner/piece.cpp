@@ -3,6 +3,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <chrono>
+#include <utility>
+
 namespace atl::pytorch {
 
 using collectives::Range;
@@ -17,11 +20,13 @@ std::string library_name(const Surroundings& around) { return around.library ? a
 
 }  // namespace
 
-Piece::Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const collectives::Call& call, Slot* slot)
+Piece::Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const collectives::Call& call, Slot* slot,
+             std::shared_ptr<StagingClock> clock)
     : trip_(std::move(trip)),
       inside_(around, trip_->operands(), call),
       bridge_(call),
       slot_(slot),
+      clock_(std::move(clock)),
       inward_(library_name(around), trip_->on_accelerator()) {
   const std::uint64_t bytes = lay_out(call);
   if (!slot_ || static_cast<std::uint64_t>(slot_->memory.numel()) < bytes) {
@@ -78,7 +83,9 @@ void Piece::load() {
   if (slot_->vacant) slot_->vacant->block(streams.to_host());
   slot_->vacant.reset();
   const c10::StreamGuard guard(streams.to_host());
+  auto begun = clock_->begin(streams.to_host());
   copy_to_host(copies);
+  clock_->end(std::move(begun), streams.to_host());
   loaded_.emplace(trip_->device().type());
   loaded_->record(streams.to_host());
 }
@@ -98,7 +105,9 @@ bool Piece::is_loaded() {
   }
   inward_.wait();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto begin = std::chrono::steady_clock::now();
   copy_to_host(arriving_);
+  clock_->add(std::chrono::steady_clock::now() - begin);
   arriving_.clear();
   return true;
 }
@@ -106,7 +115,9 @@ bool Piece::is_loaded() {
 void Piece::store() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (!trip_->on_accelerator()) {
+    const auto begin = std::chrono::steady_clock::now();
     copy_to_device(inside_.take());
+    clock_->add(std::chrono::steady_clock::now() - begin);
     inside_.spread(trip_->outward());
     return trip_->piece_stored();
   }
@@ -115,7 +126,10 @@ void Piece::store() {
   {
     const c10::StreamGuard guard(streams.to_device());
     trip_->follow_caller(streams.to_device());
-    copy_to_device(inside_.take());
+    const auto copies = inside_.take();
+    auto begun = clock_->begin(streams.to_device());
+    copy_to_device(copies);
+    clock_->end(std::move(begun), streams.to_device());
     arrived.record(streams.to_device());
   }
   const c10::StreamGuard guard(streams.out());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atoll/pytorch/inner/inside.h"
+#include "atoll/pytorch/inner/staging_clock.h"
 #include "atoll/pytorch/inner/trip.h"
 
 namespace atl::pytorch {
@@ -21,8 +22,10 @@ struct Slot {
 /// is_loaded() until true, then the call, then store(); not thread-safe.
 class Piece {
  public:
-  /// `call`'s segments are memory of the trip's operands. Takes `slot` if the piece fits in, else memory of its own.
-  Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const collectives::Call& call, Slot* slot);
+  /// `call`'s segments are memory of the trip's operands. Takes `slot` if the piece fits in, else memory of its own. `clock`
+  /// times its copies.
+  Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const collectives::Call& call, Slot* slot,
+        std::shared_ptr<StagingClock> clock);
 
   /// The call that crosses the bridge, on host memory.
   const collectives::Call& bridge_call() const noexcept { return bridge_; }
@@ -49,6 +52,7 @@ class Piece {
   std::vector<std::uint64_t> input_offsets_, output_offsets_;  // in the slot's memory
   Slot own_;
   Slot* slot_;
+  const std::shared_ptr<StagingClock> clock_;
   Pending inward_;
   std::vector<Inside::Copy> arriving_;  // on the CPU: copied when inward_ has ended
   std::optional<c10::Event> loaded_;

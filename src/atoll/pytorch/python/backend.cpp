@@ -49,6 +49,11 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   group.problem = place.problem;
   group.uplink = uplink();
   group.flat_reduce = flat_reduce();
+  group.check_data = check_data();
+  group.check_values = check_values();
+  group.slow_after = slow_after();
+  group.events = trace_events();
+  group.trace_folder = trace_folder();
   group.timeout = options.timeout;
   StoreAdaptor meeting_place(store, key_prefix(*store, group.name, size), parts.process->store_clones);
   parts.group = std::make_shared<collectives::Group>(parts.process->context, meeting_place, group);

@@ -96,6 +96,9 @@ class BackendAtoll final : public c10d::Backend {
   /// The group, for reports. Throws DistBackendError after shutdown() and in a forked child.
   std::shared_ptr<collectives::Group> group() const { return open_->group(); }
 
+  /// Seconds that copies between devices and the host have taken, since the first call.
+  double staging_seconds() { return passages_.clock()->seconds(); }
+
   /// What this rank computes on, as torch names the type.
   const std::string& device_type() const noexcept { return place_.device; }
 

@@ -70,7 +70,7 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     const auto streams = copy_streams(operands.device());
     const auto trip = std::make_shared<Trip>(std::move(operands), streams, "", 1);
     message.piece = std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank_, nullptr, {}},
-                                            call, nullptr);
+                                            call, nullptr, passages_.clock());
     const collectives::Call& bridge = message.piece->bridge_call();
     message.memory = sends ? bridge.input[0] : bridge.output[0];
     message.work = open_->new_work(about, trip, {tensor}, {tensor});

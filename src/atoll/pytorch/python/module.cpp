@@ -9,6 +9,7 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_module.h"
 #include "atoll/pytorch/python/plan_module.h"
+#include "atoll/pytorch/python/redis_module.h"
 
 namespace atl::pytorch {
 namespace {
@@ -136,6 +137,10 @@ void bind_backend(py::module_& module) {
       .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
       .def("device", &BackendAtoll::device_type)
       .def("time_split", &time_split)
+      .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "links", [](const BackendAtoll& self) { return self.group()->links(); },
           py::call_guard<py::gil_scoped_release>())
@@ -157,5 +162,6 @@ PYBIND11_MODULE(_C, module) {
   atl::pytorch::bind_blocks(module);
   atl::pytorch::bind_plan(module);
   atl::pytorch::bind_infer(module);
+  atl::pytorch::bind_redis(module);
   module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -54,7 +54,7 @@ std::shared_ptr<Library> Passages::library_for(const collectives::Call& call, co
 std::shared_ptr<Passage> Passages::passage(c10::Device device) {
   const std::lock_guard lock(mutex_);
   auto& known = passages_[device];
-  if (!known) known = std::make_shared<Passage>(device, translated([] { return staging_bytes(); }));
+  if (!known) known = std::make_shared<Passage>(device, translated([] { return staging_bytes(); }), clock_);
   return known;
 }
 

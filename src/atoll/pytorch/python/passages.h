@@ -35,6 +35,9 @@ class Passages {
   /// On which the group's tensors travel between `device` and the host.
   std::shared_ptr<const CopyStreams> streams(c10::Device device) { return passage(device)->streams(); }
 
+  /// Of the group's copies between devices and the host.
+  const std::shared_ptr<StagingClock>& clock() const noexcept { return clock_; }
+
   /// What is to be closed with the group.
   ByDevice take();
 
@@ -43,6 +46,7 @@ class Passages {
 
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
+  const std::shared_ptr<StagingClock> clock_ = std::make_shared<StagingClock>();
   Regions& regions_;
   std::mutex mutex_;
   ByDevice passages_;

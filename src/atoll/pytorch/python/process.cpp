@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string_view>
 
@@ -63,7 +64,8 @@ void agree_on_job(c10d::Store& root, transport::EndpointOptions& options) {
                 "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
   }
   options.job = hexadecimal(agreed.data(), kJobBytes);
-  if (options.key.empty()) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
+  // With TLS a key from the store will not do: the endpoint refuses to begin without one.
+  if (options.key.empty() && !options.tls) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
 }
 
 std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank) {
@@ -126,6 +128,51 @@ double uplink() {
     reject("ATOLL_UPLINK", value, "a positive number: this rank's relative rate to other islands");
   }
   return rate;
+}
+
+bool check_data() {
+  const std::string value = text_of("ATOLL_CHECK_DATA");
+  if (!value.empty() && value != "1") reject("ATOLL_CHECK_DATA", value, "1, or nothing");
+  return value == "1";
+}
+
+collectives::ValueCheck check_values() {
+  const std::string value = text_of("ATOLL_CHECK_VALUES");
+  if (value.empty()) return collectives::ValueCheck::kNone;
+  if (value == "warn") return collectives::ValueCheck::kWarn;
+  if (value == "raise") return collectives::ValueCheck::kRaise;
+  reject("ATOLL_CHECK_VALUES", value, "warn, raise, or nothing");
+}
+
+std::chrono::milliseconds slow_after() {
+  const std::string value = text_of("ATOLL_SLOW_AFTER");
+  if (value.empty()) return std::chrono::seconds(20);
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
+  const bool is_number = error == std::errc{} && end == value.data() + value.size();
+  if (!is_number || !(seconds == 0 || (seconds >= 0.2 && seconds <= 86400)))
+    reject("ATOLL_SLOW_AFTER", value, "0, or seconds from 0.2 to 86400");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::string trace_folder() {
+  const std::string folder = text_of("ATOLL_TRACE_DIR");
+  std::error_code ignored;
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
+    reject("ATOLL_TRACE_DIR", folder, "an existing folder");
+  return folder;
+}
+
+std::size_t trace_events() {
+  constexpr std::size_t kForDumps = 256;
+  constexpr std::size_t kForTraces = 65536;
+  const std::string value = text_of("ATOLL_TRACE_EVENTS");
+  if (value.empty()) return text_of("ATOLL_TRACE_DIR").empty() ? kForDumps : kForTraces;
+  std::size_t count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error != std::errc{} || end != value.data() + value.size() || count < kForDumps || count > (1U << 20))
+    reject("ATOLL_TRACE_EVENTS", value, "a whole number from 256 to 1048576");
+  return count;
 }
 
 std::uint64_t staging_bytes() {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "atoll/collectives/context.h"
+#include "atoll/collectives/group.h"
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/watch.h"
@@ -45,6 +47,11 @@ std::uint32_t attempt();
 std::string island_label(collectives::Context& context, const Place& place);  ///< ATOLL_ISLAND, else by stack and host
 double uplink();                                                              ///< ATOLL_UPLINK, else 0
 bool flat_reduce();                                                           ///< ATOLL_REDUCE=flat
+bool check_data();                                                            ///< ATOLL_CHECK_DATA=1
+collectives::ValueCheck check_values();                                       ///< ATOLL_CHECK_VALUES
+std::chrono::milliseconds slow_after();                                       ///< ATOLL_SLOW_AFTER, else 20 s
+std::string trace_folder();                                                   ///< ATOLL_TRACE_DIR, else ""
+std::size_t trace_events();                                                   ///< ATOLL_TRACE_EVENTS
 std::uint64_t staging_bytes();                                                ///< ATOLL_STAGING, else 24 MiB
 
 }  // namespace atl::pytorch

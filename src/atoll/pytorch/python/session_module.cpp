@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,8 @@
 #include "atoll/core/fd.h"
 #include "atoll/infer/session/session.h"
 #include "atoll/infer/wire/codecs.h"
+#include "atoll/plan/operators_json.h"
+#include "atoll/plan/timeline.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/aten/package_engine.h"
@@ -149,6 +152,20 @@ class Options {
   const py::dict& given_;
 };
 
+// {"operators": names, "plan": as write_operator_plan}: who computes what, and when, at these rates.
+std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport& report) {
+  plan::LinkCost link;
+  link.up_bytes_per_second = std::max(1.0, report.up_rate);
+  link.down_bytes_per_second = std::max(1.0, report.down_rate);
+  link.latency = std::max(0.0, report.latency);
+  const plan::OperatorPlan& division = *outcome.division;
+  const plan::Timeline timeline =
+      plan::simulate(*outcome.divided, link, plan::RobotPower{}, division.shares, division.chunks);
+  plan::Json names = plan::Json::array();
+  for (const plan::Operator& each : outcome.divided->operators) names.push_back(each.name);
+  return plan::Json{{"operators", names}, {"plan", plan::write_operator_plan(division, timeline, true)}}.dump();
+}
+
 class InferSession {
  public:
   InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
@@ -167,11 +184,12 @@ class InferSession {
 
   struct Result {
     infer::Outcome outcome;
+    std::string picture;  // of its division, where that is another than before
     std::vector<at::Tensor> outputs;
   };
 
   /// `waited`: seconds since it was asked for.
-  Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited) {
+  Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited, bool wants_picture) {
     constexpr double kMost = 1e9;
     const Seconds before(waited > 0 ? std::min(waited, kMost) : 0);
     const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
@@ -194,6 +212,10 @@ class InferSession {
     }
     result.outcome.values.clear();
     result.outcome.outputs.clear();
+    const plan::OperatorPlan* division = result.outcome.division.get();
+    if (wants_picture && division != nullptr && told_.exchange(division) != division) {
+      result.picture = picture_of(result.outcome, session.report());
+    }
     return result;
   }
 
@@ -220,6 +242,7 @@ class InferSession {
   const std::uint32_t process_ = fork_depth();
   std::mutex mutex_;
   std::shared_ptr<infer::Session> session_;
+  std::atomic<const plan::OperatorPlan*> told_{nullptr};  // to compare with, nothing more
 };
 
 py::dict dict_of(const infer::Outcome& outcome) {
@@ -234,6 +257,10 @@ py::dict dict_of(const infer::Outcome& outcome) {
   made["joules"] = outcome.joules;
   made["guard_used"] = outcome.guard_used;
   made["missed"] = outcome.missed;
+  made["computing"] = outcome.times.computing;
+  made["waiting"] = outcome.times.waiting;
+  made["sending"] = outcome.times.sending;
+  made["receiving"] = outcome.times.receiving;
   return made;
 }
 
@@ -265,15 +292,18 @@ void bind_session(py::module_& module) {
       .def(
           "run",
           [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline,
-             double waited) {
+             double waited, bool wants_picture) {
             InferSession::Result result;
             {
               const ReleaseGil released;
-              result = translated([&] { return session.run(inputs, deadline, waited); });
+              result = translated([&] { return session.run(inputs, deadline, waited, wants_picture); });
             }
-            return std::pair(std::move(result.outputs), dict_of(result.outcome));
+            py::dict facts = dict_of(result.outcome);
+            facts["picture"] = result.picture;
+            return std::pair(std::move(result.outputs), facts);
           },
-          py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0)
+          py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0,
+          py::arg("wants_picture") = false)
       .def(
           "report_json",
           [](InferSession& session) { return translated([&] { return session.open()->report().json(); }); }, Released())

@@ -112,14 +112,14 @@ void ShmLink::flush() {
   if (stream_.queued() > 0) loop().post([this] { flush_later_on_loop(); });
 }
 
-void ShmLink::attach_on_loop(Fd stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
+void ShmLink::attach_on_loop(ByteStream stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
   try {
-    peer_process_ = process_behind(stream.get());
+    peer_process_ = process_behind(stream.fd());
     patience_ = answer_patience(options());
     last_tick_ = Clock::now();
-    loop().add_fd_on_loop(stream.get(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
+    loop().add_fd_on_loop(stream.fd(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
     const std::lock_guard lock(mutex_);
-    stream_ = shm::Stream(std::move(stream));
+    stream_ = shm::Stream(stream.take_fd());
     attached_ = true;
     const shm::Hello hello{static_cast<std::uint64_t>(options().heartbeat.count())};
     stream_.queue(shm::MessageType::kHello, bytes_of(hello), duplicate(doorbell().memory()));

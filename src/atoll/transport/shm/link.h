@@ -31,7 +31,7 @@ class ShmLink final : public LinkBase {
   bool send_control_behind_frames(std::span<const std::byte> message) override;
   std::string describe() const override { return "shm"; }
 
-  void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
+  void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
 

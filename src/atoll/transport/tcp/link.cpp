@@ -137,7 +137,7 @@ Error TcpLink::lost(const std::string& how) const {
   return {ErrorKind::kPeerLost, peer_name() + " (" + describe() + ") " + how};
 }
 
-void TcpLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) {
+void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {
   is_initiator_ = initiator;
   plan_rails_on_loop(authenticated);
   last_tick_ = Clock::now();
@@ -145,8 +145,8 @@ void TcpLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authe
   mark_up_on_loop();
 }
 
-void TcpLink::open_rail_on_loop(Rail& rail, Fd stream) {
-  const int fd = stream.get();
+void TcpLink::open_rail_on_loop(Rail& rail, ByteStream stream) {
+  const int fd = stream.fd();
   tune(fd, options().heartbeat);
   {
     const std::lock_guard lock(mutex_);
@@ -161,6 +161,8 @@ void TcpLink::open_rail_on_loop(Rail& rail, Fd stream) {
   // Edges: the loop learns of room in the socket without a call per frame.
   loop().add_fd_on_loop(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                         [this, &rail](std::uint32_t events) { on_event_on_loop(rail, events); });
+  // Behind the handshake the link's own bytes may have come already.
+  if (rail.holds_input_on_loop()) loop().post([this, &rail] { receive_on_loop(rail); });
 }
 
 void TcpLink::begin_shutdown_on_loop() {

@@ -40,13 +40,13 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   bool send_control_behind_frames(std::span<const std::byte> message) override;
   std::string describe() const override;
 
-  void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
+  void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
   std::optional<WantedRail> next_rail_on_loop(Clock::time_point now) override;
   void rail_unreachable_on_loop(std::size_t rail, const Error& why) override;
   bool takes_rail_on_loop(std::size_t rail) const override;
-  void attach_rail_on_loop(std::size_t rail, Fd stream) override;
+  void attach_rail_on_loop(std::size_t rail, ByteStream stream) override;
 
   /// For TcpChannel. False when the send queue is full; the bells ring when it has room again.
   bool send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
@@ -120,7 +120,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
 
   // Rails (link_rails.cpp).
   void plan_rails_on_loop(const PeerAddress& authenticated);
-  void open_rail_on_loop(Rail& rail, Fd stream);
+  void open_rail_on_loop(Rail& rail, ByteStream stream);
   void drop_rail_on_loop(Rail& rail, const std::string& why);
   void repeat_credit_on_loop();
   bool is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const;

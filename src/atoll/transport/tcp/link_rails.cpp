@@ -102,7 +102,7 @@ bool TcpLink::takes_rail_on_loop(std::size_t rail) const {
   return spread_ && !is_initiator_ && state() == LinkState::kUp && rail < rails_.size() && !said_bye_;
 }
 
-void TcpLink::attach_rail_on_loop(std::size_t rail, Fd stream) {
+void TcpLink::attach_rail_on_loop(std::size_t rail, ByteStream stream) {
   if (state() != LinkState::kUp || !spread_ || rail >= rails_.size()) return;
   ways_[rail].is_being_made = false;
   bool is_leaving = false;

@@ -51,6 +51,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
       // After a short read a new edge announces more, except for an end that was announced already.
       more = got > 0 && (!drained || rail.watch.hangup);
       ring_dirty_bells();
+      if (rail.asks_for_write_on_loop()) flush_on_loop(rail);
       acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
   } catch (const Error& failure) {

@@ -149,7 +149,7 @@ void TcpLink::flush_on_loop(Rail& rail) {
 /// Room may have come, or the end. Returns whether a sender waits for room.
 bool TcpLink::after_sending() {
   const bool has_room = spread_ ? spread_->is_half_free() : rails_.front()->queue().half_free();
-  const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->queue().empty();
+  const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->has_left();
   if (said_bye_ && !sent_all_ && is_through) {
     // Over several rails the peer has the bye already, and what it still sends is to be acknowledged.
     if (!spread_) ::shutdown(rails_.front()->fd(), SHUT_WR);

@@ -38,9 +38,10 @@ iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(b
 Rail::Rail(Owner& owner, std::size_t index, std::size_t max_message_bytes)
     : owner_(owner), index_(index), queue_(max_message_bytes) {}
 
-void Rail::open(Fd stream) {
-  path_ = to_string(local_address(stream.get())) + " -> " + to_string(remote_address(stream.get()));
-  fd_ = std::move(stream);
+void Rail::open(ByteStream stream) {
+  path_ = to_string(local_address(stream.fd())) + " -> " + to_string(remote_address(stream.fd())) +
+          (stream.is_secure() ? " in TLS" : "");
+  stream_ = std::move(stream);
   ++generation_;
   queue_.clear();
   bytes_out_ = acknowledged_ = bytes_in_ = 0;
@@ -52,28 +53,26 @@ void Rail::open(Fd stream) {
 }
 
 void Rail::close(SegmentList* unfinished) noexcept {
-  fd_.reset();
+  stream_.close();
   current_ = nullptr;
   while (!on_their_way_.empty()) unfinished->push_back(on_their_way_.pop_front());
 }
 
 std::size_t Rail::write_pieces(iovec* pieces, std::size_t count) {
-  msghdr message{};
-  message.msg_iov = pieces;
-  message.msg_iovlen = count;
-  for (;;) {
-    const auto sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      bytes_out_ += static_cast<std::uint64_t>(sent);
-      return static_cast<std::size_t>(sent);
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && send_error_ == 0) {
-      send_error_ = errno;
-      owner_.on_broken(*this);
-    }
+  const auto sent = stream_.write({pieces, count});
+  if (sent < 0) {
+    note_unsent();
     return 0;
   }
+  bytes_out_ += static_cast<std::uint64_t>(sent);
+  return static_cast<std::size_t>(sent);
+}
+
+/// errno says why; want of room is no error.
+void Rail::note_unsent() {
+  if (errno == EAGAIN || send_error_ != 0) return;
+  send_error_ = errno;
+  owner_.on_broken(*this);
 }
 
 bool Rail::write_small(Lane lane, Type type, std::uint32_t channel, std::span<const std::byte> body) {
@@ -135,6 +134,7 @@ std::size_t Rail::gather_current(iovec* pieces, std::size_t* bytes) const noexce
 void Rail::write_rest() {
   std::array<iovec, SendQueue::kMaxPieces> queued;
   std::array<iovec, SendQueue::kMaxPieces + 2> pieces;
+  if (can_write() && !stream_.flush()) return note_unsent();
   while (can_write() && (current_ != nullptr || !queue_.empty())) {
     std::size_t own = 0;
     const std::size_t first = gather_current(pieces.data(), &own);
@@ -163,12 +163,13 @@ Segment* Rail::take_acknowledged() noexcept {
 }
 
 void Rail::sleep_through_frame_on_loop() {
+  if (stream_.is_secure()) return;  // a part of what is left may be here already, undeciphered
   const std::size_t left = parser_->direct().size();
   const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kLeastToWakeFor));
   if (wanted == least_to_wake_for_) return;
   least_to_wake_for_ = wanted;
   // Raises an edge itself when there is as much.
-  ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
+  ::setsockopt(stream_.fd(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
 }
 
 std::ptrdiff_t Rail::read_on_loop(bool* drained) {
@@ -176,14 +177,10 @@ std::ptrdiff_t Rail::read_on_loop(bool* drained) {
   // Behind a large frame little is read, because that is copied once more.
   const auto behind = scratch().first(direct.size() >= kLargeFrame ? kBehindLargeFrame : kScratchBytes);
   const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{behind.data(), behind.size()}};
-  std::ptrdiff_t got = 0;
-  do {
-    got = ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()));
-  } while (got < 0 && errno == EINTR);
+  const auto got = stream_.read(pieces, drained);
   if (got <= 0) return got;
   const auto count = static_cast<std::size_t>(got);
   bytes_in_ += count;
-  *drained = count < direct.size() + behind.size();
   const std::size_t into_frame = std::min(count, direct.size());
   if (into_frame != 0) parser_->advance_direct(into_frame);
   parser_->consume(behind.first(count - into_frame));

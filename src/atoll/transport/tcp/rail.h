@@ -12,7 +12,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/core/fd.h"
+#include "atoll/transport/byte_stream.h"
 #include "atoll/transport/tcp/parser.h"
 #include "atoll/transport/tcp/segments.h"
 #include "atoll/transport/tcp/send_queue.h"
@@ -57,19 +57,20 @@ class Rail final : private MessageSink {
   // Under the link's mutex.
 
   /// Takes over a connected stream; the rail is closed.
-  void open(Fd stream);
+  void open(ByteStream stream);
   /// What is on its way goes to `unfinished`. Received bytes stay what they are.
   void close(SegmentList* unfinished) noexcept;
-  bool is_open() const noexcept { return static_cast<bool>(fd_); }  ///< also on the loop
-  int fd() const noexcept { return fd_.get(); }                     ///< likewise
+  bool is_open() const noexcept { return static_cast<bool>(stream_); }  ///< also on the loop
+  int fd() const noexcept { return stream_.fd(); }                      ///< likewise
   /// How often it was opened: tells a connection from the one before.
   std::uint64_t generation() const noexcept { return generation_; }
   const std::string& path() const noexcept { return path_; }  ///< "10.0.0.1:4711 -> 10.0.0.2:4712"; empty: never open
 
-  bool can_write() const noexcept { return fd_ && send_error_ == 0; }
+  bool can_write() const noexcept { return stream_ && send_error_ == 0; }
   int send_error() const noexcept { return send_error_; }
   std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   SendQueue& queue() noexcept { return queue_; }
+  bool has_left() const noexcept { return queue_.empty() && !stream_.holds_output(); }  ///< the socket has all of them
 
   /// How many bytes the socket took of these, which are the next of the stream; 0 when it is full or broken.
   std::size_t write_pieces(iovec* pieces, std::size_t count);
@@ -78,7 +79,7 @@ class Rail final : private MessageSink {
   bool write_small(Lane lane, Type type, std::uint32_t channel, std::span<const std::byte> body);
 
   /// Nothing waits here, so that what is written next may go out at once.
-  bool is_ready() const noexcept { return can_write() && current_ == nullptr && queue_.empty(); }
+  bool is_ready() const noexcept { return can_write() && current_ == nullptr && has_left(); }
 
   /// Writes a segment, or as much of it as the socket takes now; the rest follows with write_rest. Only when is_ready(). Until it is
   /// acknowledged it is among those on their way.
@@ -97,6 +98,8 @@ class Rail final : private MessageSink {
   // On the loop.
 
   Parser& parser() noexcept { return *parser_; }
+  bool holds_input_on_loop() const noexcept { return stream_.holds_input(); }  ///< of which no event tells
+  bool asks_for_write_on_loop() const { return stream_.asks_for_write(); }     ///< write_rest, now
 
   /// Reads once, straight into the frame or segment under way where there is one. Returns what readv does.
   std::ptrdiff_t read_on_loop(bool* drained);
@@ -148,13 +151,14 @@ class Rail final : private MessageSink {
   void on_probe() override { owner_.on_probe(*this); }
 
   void compose_head(Segment& segment) noexcept;
+  void note_unsent();
   std::size_t gather_current(iovec* pieces, std::size_t* bytes) const noexcept;
 
   Owner& owner_;
   const std::size_t index_;
 
-  // Under the link's mutex; fd_ changes on the loop only.
-  Fd fd_;
+  // Under the link's mutex; stream_ changes on the loop only.
+  ByteStream stream_;
   std::uint64_t generation_ = 0;
   std::string path_;
   SendQueue queue_;

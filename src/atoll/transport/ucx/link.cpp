@@ -122,7 +122,7 @@ Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name
 
 Error UcxLink::lost(const std::string& how) const { return {ErrorKind::kPeerLost, peer_name() + " (ucx) " + how}; }
 
-void UcxLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) {
+void UcxLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {
   wake_ = make_wake();
   stream_ = std::move(stream);
   initiator_ = initiator;
@@ -139,7 +139,7 @@ void UcxLink::attach_on_loop(Fd stream, bool initiator, const PeerAddress& authe
   });
   phase_ = Phase::kAgreeing;
   constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
-  loop().add_fd_on_loop(stream_.get(), kEvents, [this](std::uint32_t events) { on_agreement_event_on_loop(events); });
+  loop().add_fd_on_loop(stream_.fd(), kEvents, [this](std::uint32_t events) { on_agreement_event_on_loop(events); });
   watched_ = kEvents;
   step_agreement_on_loop();
 }
@@ -183,7 +183,7 @@ bool UcxLink::flush_agreement_on_loop() {
   agreement_output_.insert(agreement_output_.end(), more.begin(), more.end());
   while (!agreement_output_.empty()) {
     const auto& output = agreement_output_;
-    const auto sent = ::send(stream_.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const auto sent = ::send(stream_.fd(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) {
@@ -193,7 +193,7 @@ bool UcxLink::flush_agreement_on_loop() {
     agreement_output_.erase(agreement_output_.begin(), agreement_output_.begin() + sent);
   }
   const std::uint32_t events = EPOLLIN | EPOLLRDHUP | (agreement_output_.empty() ? 0U : EPOLLOUT);
-  if (events != watched_) loop().modify_fd_on_loop(stream_.get(), events);
+  if (events != watched_) loop().modify_fd_on_loop(stream_.fd(), events);
   watched_ = events;
   return true;
 }
@@ -203,7 +203,7 @@ void UcxLink::read_agreement_on_loop(std::uint32_t events) {
   const bool has_ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
   if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two agreed on UCX"));
   while (agreement_->wanted() != 0) {
-    const auto got = ::recv(stream_.get(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
+    const auto got = ::recv(stream_.fd(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got < 0) return fail_on_loop(lost(with_errno("died while the two agreed on UCX", errno)));
@@ -238,7 +238,7 @@ void UcxLink::probe_on_loop() {
 }
 
 void UcxLink::settle_on_loop() {
-  loop().remove_fd_on_loop(stream_.get());
+  loop().remove_fd_on_loop(stream_.fd());
   watched_ = 0;
   const bool agreed = agreement_->agreed();
   if (agreed) {
@@ -299,9 +299,9 @@ void UcxLink::on_tick_on_loop(Clock::time_point now) {
 void UcxLink::teardown_on_loop() noexcept {
   const bool was_watching = phase_ != Phase::kWaiting && phase_ != Phase::kEnded;
   phase_ = Phase::kEnded;
-  if (watched_ != 0) loop().remove_fd_on_loop(stream_.get());
+  if (watched_ != 0) loop().remove_fd_on_loop(stream_.fd());
   watched_ = 0;
-  stream_.reset();
+  stream_.close();
   if (was_watching) loop().remove_fd_on_loop(wake_.get());
   try {
     throw_error();

@@ -44,7 +44,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::string describe() const override;
   DirectPort* direct() noexcept override { return over_ucx_.load(std::memory_order_acquire) ? &direct_ : nullptr; }
 
-  void attach_on_loop(Fd stream, bool initiator, const PeerAddress& authenticated) override;
+  void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
 
@@ -158,7 +158,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   // The loop's.
   Phase phase_ = Phase::kWaiting;
-  Fd stream_;  // while agreeing
+  ByteStream stream_;  // while agreeing
   PeerAddress authenticated_;
   bool initiator_ = false;
   std::uint32_t watched_ = 0;  // events on stream_; 0: it is not watched

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step's communication takes on this rank, and how many bytes go to whom."""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from atoll.loading.communication import backend_if_any
+
+MOST_RANKS = 64  # of groups whose links are counted one by one
+UNKNOWN = -1.0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Of one step, the mean over a window. Seconds are UNKNOWN where the group's backend does not tell."""
+
+    bridge: float  # waits for other islands in collectives, while others may compute
+    staging: float  # copies between the device and the host
+    sent: list[float]  # bytes by rank; empty in a large group
+
+    def numbers(self) -> list[float]:
+        return [self.bridge, self.staging, *self.sent]
+
+    @staticmethod
+    def of(numbers: list[float]) -> "Shown":
+        return Shown(numbers[0], numbers[1], numbers[2:])
+
+
+class Traffic:
+    """Counts from its making on."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._backend = backend_if_any(group)
+        self._ranks = dist.get_world_size(group)
+        self._before = self._now()
+
+    def take(self, steps: int) -> Shown:
+        """Of the `steps` steps since the last call; as many numbers on each rank."""
+        now, before = self._now(), self._before
+        self._before = now
+        each = [(new - old) / max(1, steps) for new, old in zip(now, before, strict=True)]
+        if self._backend is None:
+            each[:2] = [UNKNOWN, UNKNOWN]
+        return Shown.of(each)
+
+    def _now(self) -> list[float]:
+        counted = self._ranks if self._ranks <= MOST_RANKS else 0
+        if self._backend is None:
+            return [0.0] * (2 + counted)
+        sent = self._backend.sent_bytes()[:counted]
+        return [self._backend.time_split()["bridge_s"], self._backend.staging_seconds(), *map(float, sent)]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs of a Redis server as rows of a table."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from atoll import _C
+
+_TIMEOUT = timedelta(seconds=5)
+_SHOWN = ("rank", "island", "device", "score", "host", "pid")
+
+
+def rows(url: str) -> Iterator[tuple[str, int, list[str]]]:
+    """For each member of each job: the job's name, when it was created (seconds since 1970), and rank, island, device,
+    score, host, process and the number of processes that are alive. A score is relative to the job's fastest rank.
+    Raises what RedisStore raises."""
+    for job in _C.redis_jobs(url, _TIMEOUT):
+        members = [_member(text) for _, text in sorted(job.members.items())]
+        scores = [member["score"] for member in members if isinstance(member.get("score"), int | float)]
+        alive = f"{job.alive}/{job.world_size}" if job.world_size else str(job.alive)
+        for member in members or [{}]:
+            if scores and isinstance(member.get("score"), int | float):
+                member["score"] = f"{member['score'] / max(scores):.2f}"
+            yield job.name, job.created, [*(_text(member.get(name)) for name in _SHOWN), alive]
+
+
+def _member(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """On one line, whatever somebody has written into the server."""
+    shown = "-" if value is None else str(value)
+    return "".join(character if character.isprintable() else "?" for character in shown)[:60]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's store in a Redis server, and how torch.distributed comes to it."""
+
+import atexit
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from atoll._version_check import require_matching_torch
+
+require_matching_torch()
+
+from atoll import _C  # noqa: E402 - only after the check
+
+RedisStore = _C.RedisStore
+_NO_RUN_ID = "none"  # torchrun's default of --rdzv-id
+
+# A job is over at once when all of its processes say so, and not only when they have been silent for long.
+atexit.register(_C.leave_redis_jobs)
+
+
+def with_options(url: str, **options: object) -> str:
+    """`url` with these options, where it does not have them yet."""
+    text = url if "://" in url else f"redis://{url}"
+    given = dict(parse_qsl(text.partition("?")[2], keep_blank_values=True))
+    added = [f"{name}={quote(str(value), safe='/')}" for name, value in options.items() if name not in given]
+    return text + ("&" if "?" in text else "?") + "&".join(added) if added else text
+
+
+def meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    """What init_process_group(init_method="redis://HOST:PORT/?job=NAME") calls. The job's name may be left out under
+    torchrun, whose run then names it."""
+    place, job, rank, world_size = _C.redis_place(url)
+    rank = _number("RANK", "rank") if rank is None else rank
+    world_size = _number("WORLD_SIZE", "world_size") if world_size is None else world_size
+    if not job:
+        job = _run_name(place)
+    store = RedisStore(with_options(url, job=job, rank=rank, world_size=world_size), timeout)
+    yield store, rank, world_size
+    raise RuntimeError(f"{place}: ranks cannot meet a second time through one call")
+
+
+def meet_by_environment(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Any]:
+    """What env:// means in a process whose launcher has set ATOLL_STORE. `url` may hold rank and world_size."""
+    given = {name: value for name, value in parse_qsl(urlsplit(url).query) if name in ("rank", "world_size")}
+    return meet(with_options(os.environ["ATOLL_STORE"], **given), timeout)
+
+
+def _number(variable: str, argument: str) -> int:
+    text = os.environ.get(variable, "")
+    if not text.isdecimal():
+        raise ValueError(
+            f'redis://: {variable}="{text}" is no number: set it, or give {argument}= to init_process_group'
+        )
+    return int(text)
+
+
+def _run_name(place: str) -> str:
+    run = os.environ.get("TORCHELASTIC_RUN_ID", _NO_RUN_ID)
+    if run == _NO_RUN_ID:
+        raise ValueError(
+            f"{place} may serve many jobs: name this one, the same on all of its ranks, as in redis://HOST:PORT/?job=NAME"
+        )
+    return f"{run}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which links a training uses, and how much of what they can carry."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.report.parts import heat, scaled
+from atoll.report.records import RecordError
+from atoll.report.steps import Summary, link_bytes
+
+MOST_RANKS = 64  # in a picture
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `atoll doctor --json` measured: GB/s from rank to rank."""
+
+    rates: dict[tuple[int, int], float]
+    ranks: int
+
+
+def read_doctor(path: Path) -> Measured:
+    """RecordError where the file is something else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rates = {(pair["a"], pair["b"]): float(pair["a_to_b"]) for pair in document["links"]}
+        rates |= {(pair["b"], pair["a"]): float(pair["b_to_a"]) for pair in document["links"]}
+        return Measured(rates, len(document["ranks"]))
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(f"{path} is not what atoll doctor --json FILE writes") from None
+
+
+def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
+    """Nothing where no bytes were counted: a group of one rank, or of another backend."""
+    sent = link_bytes(of.windows)
+    if not sent or len(of.devices) > MOST_RANKS:
+        return
+    names = [str(rank) for rank in of.ranks]
+    factor, unit = scaled(max(sent.values()), "B")
+    matrix = [[_scaled(sent.get((a, b)), factor) for b in of.ranks] for a in of.ranks]
+    about = "Payload of collectives in a step. What a vendor's library sends inside an island is not counted."
+    yield heat("Bytes by link", about, names, matrix, f"{unit} per step")
+    if measured is None:
+        return
+    if measured.ranks != len(of.devices):
+        yield (
+            f"<p>The doctor looked at {measured.ranks} ranks, the training has {len(of.devices)}: what links can carry "
+            f"is not compared.</p>"
+        )
+        return
+    shares = [
+        [
+            100 * count / of.wall / (1e9 * rate)
+            if (count := sent.get((a, b))) and (rate := measured.rates.get((a, b)))
+            else None
+            for b in of.ranks
+        ]
+        for a in of.ranks
+    ]
+    about = "Bytes per second of the whole step, over what atoll doctor measured for the link."
+    yield heat("Link use", about, names, shares, "% of the measured rate")
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a training's steps went, by rank."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from atoll.report.records import Training
+from atoll.watching.record import WindowRecord
+
+ENOUGH = 4  # windows of which the first, with all that happens once, does not count
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of one step of one rank, which add up to the step."""
+
+    load: float  # waits for its data
+    compute: float
+    wait: float  # for the rank that takes longest to load and compute
+    exchange: float  # of gradients, as far as no computing hides it
+    rest: float
+
+    def all(self) -> tuple[float, ...]:
+        return self.load, self.compute, self.wait, self.exchange, self.rest
+
+    @property
+    def step(self) -> float:
+        return sum(self.all())
+
+
+def parts_of(window: WindowRecord, rank: int) -> Parts:
+    """`exchange` is part of the rest where it was not measured."""
+    load, compute = window.input_seconds[rank], window.compute_seconds[rank]
+    longest = max(a + b for a, b in zip(window.input_seconds, window.compute_seconds, strict=True))
+    wait = longest - load - compute
+    exposed = window.exposed_seconds[rank] if window.exposed_seconds else 0.0
+    exchange = max(0.0, exposed - wait)
+    return Parts(load, compute, wait, exchange, max(0.0, window.wall_seconds - longest - exchange))
+
+
+def counted(training: Training) -> list[WindowRecord]:
+    """Those that tell how the training goes."""
+    windows = [window for window in training.windows if window.wall_seconds > 0]
+    return windows[1:] if len(windows) >= ENOUGH else windows
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of the windows that count: medians by rank, of each part for itself."""
+
+    windows: list[WindowRecord]
+    devices: tuple[str, ...]
+    parts: list[Parts]
+    wall: float
+    samples_per_second: float
+    predicted: float | None
+    bound: float | None
+    bridge: tuple[float, ...]  # by rank; empty: not measured
+    inside: tuple[float, ...]
+    staging: tuple[float, ...]
+
+    @property
+    def ranks(self) -> range:
+        return range(len(self.devices))
+
+    @property
+    def distance(self) -> float | None:
+        return self.wall / self.bound if self.bound else None
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} ({self.devices[rank]})"
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.wall if self.wall > 0 else 0.0
+
+
+def summary(training: Training) -> Summary | None:
+    """None for a record without a measured window."""
+    windows = counted(training)
+    if not windows:
+        return None
+    devices = windows[-1].devices
+    windows = [window for window in windows if window.devices == devices]
+    by_rank = [[parts_of(window, rank) for window in windows] for rank in range(len(devices))]
+    parts = [
+        Parts(*(median(column) for column in zip(*(each.all() for each in rank), strict=True))) for rank in by_rank
+    ]
+    return Summary(
+        windows, devices, parts, median(window.wall_seconds for window in windows),
+        median(window.samples_per_second for window in windows),
+        _known([window.predicted_seconds for window in windows]), _known([window.bound_seconds for window in windows]),
+        _by_rank(windows, lambda window: window.bridge_seconds),
+        _by_rank(windows, lambda window: window.inside_seconds),
+        _by_rank(windows, lambda window: window.staging_seconds),
+    )  # fmt: skip
+
+
+def link_bytes(windows: Sequence[WindowRecord]) -> dict[tuple[int, int], float]:
+    """Of one step, the mean, by who sends to whom."""
+    found: dict[tuple[int, int], float] = {}
+    for window in windows:
+        for source, target, count in window.links:
+            found[source, target] = found.get((source, target), 0.0) + count / len(windows)
+    return found
+
+
+def telling_ranks(of: Summary, most: int) -> list[int]:
+    """All, or those that load and compute longest and those that wait longest."""
+    if len(of.devices) <= most:
+        return list(of.ranks)
+    by_wait = sorted(of.ranks, key=lambda rank: of.parts[rank].wait)
+    half = most // 2
+    return sorted({*by_wait[:half], *by_wait[-half:]})
+
+
+def _known(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return median(there) if there else None
+
+
+def _by_rank(
+    windows: Sequence[WindowRecord], values: Callable[[WindowRecord], tuple[float, ...]]
+) -> tuple[float, ...]:  # fmt: skip
+    there = [values(window) for window in windows if values(window)]
+    return tuple(mean(column) for column in zip(*there, strict=True)) if there else ()

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a run: files in a folder that `atoll report` makes a page of.
+
+Each process that has something to tell writes one file of lines of JSON. The first line says what the file is
+("what": "run"), each line is there as soon as it is written, and a file that ends anywhere can be read. A file that has
+become too large is thinned: of what comes again and again every other line goes, and later ones are written half as
+often."""
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from atoll._build_info import VERSION
+from atoll.watching.json_lines import finite
+from atoll.watching.record import PlanEvent, WindowRecord
+
+FORMAT = 1  # of lines; another number is another meaning of what is there
+SUFFIX = ".run.jsonl"
+MOST_BYTES = 16 << 20
+THINNED = ("window", "inference", "state")
+_numbers = count()
+
+
+class RunFile:
+    """Made at once, so that a folder which cannot be had is an error when the run begins. Raises ValueError."""
+
+    def __init__(
+        self, folder: str, kind: str, about: Mapping[str, Any], most_bytes: int = MOST_BYTES,
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._most, self._now = most_bytes, now
+        began = now()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
+        self.path = Path(folder) / f"{kind}-{stamp}-{socket.gethostname()}-{os.getpid()}-{next(_numbers)}{SUFFIX}"
+        header = {
+            "what": "run", "format": FORMAT, "kind": kind, "time": began, "host": socket.gethostname(),
+            "pid": os.getpid(), "atoll": VERSION, "python": platform.python_version(),
+            "attempt": os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), **about,
+        }  # fmt: skip
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("x", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"the record of the run cannot be written to {folder}: {error.strerror}: give record= (or "
+                f"ATOLL_RUN_DIR) a folder that can be made"
+            ) from None
+        self._bytes, self._every, self._seen = 0, 1, dict.fromkeys(THINNED, 0)
+        self._write(header)
+
+    def add(self, what: str, fields: Mapping[str, Any], is_last: bool = False) -> None:
+        """A line. Raises OSError when the disk refuses it. `is_last`: it is not left out, however often there were
+        others."""
+        if what in self._seen and not is_last:
+            self._seen[what] += 1
+            if self._seen[what] % self._every:
+                return
+        self._write({"what": what, "time": self._now(), **fields})
+        if self._bytes > self._most:
+            self._thin()
+
+    def close(self) -> None:
+        """Says that the run has ended, and not only its record."""
+        if not self._file.closed:
+            try:
+                self._write({"what": "end", "time": self._now(), "error": _last_error()})
+            finally:
+                self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(finite(dict(line)), allow_nan=False, separators=(",", ":")) + "\n"
+        self._file.write(text)
+        self._bytes += len(text.encode())
+
+    def _thin(self) -> None:
+        """Another file takes the place of this one, whole: whoever reads sees one or the other."""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        kept, seen = [], dict.fromkeys(THINNED, 0)
+        for line in lines:
+            what = json.loads(line)["what"]
+            if what in seen:
+                seen[what] += 1
+                if seen[what] % 2:
+                    continue
+            kept.append(line)
+        if sum(map(len, kept)) > self._most * 3 // 4:  # of what is not thinned the newest stay
+            kept = [kept[0], *kept[-(len(kept) // 2) :]]
+        beside = self.path.with_suffix(".new")
+        text = "\n".join(kept) + "\n"
+        beside.write_text(text, encoding="utf-8")
+        self._file.close()
+        beside.replace(self.path)
+        self._file = self.path.open("a", buffering=1, encoding="utf-8")
+        self._bytes, self._every = len(text.encode()), 2 * self._every
+
+
+def _last_error() -> str | None:
+    """What ends the program, if that is an exception."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    return None if error is None else f"{type(error).__name__}: {error}"[:500]
+
+
+class TrainingRecord:
+    """Windows and events of one training. The file is made with the first of them: a loader that only evaluates leaves
+    none."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
+        self._folder, self._about = folder, dict(about)
+        self._file: RunFile | None = None
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{self} cannot be written: {error.strerror}: give a folder that can be made") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(f"{self} cannot be written: give a folder that you may write to")
+
+    def __str__(self) -> str:
+        return f"Watch(record={self._folder!r})"
+
+    def window(self, record: WindowRecord) -> None:
+        fields = record.to_json()
+        if record.devices == tuple(self._about.get("devices", ())):
+            del fields["devices"]  # the first line has them
+        self._opened().add("window", fields)
+
+    def event(self, event: PlanEvent) -> None:
+        self._opened().add("event", event.to_json())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> RunFile:
+        if self._file is None:
+            self._file = RunFile(self._folder, "training", self._about)
+        return self._file

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/roll_call.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <utility>
+
+namespace atl::collectives {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMostTables = 4;
+constexpr std::size_t kMostListed = 12;
+constexpr int kBackoff = 3;
+// Who was asked every second and has said nothing for so long does not answer.
+constexpr milliseconds kSilence{4000};
+// Who is inside may wait for somebody else, which takes a moment to be known.
+constexpr milliseconds kNewsTake{2000};
+
+milliseconds between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration_cast<milliseconds>(std::max(to - from, Clock::duration::zero()));
+}
+
+std::string seconds(milliseconds duration) {
+  char text[32];
+  const double value = static_cast<double>(duration.count()) / 1000;
+  std::snprintf(text, sizeof text, value < 10 ? "%.1f s" : "%.0f s", value);
+  return text;
+}
+
+std::string time_of_day(Clock::time_point when, Clock::time_point now) {
+  const auto wall =
+      std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(now - when);
+  const std::time_t whole = std::chrono::system_clock::to_time_t(wall);
+  std::tm parts{};
+  localtime_r(&whole, &parts);
+  char text[16];
+  std::strftime(text, sizeof text, "%H:%M:%S", &parts);
+  return text;
+}
+
+std::string numbered(Operation operation, std::uint64_t sequence) {
+  return std::string(to_string(operation)) + " #" + std::to_string(sequence);
+}
+
+}  // namespace
+
+/// Who is where in one collective, but this rank.
+struct RollCall::Findings {
+  std::vector<int> away, queued, input, silent;
+  std::vector<int> sending;         // awaited ranks that take part: only their data is missing
+  std::vector<int> waiting;         // this rank too
+  std::optional<Whereabouts> last;  // of the first one that is away or queued
+  Clock::time_point waiting_since{};
+};
+
+RollCall::RollCall(Options options) : options_(std::move(options)) {}
+
+RollCall::Table& RollCall::table(std::uint64_t sequence) {
+  for (Table& known : tables_) {
+    if (known.sequence == sequence) return known;
+  }
+  if (tables_.size() == kMostTables) {
+    tables_.erase(std::min_element(tables_.begin(), tables_.end(),
+                                   [](const Table& a, const Table& b) { return a.sequence < b.sequence; }));
+  }
+  tables_.push_back({sequence, std::vector<Known>(options_.labels.size())});
+  return tables_.back();
+}
+
+const RollCall::Table* RollCall::find(std::uint64_t sequence) const {
+  for (const Table& known : tables_) {
+    if (known.sequence == sequence) return &known;
+  }
+  return nullptr;
+}
+
+void RollCall::hear(const RollCallMessage& message, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  Table& known = table(message.sequence);
+  for (const Whereabouts& where : message.ranks) {
+    const auto rank = static_cast<std::size_t>(where.rank);
+    if (where.rank == options_.rank || rank >= known.ranks.size()) continue;
+    Known& entry = known.ranks[rank];
+    if (entry.heard && now - where.said < entry.said) continue;
+    entry = {true, where, now - where.since, now - where.said};
+  }
+}
+
+RollCallMessage RollCall::message(std::uint64_t sequence, const Whereabouts& own, bool asks,
+                                  Clock::time_point now) const {
+  RollCallMessage message{asks, sequence, {}};
+  const std::lock_guard lock(mutex_);
+  if (const Table* known = find(sequence)) {
+    for (const Known& entry : known->ranks) {
+      if (!entry.heard) continue;
+      message.ranks.push_back(entry.where);
+      message.ranks.back().since = between(entry.since, now);
+      message.ranks.back().said = between(entry.said, now);
+    }
+  }
+  std::stable_sort(message.ranks.begin(), message.ranks.end(),
+                   [](const Whereabouts& a, const Whereabouts& b) { return a.stage < b.stage; });
+  message.ranks.insert(message.ranks.begin(), own);
+  if (message.ranks.size() > kMostWhereabouts) message.ranks.resize(kMostWhereabouts);
+  return message;
+}
+
+RollCall::Findings RollCall::find_out(const Stall& stall, Clock::time_point now) const {
+  Findings found;
+  found.waiting_since = stall.entered;
+  const Table* known = find(stall.sequence);
+  const auto is_awaited = [&](int rank) {
+    return std::find(stall.peers.begin(), stall.peers.end(), rank) != stall.peers.end();
+  };
+  for (int rank = 0; rank < static_cast<int>(options_.labels.size()); ++rank) {
+    if (rank == options_.rank) {
+      found.waiting.push_back(rank);
+      continue;
+    }
+    const Known entry = known ? known->ranks[static_cast<std::size_t>(rank)] : Known{};
+    const auto last_word = entry.heard ? std::max(entry.said, stall.since) : stall.since;
+    if (is_awaited(rank) && now - last_word > kSilence && entry.where.stage != Stage::kDone) {
+      found.silent.push_back(rank);
+      continue;
+    }
+    if (!entry.heard) continue;
+    const Stage stage = entry.where.stage;
+    if (stage == Stage::kAway) found.away.push_back(rank);
+    if (stage == Stage::kQueued) found.queued.push_back(rank);
+    if (stage == Stage::kInput) found.input.push_back(rank);
+    if ((stage == Stage::kInside || stage == Stage::kDone) && is_awaited(rank)) found.sending.push_back(rank);
+    if (stage <= Stage::kQueued && !found.last) {
+      found.last = entry.where;
+      found.last->since = between(entry.since, now);
+    }
+    if (stage == Stage::kAway || stage == Stage::kDone) continue;
+    found.waiting.push_back(rank);
+    found.waiting_since = std::min(found.waiting_since, entry.since);
+  }
+  return found;
+}
+
+std::string RollCall::list(const std::vector<int>& ranks) const {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i)
+    text += (i == 0 ? "" : ", ") + options_.labels[static_cast<std::size_t>(ranks[i])];
+  if (ranks.size() > kMostListed) text += " and " + std::to_string(ranks.size() - kMostListed) + " more";
+  return text;
+}
+
+std::string RollCall::absence(const Findings& findings, const std::string& what, Clock::time_point now) const {
+  std::string text = list(findings.away) + (findings.away.size() == 1 ? " has" : " have") + " not entered " + what +
+                     " for " + seconds(between(findings.waiting_since, now));
+  if (findings.away.size() > 1 || !findings.last) return text;
+  const Whereabouts& last = *findings.last;
+  if (!last.has_last) return text + " (it has called no collective of this group yet)";
+  return text + " (its last was " + numbered(last.last, last.last_sequence) + ", " +
+         (last.last_done ? "done " : "not done, called ") + seconds(last.since) + " ago)";
+}
+
+std::string RollCall::say(const Stall& stall, const Findings& findings, const std::string& what,
+                          Clock::time_point now) const {
+  std::vector<std::string> parts;
+  const auto has = [](const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; };
+  if (!findings.away.empty()) parts.push_back(absence(findings, what, now));
+  if (!findings.silent.empty()) {
+    parts.push_back(list(findings.silent) + (findings.silent.size() == 1 ? " does" : " do") + " not answer for " +
+                    seconds(between(stall.since, now)) +
+                    ": stopped, short of processor time, or the network between is blocked");
+  }
+  if (!findings.queued.empty()) {
+    std::string behind;
+    if (findings.last && findings.last->stage == Stage::kQueued && findings.last->has_last)
+      behind = ", being still in " + numbered(findings.last->last, findings.last->last_sequence);
+    parts.push_back(list(findings.queued) + has(findings.queued) + " called " + what + " but not begun it" + behind);
+  }
+  if (!findings.input.empty()) {
+    parts.push_back(list(findings.input) + has(findings.input) + " called " + what +
+                    " and not got the input from the device or the island's other ranks");
+  }
+  if (parts.empty() && !findings.sending.empty() && now - stall.since >= kNewsTake) {
+    std::string ways;
+    for (const int rank : findings.sending) {
+      const std::string way = options_.way && ways.size() < 200 ? options_.way(rank) : "";
+      if (!way.empty()) ways += (ways.empty() ? " (" : "; ") + way;
+    }
+    parts.push_back(list(findings.sending) + has(findings.sending) + " entered " + what +
+                    " as well, but no data has moved for " + seconds(between(stall.since, now)) +
+                    ": the link is slow or blocked" + ways + (ways.empty() ? "" : ")"));
+  }
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return text;
+}
+
+std::optional<std::string> RollCall::report(const Stall& stall, Clock::time_point now) {
+  if (options_.slow_after.count() <= 0) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (stall_ != stall.since) {
+    stall_ = stall.since;
+    next_ = options_.slow_after;
+  }
+  if (now - stall.since < next_) return std::nullopt;
+  while (now - stall.since >= next_) next_ *= kBackoff;
+  const Findings findings = find_out(stall, now);
+  if (!has_reported_ || reported_ != stall.sequence) named_.clear();
+  has_reported_ = true;
+  reported_ = stall.sequence;
+  for (const int rank : findings.away) {
+    if (std::find(named_.begin(), named_.end(), rank) == named_.end()) named_.push_back(rank);
+  }
+  std::string cause = say(stall, findings, stall.name, now);
+  if (cause.empty()) {
+    cause = stall.peers.empty()
+                ? stall.name + " waits for its input from the device for " + seconds(between(stall.since, now))
+                : stall.name + " waits for " + list({stall.peers.begin(), stall.peers.end()}) + " for " +
+                      seconds(between(stall.since, now));
+  }
+  return "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": " + cause + "; " +
+         list(findings.waiting) + (findings.waiting.size() == 1 ? " waits" : " wait") + " since " +
+         time_of_day(findings.waiting_since, now);
+}
+
+std::optional<std::string> RollCall::finish(const Stall& stall, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (!has_reported_ || reported_ != stall.sequence) return std::nullopt;
+  has_reported_ = false;
+  const Findings findings = find_out(stall, now);
+  const std::string after = " after " + seconds(between(findings.waiting_since, now));
+  const std::string where = "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": ";
+  if (named_.empty()) return where + stall.name + " was done" + after;
+  return where + list(named_) + " entered " + stall.name + after;
+}
+
+std::string RollCall::account(const Stall& stall, Clock::time_point now) const {
+  const std::lock_guard lock(mutex_);
+  return say(stall, find_out(stall, now), "it", now);
+}
+
+}  // namespace atl::collectives

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/redis/connection.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/bytes.h"
+#include "atoll/core/error.h"
+
+namespace atl::redis {
+
+namespace {
+
+constexpr std::size_t kReceiveBytes = std::size_t{16} << 10;
+
+bool begins_with(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
+
+/// What a user who mixed up redis:// and rediss://, or forgot a certificate, needs to know.
+Error with_hint(const Url& url, const Error& error) {
+  const bool talks_otherwise = error.kind() == ErrorKind::kProtocol;
+  if (url.tls && (talks_otherwise || error.kind() == ErrorKind::kTimeout)) {
+    return {error.kind(), std::string(error.what()) + " (if this server has no TLS, write redis://)"};
+  }
+  if (talks_otherwise) {
+    return {error.kind(), std::string(error.what()) + " (if this server wants TLS, write rediss://)"};
+  }
+  if (error.kind() == ErrorKind::kRefused && url.tls) {
+    return {error.kind(), std::string(error.what()) +
+                              " (ca= or ATOLL_REDIS_CA names the authorities of its certificate, cert= and key= or "
+                              "ATOLL_REDIS_CERT and ATOLL_REDIS_KEY the certificate of this side)"};
+  }
+  return error;
+}
+
+transport::BlockingStream open(const Url& url, std::shared_ptr<const transport::Credentials> credentials,
+                               Deadline deadline) {
+  try {
+    return {url.place, std::move(credentials), deadline};
+  } catch (const Error& error) {
+    throw with_hint(url, error);
+  }
+}
+
+[[noreturn]] void refuse_login(const Url& url, const std::string& said) {
+  if (begins_with(said, "NOAUTH")) {
+    throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) +
+                                         " wants a password: put it into a file and its name into "
+                                         "ATOLL_REDIS_PASSWORD_FILE, or write redis://:PASSWORD@HOST");
+  }
+  if (begins_with(said, "WRONGPASS") || said.find("AUTH") != std::string::npos) {
+    throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) + " does not accept the password" +
+                                         (url.user.empty() ? "" : " of the user \"" + url.user + "\"") +
+                                         ": it says \"" + said.substr(0, 200) + "\"");
+  }
+  throw Error(
+      begins_with(said, "LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
+      "the Redis server at " + to_string(url) + " does not let this side in: it says \"" + said.substr(0, 200) + "\"");
+}
+
+}  // namespace
+
+std::shared_ptr<const transport::Credentials> credentials_of(const Url& url) {
+  if (!url.tls) return nullptr;
+  if (url.certificate_file.empty()) return transport::Credentials::of_authorities(url.authorities_file);
+  if (url.authorities_file.empty()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rediss:// with a certificate of this side also needs ca= or ATOLL_REDIS_CA, the authorities of the "
+                "server's");
+  }
+  return transport::Credentials::of_certificates(url.certificate_file, url.key_file, url.authorities_file);
+}
+
+Connection::Connection(const Url& url, std::shared_ptr<const transport::Credentials> credentials, Deadline deadline)
+    : stream_(open(url, std::move(credentials), deadline)) {
+  try {
+    log_in(url, deadline);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kPeerLost || url.tls) throw with_hint(url, error);
+    throw Error(error.kind(),
+                std::string(error.what()) + " before its first answer (if it wants TLS, write rediss://)");
+  }
+}
+
+void Connection::log_in(const Url& url, Deadline deadline) {
+  if (!url.password.empty()) {
+    std::vector<std::string> command{"AUTH"};
+    if (!url.user.empty()) command.push_back(url.user);
+    command.push_back(url.password);
+    if (const Reply reply = call(command, deadline); reply.kind == Reply::Kind::kError) refuse_login(url, reply.text);
+  }
+  // Also where it is the first database anyway: the answer shows that the server talks Redis, and to this side.
+  const std::array select{std::string("SELECT"), std::to_string(url.database)};
+  const Reply reply = call(select, deadline);
+  if (reply.kind != Reply::Kind::kError) return;
+  if (reply.text.find("DB index") != std::string::npos) {
+    throw Error(ErrorKind::kInvalidArgument, "the Redis server at " + to_string(url) + " has no database " +
+                                                 std::to_string(url.database) + ": its configuration says how many");
+  }
+  refuse_login(url, reply.text);
+}
+
+Reply Connection::call(std::span<const std::string> arguments, Deadline deadline) {
+  stream_.send(as_byte_span(format_command(arguments)), deadline);
+  std::array<std::byte, kReceiveBytes> buffer;
+  for (;;) {
+    if (auto reply = reader_.next()) {
+      if (reader_.next()) throw Error(ErrorKind::kProtocol, stream_.name() + " answers what nobody has asked");
+      return std::move(*reply);
+    }
+    const std::size_t count = stream_.receive(buffer, deadline);
+    reader_.feed(std::span(buffer).first(count));
+  }
+}
+
+}  // namespace atl::redis

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/redis/jobs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <string_view>
+
+#include "atoll/core/error.h"
+#include "atoll/redis/membership.h"
+#include "atoll/redis/server.h"
+
+namespace atl::redis {
+
+namespace {
+
+constexpr std::string_view kBefore = "atoll:{";
+constexpr std::string_view kBehind = "}:job";
+
+template <typename Number>
+Number number(const std::string& text) {
+  Number value{};
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+Reply checked(const Reply& reply, const Url& url) {
+  if (reply.kind != Reply::Kind::kError) return reply;
+  throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(url) + " says \"" +
+                                     reply.text.substr(0, 200) + "\"");
+}
+
+std::set<std::string> names(Server& server, Deadline deadline) {
+  std::set<std::string> found;
+  std::string cursor = "0";
+  do {
+    const Reply reply =
+        checked(server.call({"SCAN", cursor, "MATCH", "atoll:{*}:job", "COUNT", "1000"}, deadline), server.url());
+    if (reply.elements.size() != 2) break;
+    cursor = reply.elements[0].text;
+    for (const auto& key : reply.elements[1].elements) {
+      if (key.text.size() <= kBefore.size() + kBehind.size()) continue;
+      found.insert(key.text.substr(kBefore.size(), key.text.size() - kBefore.size() - kBehind.size()));
+    }
+  } while (cursor != "0" && !cursor.empty());
+  return found;
+}
+
+std::map<std::string, std::string> hash(Server& server, const std::string& key, Deadline deadline) {
+  const Reply reply = checked(server.call({"HGETALL", key}, deadline), server.url());
+  std::map<std::string, std::string> fields;
+  for (std::size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
+    fields[reply.elements[i].text] = reply.elements[i + 1].text;
+  }
+  return fields;
+}
+
+std::int64_t now_ms(Server& server, Deadline deadline) {
+  const Reply reply = checked(server.call({"TIME"}, deadline), server.url());
+  return reply.elements.empty() ? 0 : 1000 * number<std::int64_t>(reply.elements[0].text);
+}
+
+}  // namespace
+
+std::vector<JobView> list_jobs(const Url& url, Deadline deadline) {
+  Server server(url, credentials_of(url));
+  std::vector<JobView> views;
+  const auto wanted = url.job.empty() ? names(server, deadline) : std::set<std::string>{url.job};
+  for (const auto& name : wanted) {
+    const std::string prefix = prefix_of(name);
+    auto job = hash(server, prefix + "job", deadline);
+    if (job.empty()) continue;
+    JobView view{name, number<std::int64_t>(job["created"]), number<int>(job["world_size"])};
+    const auto since = std::to_string(now_ms(server, deadline) - LifeSigns{}.dead_after.count());
+    view.alive =
+        static_cast<int>(checked(server.call({"ZCOUNT", prefix + "alive", since, "+inf"}, deadline), url).integer);
+    for (auto& [rank, json] : hash(server, prefix + "members", deadline)) view.members[number<int>(rank)] = json;
+    views.push_back(std::move(view));
+  }
+  std::sort(views.begin(), views.end(), [](const JobView& a, const JobView& b) {
+    return a.created != b.created ? a.created < b.created : a.name < b.name;
+  });
+  return views;
+}
+
+}  // namespace atl::redis

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/redis/membership.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/error.h"
+#include "atoll/core/fd.h"
+#include "atoll/core/log.h"
+#include "atoll/redis/script.h"
+#include "atoll/transport/auth.h"
+
+namespace atl::redis {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFarewell{500};
+constexpr milliseconds kJoinPause{200};
+
+std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
+
+bool begins_with(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
+
+Error rank_is_there(const Url& url, bool is_alive) {
+  const std::string who = "rank " + text_of(url.rank) + " of job \"" + url.job + "\" at " + to_string(url);
+  if (is_alive) {
+    return {ErrorKind::kInvalidArgument,
+            who + " is there already and alive: another job of this name runs; give this one a name of its own"};
+  }
+  return {ErrorKind::kInvalidArgument,
+          who + " has died, while others of that job are alive: end them, or give this job another name"};
+}
+
+/// The memberships of this process.
+struct Own {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Membership>> by_name;
+};
+
+Own& own() {
+  static auto* const all = new Own;  // outlives whoever ends with the process
+  return *all;
+}
+
+}  // namespace
+
+std::string random_name() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::array<std::byte, 8> random;
+  transport::fill_random(random);
+  std::string name;
+  for (const std::byte byte : random) {
+    name += kDigits[std::to_integer<unsigned>(byte >> 4)];
+    name += kDigits[std::to_integer<unsigned>(byte & std::byte{15})];
+  }
+  return name;
+}
+
+std::string prefix_of(const std::string& job) { return "atoll:{" + job + "}:"; }
+
+/// The thread, and what it shares with its owner.
+struct Membership::Keeper {
+  Keeper(const Membership& membership, const LifeSigns& signs)
+      : owner(membership), every(signs.every), server(membership.connect()) {
+    thread = std::thread([this] { run(); });
+    ::pthread_setname_np(thread.native_handle(), "atl-redis");
+  }
+
+  ~Keeper() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    changed.notify_all();
+    thread.join();
+    if (is_in_touch) leave();
+  }
+
+  std::vector<std::string> command(const char* operation) const {
+    return {owner.prefix_, owner.incarnation_, owner.client_, "0", "0", std::to_string(owner.url_.expiry.count()),
+            operation};
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, every, [this] { return stopping; })) {
+      lock.unlock();
+      const bool goes_on = refresh();
+      lock.lock();
+      if (!goes_on) return;
+    }
+  }
+
+  /// False when the job is over for this process.
+  bool refresh() {
+    const std::string who = "the Redis server at " + to_string(owner.url_);
+    try {
+      const Reply reply = server.evaluate(kCallScript, owner.job_key(), command("refresh"), Deadline::after(every));
+      if (reply.kind != Reply::Kind::kError) {
+        if (!std::exchange(is_in_touch, true)) log(LogLevel::kWarning, who + " answers again");
+        return true;
+      }
+      is_in_touch = false;
+      log(LogLevel::kError, owner.explain("a sign of life", reply).what());
+      return !begins_with(reply.text, "ATOLL");
+    } catch (const Error& error) {
+      if (std::exchange(is_in_touch, false)) {
+        log(LogLevel::kWarning, std::string(error.what()) + "; the job needs it again for its next group or restart");
+      }
+      return true;
+    }
+  }
+
+  void leave() {
+    try {
+      auto goodbye = command("leave");
+      goodbye.push_back(text_of(owner.url_.rank));
+      server.evaluate(kCallScript, owner.job_key(), goodbye, Deadline::after(kFarewell));
+    } catch (const Error&) {  // it will count as dead soon
+    }
+  }
+
+  const Membership& owner;
+  const milliseconds every;
+  Server server;
+  bool is_in_touch = true;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;
+  std::thread thread;
+};
+
+Membership::Membership(const Url& url, const LifeSigns& signs, Deadline deadline)
+    : url_(url), process_(fork_depth()), prefix_(prefix_of(url.job)), client_(random_name()) {
+  check_job_name(url.job);
+  if (url.rank.has_value() != url.world_size.has_value() || (url.rank && *url.rank >= *url.world_size)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "a member of a job has a rank below its world_size, or neither of them; got rank \"" +
+                    text_of(url.rank) + "\" and world_size \"" + text_of(url.world_size) + "\"");
+  }
+  credentials_ = credentials_of(url);
+  enter(signs, deadline);
+  keeper_ = std::make_unique<Keeper>(*this, signs);
+}
+
+Membership::~Membership() { leave(); }
+
+std::shared_ptr<Membership> Membership::join(const Url& url, const LifeSigns& signs, Deadline deadline) {
+  // Also what proves either side to the other: whoever shows something else is not let in by what another store has shown.
+  // A forked process has no part in the memberships of its parent.
+  std::string name;
+  for (const std::string& part :
+       {to_string(url), url.job, text_of(url.rank), url.user, url.password, url.authorities_file, url.certificate_file,
+        url.key_file, std::to_string(fork_depth())}) {
+    name += part + '\0';
+  }
+  {
+    const std::lock_guard lock(own().mutex);
+    if (auto known = own().by_name[name].lock()) return known;
+  }
+  auto fresh = std::make_shared<Membership>(url, signs, deadline);
+  const std::lock_guard lock(own().mutex);
+  std::erase_if(own().by_name, [](const auto& entry) { return entry.second.expired(); });
+  own().by_name[name] = fresh;
+  return fresh;
+}
+
+void Membership::leave() noexcept {
+  if (process_ != fork_depth()) {
+    // The thread is not here, and may have held its mutex when this process was forked.
+    static_cast<void>(keeper_.release());
+    return;
+  }
+  const std::lock_guard lock(leaving_);
+  keeper_.reset();
+}
+
+void Membership::leave_all() noexcept {
+  std::vector<std::shared_ptr<Membership>> all;
+  {
+    const std::lock_guard lock(own().mutex);
+    for (const auto& [name, membership] : own().by_name) all.push_back(membership.lock());
+  }
+  for (const auto& membership : all) {
+    if (membership) membership->leave();
+  }
+}
+
+Server Membership::connect() const { return {url_, credentials_}; }
+
+void Membership::enter(const LifeSigns& signs, Deadline deadline) {
+  Server server = connect();
+  const std::string fresh = random_name();
+  const std::vector<std::string> arguments{prefix_,
+                                           client_,
+                                           fresh,
+                                           std::to_string(url_.expiry.count()),
+                                           std::to_string(signs.dead_after.count()),
+                                           text_of(url_.world_size),
+                                           text_of(url_.rank)};
+  std::optional<std::int64_t> first_silence;
+  for (;;) {
+    const Reply reply = server.evaluate(kOpenScript, job_key(), arguments, deadline);
+    if (reply.kind == Reply::Kind::kError) throw explain("joining", reply);
+    if (reply.elements.size() != 2) {
+      throw Error(ErrorKind::kProtocol, "the Redis server at " + to_string(url_) + " answers what the script does not");
+    }
+    const std::string& outcome = reply.elements[0].text;
+    const std::string& value = reply.elements[1].text;
+    if (outcome == "ok") {
+      incarnation_ = value;
+      return;
+    }
+    if (outcome == "size") {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "job \"" + url_.job + "\" at " + to_string(url_) + " has " + value + " ranks, not " +
+                      text_of(url_.world_size) +
+                      ": give all of its ranks the same world_size, or this job another name");
+    }
+    // Another one that lives is heard before long; one that was killed is not, and then the job begins anew.
+    if (value.empty()) throw rank_is_there(url_, false);
+    const auto silence = std::strtoll(value.c_str(), nullptr, 10);
+    if (first_silence && silence < *first_silence) throw rank_is_there(url_, true);
+    first_silence = silence;
+    if (deadline.remaining(kJoinPause) < kJoinPause) throw rank_is_there(url_, true);
+    std::this_thread::sleep_for(kJoinPause);
+  }
+}
+
+void Membership::expect_own_process() const {
+  if (process_ == fork_depth()) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              "this RedisStore was made by another process, which this one was forked from: make a new one here");
+}
+
+Error Membership::explain(const std::string& action, const Reply& reply) const {
+  const std::string job = "job \"" + url_.job + "\"";
+  const std::string server = "the Redis server at " + to_string(url_);
+  if (begins_with(reply.text, "ATOLLGONE")) {
+    return {ErrorKind::kStore, action + ": " + server + " has lost the keys of " + job +
+                                   ": it was started again without its data, or they were removed; start the job again "
+                                   "(with \"appendonly yes\" the server keeps them over a restart)"};
+  }
+  if (begins_with(reply.text, "ATOLLANEW")) {
+    return {ErrorKind::kStore,
+            action + ": " + job + " at " + server +
+                " was begun anew by others, after its keys were lost or this process had given no sign "
+                "of life for long; start this process again"};
+  }
+  if (begins_with(reply.text, "ATOLLSTALE")) {
+    return {ErrorKind::kStore, action + ": " + server + " has come back with older keys of " + job +
+                                   ", without the last changes; start the job again (\"appendfsync always\" keeps all "
+                                   "of them over a restart)"};
+  }
+  return {ErrorKind::kStore, action + ": " + server + " says \"" + reply.text.substr(0, 300) + "\""};
+}
+
+}  // namespace atl::redis

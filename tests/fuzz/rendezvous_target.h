@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <span>
+
+#include "atoll/collectives/rendezvous_table.h"
+#include "atoll/core/error.h"
+
+namespace atl::fuzz {
+
+/// A table of members as the job's store gives it. What parses is the same when it is written and read again.
+inline void rendezvous(std::span<const std::byte> bytes) {
+  try {
+    const auto table = collectives::decode_table(bytes);
+    const auto again = collectives::encode(table);
+    const auto second = collectives::decode_table(again);
+    if (collectives::encode(second) != again) std::abort();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kProtocol) std::abort();
+  }
+}
+
+}  // namespace atl::fuzz

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "atoll/collectives/roll_call_message.h"
+
+namespace atl::fuzz {
+
+/// What a rank does with another's word about a collective. Bytes that are no message are nothing; the others come back the same.
+inline void roll_call(std::span<const std::byte> bytes) {
+  const auto message = collectives::decode_roll_call(bytes);
+  if (!message) return;
+  if (message->ranks.size() > collectives::kMostWhereabouts) std::abort();
+  for (const auto& one : message->ranks) {
+    if (one.rank < 0 || one.since.count() < 0 || one.said.count() < 0) std::abort();
+  }
+  std::vector<std::byte> again;
+  collectives::encode(*message, again);
+  if (again != std::vector<std::byte>(bytes.begin(), bytes.end())) std::abort();
+}
+
+}  // namespace atl::fuzz

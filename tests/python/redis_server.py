@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real `redis-server` for tests, on a free port of the loopback: with data on disk or not, a password, TLS."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+from launching import free_port
+
+_START_S = 20
+
+
+class RedisServer:
+    """Runs until stop(). `options` are redis-server's own, such as ["--requirepass", "secret"]."""
+
+    def __init__(self, folder: Path, options: list[str] | None = None, certificates: Path | None = None) -> None:
+        self.folder, self._certificates = folder, certificates
+        self._options = [*(options or []), *(_tls_options(certificates) if certificates else [])]
+        for _ in range(5):
+            self.port = free_port()
+            if self.start():
+                return
+        raise AssertionError(f"redis-server does not start: {self.log()}")
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def url(self, options: str = "", login: str = "") -> str:
+        return f"redis{'s' if self._certificates else ''}://{login}{self.place}/0?{options}"
+
+    def start(self) -> bool:
+        """On the same port; returns when it answers. False: it has ended."""
+        port = ["--port", "0", "--tls-port", str(self.port)] if self._certificates else ["--port", str(self.port)]
+        self._process = subprocess.Popen(
+            ["redis-server", *port, "--bind", "127.0.0.1", "--dir", str(self.folder), "--logfile", "log",
+             "--save", "", *self._options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                if self.ask("PING"):
+                    return True
+            except OSError:
+                time.sleep(0.005)
+        self.kill()
+        return False
+
+    def ask(self, *words: str) -> bytes:
+        """The first bytes of the answer; of a connection of its own."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as plain:
+            connection = self._secured(plain)
+            connection.sendall(b"".join([b"*%d\r\n" % len(words), *(_bulk(word) for word in words)]))
+            answer = connection.recv(65536)
+        if not answer or answer.startswith(b"-LOADING"):
+            raise ConnectionError("not ready")
+        return answer
+
+    def _secured(self, plain: socket.socket) -> socket.socket:
+        if self._certificates is None:
+            return plain
+        context = ssl.create_default_context(cafile=str(self._certificates / "ca.pem"))
+        context.load_cert_chain(self._certificates / "client.pem", self._certificates / "client.key")
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    def log(self) -> str:
+        file = self.folder / "log"
+        return file.read_text()[-2000:] if file.exists() else ""
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    stop = kill
+
+
+def _bulk(word: str) -> bytes:
+    data = word.encode()
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def _tls_options(folder: Path) -> list[str]:
+    return [
+        "--tls-ca-cert-file", str(folder / "ca.pem"), "--tls-cert-file", str(folder / "server.pem"),
+        "--tls-key-file", str(folder / "server.key"),
+    ]  # fmt: skip
+
+
+def make_certificates(folder: Path) -> Path:
+    """ca.pem and another.pem, two authorities; server.pem for 127.0.0.1 and client.pem of the first, with .key each."""
+    for authority in ("ca", "another"):
+        _openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                 "-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem")  # fmt: skip
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        _openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                 f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "2",
+                 "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    return folder
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=30)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/testing.md says what fuzzing did, and how every target is run."""
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/testing.md"
+LOG = """INFO: Running with entropic power schedule (0xFF, 100).
+INFO: Loaded 1 modules   (4711 inline 8-bit counters): 4711 [0x1, 0x2),
+#2\tINITED cov: 30 ft: 31 corp: 1/1b exec/s: 0 rss: 30Mb
+#1048576\tpulse  cov: 200 ft: 950 corp: 90/3Kb lim: 4096 exec/s: 300000 rss: 400Mb
+#1500000\tDONE   cov: 210 ft: 999 corp: 99/4Kb lim: 4096 exec/s: 250000 rss: 401Mb
+Done 1500000 runs in 6 second(s)
+stat::number_of_executed_units: 1500000
+"""
+
+
+@pytest.fixture(scope="module")
+def fuzzing() -> SimpleNamespace:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return SimpleNamespace(**runpy.run_path(str(ROOT / "scripts/fuzzing.py")))
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+def test_the_numbers_of_a_run_are_read(fuzzing: SimpleNamespace) -> None:
+    assert fuzzing.read_log("x", LOG, False) == fuzzing.Fuzzed("x", False, 6, 1_500_000, 210, 4711, 999)
+    assert fuzzing.read_log("x", "killed", True) == fuzzing.Fuzzed("x", True)
+
+
+def test_the_table_takes_the_place_between_the_marks(fuzzing: SimpleNamespace) -> None:
+    results = [fuzzing.read_log("b", LOG, False), fuzzing.read_log("a", LOG, True)]
+    page = fuzzing.page_with(PAGE.read_text(), fuzzing.table(results))
+    assert page.count("| `a` | 6 | 1,500,000 | 210 of 4,711 | 999 | **yes** |") == 1
+    assert page.index("| `a`") < page.index("| `b`")
+    assert "2 targets, 3,000,000 executions." in page
+    assert fuzzing.page_with(page, fuzzing.NOT_YET).count(fuzzing.NOT_YET) == 1
+    with pytest.raises(ValueError, match="marks"):
+        fuzzing.page_with("a page", "a table")
+
+
+def test_the_page_says_whether_there_was_a_run(fuzzing: SimpleNamespace) -> None:
+    content = PAGE.read_text().partition(fuzzing.BEGIN)[2].partition(fuzzing.END)[0].strip()
+    targets = {path.name.removesuffix("_fuzz.cpp") for path in (ROOT / "tests/fuzz").glob("*_fuzz.cpp")}
+    listed = {line.split("`")[1] for line in content.splitlines() if line.startswith("| `")}
+    assert content == fuzzing.NOT_YET or (listed and listed <= targets)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "atoll/core/log.h"
+
+namespace atl::testing {
+
+/// Takes the process's log lines while it lives; made before what logs.
+class LogRecorder : public LogSink {
+ public:
+  LogRecorder() { set_log_sink(this); }
+  ~LogRecorder() override { set_log_sink(nullptr); }
+
+  void write(LogLevel, std::string_view line) override {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+    added_.notify_all();
+  }
+
+  std::size_t count(const std::string& pattern) const {
+    const std::lock_guard lock(mutex_);
+    return count_locked(pattern);
+  }
+
+  /// Whether `count` lines with `pattern` have come within a time that a busy machine needs.
+  bool wait_for(const std::string& pattern, std::size_t count = 1) const {
+    std::unique_lock lock(mutex_);
+    return added_.wait_for(lock, std::chrono::seconds(20), [&] { return count_locked(pattern) >= count; });
+  }
+
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    std::string all;
+    for (const std::string& line : lines_) all += line + "\n";
+    return all;
+  }
+
+ private:
+  std::size_t count_locked(const std::string& pattern) const {
+    const std::regex expression(pattern);
+    std::size_t found = 0;
+    for (const std::string& line : lines_) found += std::regex_search(line, expression) ? 1 : 0;
+    return found;
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable added_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace atl::testing
