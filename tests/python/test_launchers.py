@@ -37,6 +37,7 @@ def steps_and_accuracy(output: str) -> tuple[str, float]:
     return found[1], float(found[2])
 
 
+@pytest.mark.verify
 def test_fsdp_loop_resumes_under_torchrun_on_other_ranks(tmp_path: Path) -> None:
     program = [EXAMPLES / "digits_fsdp.py", "--checkpoint", tmp_path / "checkpoint"]
     done = atoll("run", "--island=a:1,device=cpu", "--island=b:1,device=sim", *program, "--steps=30")
@@ -63,7 +64,7 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.skip(f"this machine allows no network namespaces: {error}")
 
 
-@pytest.mark.parametrize("launcher", ["atoll run", "torchrun"])
+@pytest.mark.parametrize("launcher", ["atoll run", pytest.param("torchrun", marks=pytest.mark.verify)])
 def test_two_hosts(two_hosts: Any, launcher: str) -> None:
     """Each a network namespace, with one rank on the first and two on the second."""
     address, port = two_hosts.store

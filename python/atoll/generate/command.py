@@ -11,7 +11,7 @@ import typer
 
 from atoll.generate import docker as docker_file
 from atoll.generate import kubernetes
-from atoll.generate.islands import parse_all
+from atoll.generate.islands import PORT, Job, parse_all
 from atoll.generate.slurm import slurm as slurm_script
 from atoll.launch import LaunchError
 
@@ -25,6 +25,9 @@ _ISLAND_HELP = "NAME:HOSTSxRANKS and options, such as fast:2x8,device=cuda; agai
 Islands = Annotated[list[str], typer.Option("--island", metavar="ISLAND", help=_ISLAND_HELP)]
 Script = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGUMENT]...", help="What every rank runs.")]
 Name = Annotated[str, typer.Option(metavar="NAME", help="Of the job.")]
+Port = Annotated[
+    int, typer.Option(metavar="PORT", min=1, max=65535, help="Of the first host, where the launchers meet.")
+]
 Output = Annotated[str, typer.Option(metavar="FILE", help="Where to write; - prints it.")]
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _TIME = re.compile(r"[0-9]+(-[0-9]{1,2}(:[0-9]{2}){0,2}|(:[0-9]{2}){0,2})")
@@ -36,6 +39,7 @@ def slurm(
     script: Script,
     island: Islands,
     name: Name = "atoll",
+    port: Port = PORT,
     time: Annotated[str, typer.Option(metavar="TIME", help="Slurm's limit, such as 2:00:00.")] = "",
     output: Output = "-",
 ) -> None:
@@ -46,21 +50,21 @@ def slurm(
             raise LaunchError(f"--name {name!r}: write letters, digits, dots, hyphens and underscores")
         if time and not _TIME.fullmatch(time):
             raise LaunchError(f"--time {time!r} is no time of Slurm's: write minutes, H:MM:SS or D-HH:MM")
-        return slurm_script(parse_all(island), script, name, time)
+        return slurm_script(Job(parse_all(island), script, name, port), time)
 
     _give(make, output)
 
 
 @generate.command(context_settings=_SETTINGS)
-def jobset(script: Script, island: Islands, name: Name = "atoll", output: Output = "-") -> None:
+def jobset(script: Script, island: Islands, name: Name = "atoll", port: Port = PORT, output: Output = "-") -> None:
     """A Kubernetes JobSet: one replicated job for each island; kubectl apply -f FILE."""
-    _give(lambda: kubernetes.jobset(parse_all(island), script, name), output)
+    _give(lambda: kubernetes.jobset(Job(parse_all(island), script, name, port)), output)
 
 
 @generate.command(context_settings=_SETTINGS)
-def kubeflow(script: Script, island: Islands, name: Name = "atoll", output: Output = "-") -> None:
+def kubeflow(script: Script, island: Islands, name: Name = "atoll", port: Port = PORT, output: Output = "-") -> None:
     """A TrainingRuntime and a TrainJob of Kubeflow Trainer 2; kubectl apply -f FILE."""
-    _give(lambda: kubernetes.kubeflow(parse_all(island), script, name), output)
+    _give(lambda: kubernetes.kubeflow(Job(parse_all(island), script, name, port)), output)
 
 
 @generate.command()
@@ -69,7 +73,7 @@ def docker(
     base: Annotated[str, typer.Option(metavar="IMAGE", help="To build on, instead of the vendor's usual one.")] = "",
     output: Output = "-",
 ) -> None:
-    """A Dockerfile that builds Atoll from its checkout."""
+    """A Dockerfile that builds Atoll from a checkout."""
 
     def make() -> str:
         if vendor not in docker_file.IMAGES:

@@ -9,6 +9,9 @@ PACKAGES = (
     "libspdlog-dev", "libssl-dev", "libxxhash-dev", "libzstd-dev", "nlohmann-json3-dev",
 )  # fmt: skip
 _UBUNTU_NAMES = {"libjpeg62-turbo-dev": "libjpeg-turbo8-dev"}
+# What the build reads of a checkout, so that no other folder makes it begin again.
+FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "requirements.txt")
+FOLDERS = ("cmake", "python", "scripts", "src")
 BUILD_TOOLS = ("scikit-build-core", "cmake", "ninja")
 
 
@@ -31,7 +34,7 @@ IMAGES = {
     ),
     "ascend": Image(
         "quay.io/ascend/cann:latest", False, "torch==2.11.0 torch_npu==2.11.0",
-        "Choose a tag for your device and driver.",
+        "Choose a tag for your device, with Ubuntu 24.04 or newer.",
     ),
 }  # fmt: skip
 
@@ -41,6 +44,7 @@ def docker(vendor: str, base: str) -> str:
     names = sorted(name if image.debian else _UBUNTU_NAMES.get(name, name) for name in PACKAGES)
     packages = " \\\n        ".join([*names, "python3-dev"] if not image.debian else names)
     torch = f"RUN pip install --no-cache-dir {image.torch}\n" if image.torch else ""
+    folders = "\n".join(f"COPY {folder} {folder}" for folder in FOLDERS)
     return f"""\
 # Written by `atoll generate docker --vendor {vendor}`: docker build -t atoll-{vendor} -f FILE . in a checkout of Atoll.
 # Checked with hadolint, not built. {image.note}
@@ -49,13 +53,17 @@ ARG BASE={base or image.base}
 # hadolint ignore=DL3006
 FROM ${{BASE}} AS build
 ARG PIP_EXTRA_INDEX_URL=""
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
 # hadolint ignore=DL3008
 RUN apt-get update \\
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\
         {packages} \\
     && rm -rf /var/lib/apt/lists/*
-{torch}COPY . /src
-WORKDIR /src
+RUN dpkg --compare-versions "$(dpkg-query -W -f='${{Version}}' nlohmann-json3-dev)" ge 3.11 \\
+    || {{ echo "this image is too old: --build-arg BASE=IMAGE with Debian 12, Ubuntu 24.04 or newer" >&2; exit 1; }}
+{torch}WORKDIR /src
+COPY {" ".join(FILES)} ./
+{folders}
 # Built against the PyTorch that is there: the wheel asks for exactly that one.
 RUN grep -E '^({"|".join(BUILD_TOOLS)})==' requirements.txt > /tmp/tools.txt \\
     && pip install --no-cache-dir -r /tmp/tools.txt \\
@@ -64,6 +72,7 @@ RUN grep -E '^({"|".join(BUILD_TOOLS)})==' requirements.txt > /tmp/tools.txt \\
 # hadolint ignore=DL3006
 FROM ${{BASE}}
 ARG PIP_EXTRA_INDEX_URL=""
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
 {torch}COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir /wheels/*.whl && rm -r /wheels && atoll info
 WORKDIR /job

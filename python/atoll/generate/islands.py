@@ -92,8 +92,21 @@ def parse_all(texts: Sequence[str]) -> list[Hosts]:
     return found
 
 
-def run_command(each: Hosts, hosts: int, node_rank: str, address: str, script: Sequence[str], container: bool) -> str:
-    """One line for a shell. `node_rank` and `address` are put in as they are, for the shell to replace."""
-    island = shlex.quote(each.text(container))
-    options = f"--nnodes={hosts} --node-rank={node_rank} --master-addr={address} --master-port={PORT}"
-    return f"atoll run {options} --island {island} {shlex.join(script)}"
+@dataclass(frozen=True)
+class Job:
+    """What is to run, and where the launchers meet."""
+
+    islands: list[Hosts]
+    script: list[str]
+    name: str
+    port: int = PORT  # of the first host
+
+    @property
+    def hosts(self) -> int:
+        return sum(each.hosts for each in self.islands)
+
+    def command(self, each: Hosts, node_rank: str, address: str, container: bool) -> str:
+        """One line for a shell. `node_rank` and `address` are put in as they are, for the shell to replace."""
+        island = shlex.quote(each.text(container))
+        options = f"--nnodes={self.hosts} --node-rank={node_rank} --master-addr={address} --master-port={self.port}"
+        return f"atoll run {options} --island {island} {shlex.join(self.script)}"

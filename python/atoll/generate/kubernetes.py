@@ -4,10 +4,9 @@ Kubeflow Trainer. As JSON, which is YAML too."""
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from atoll.generate.islands import PORT, Hosts, run_command
+from atoll.generate.islands import Hosts, Job
 from atoll.launch import LaunchError
 
 # What device plugins call the devices.
@@ -16,59 +15,59 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,24}[a-z0-9])?")
 _NOTE = "atoll.generate/note"
 
 
-def jobset(islands: Sequence[Hosts], script: Sequence[str], name: str) -> str:
+def jobset(job: Job) -> str:
     note = "Written by `atoll generate jobset`; read with the published models, not run."
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "annotations": {_NOTE: note}},
-        "spec": _jobs(islands, script, name),
+        "metadata": {"name": job.name, "annotations": {_NOTE: note}},
+        "spec": _jobs(job),
     }
     return json.dumps(manifest, indent=2) + "\n"
 
 
-def kubeflow(islands: Sequence[Hosts], script: Sequence[str], name: str) -> str:
+def kubeflow(job: Job) -> str:
     """A TrainingRuntime and the TrainJob that uses it. The job set that Kubeflow makes has the TrainJob's name."""
     note = "Written by `atoll generate kubeflow`; read with the published models, not run."
-    group, runtime = "trainer.kubeflow.org", f"{name}-runtime"
+    group, runtime = "trainer.kubeflow.org", f"{job.name}-runtime"
     manifests = [
         {
             "apiVersion": f"{group}/v1alpha1",
             "kind": "TrainingRuntime",
             "metadata": {"name": runtime, "annotations": {_NOTE: note}},
-            "spec": {"template": {"spec": _jobs(islands, script, name)}},
+            "spec": {"template": {"spec": _jobs(job)}},
         },
         {
             "apiVersion": f"{group}/v1alpha1",
             "kind": "TrainJob",
-            "metadata": {"name": name, "annotations": {_NOTE: note}},
+            "metadata": {"name": job.name, "annotations": {_NOTE: note}},
             "spec": {"runtimeRef": {"apiGroup": group, "kind": "TrainingRuntime", "name": runtime}},
         },
     ]
     return "---\n".join(json.dumps(manifest, indent=2) + "\n" for manifest in manifests)
 
 
-def _jobs(islands: Sequence[Hosts], script: Sequence[str], name: str) -> dict[str, Any]:
+def _jobs(job: Job) -> dict[str, Any]:
     """The specification of a job set."""
-    _check_label("--name", name)
-    for each in islands:
+    _check_label("--name", job.name)
+    for each in job.islands:
         _check_label("island", each.island.name)
-    hosts, before, jobs = sum(each.hosts for each in islands), 0, []
+    before, jobs = 0, []
     # A pod of a job set is found as JOBSET-JOB-0-INDEX.JOBSET.
-    first = f"{name}-{islands[0].island.name}-0-0.{name}"
-    for each in islands:
+    first = f"{job.name}-{job.islands[0].island.name}-0-0.{job.name}"
+    for each in job.islands:
         own = f"$(({before} + JOB_COMPLETION_INDEX))"
-        command = run_command(each, hosts, own, first, script, container=False)
-        job = {
+        pod = _pod(each, "exec " + job.command(each, own, first, container=False), job.port)
+        specification = {
             "parallelism": each.hosts, "completions": each.hosts, "completionMode": "Indexed", "backoffLimit": 0,
-            "template": {"spec": _pod(each, "exec " + command)},
+            "template": {"spec": pod},
         }  # fmt: skip
-        jobs.append({"name": each.island.name, "replicas": 1, "template": {"spec": job}})
+        jobs.append({"name": each.island.name, "replicas": 1, "template": {"spec": specification}})
         before += each.hosts
     return {"network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True}, "replicatedJobs": jobs}
 
 
-def _pod(each: Hosts, command: str) -> dict[str, Any]:
+def _pod(each: Hosts, command: str, port: int) -> dict[str, Any]:
     name = each.island.name
     if not each.island.container:
         raise LaunchError(f"island {name!r} has no image: add container=IMAGE, with Atoll and the script in it")
@@ -79,8 +78,9 @@ def _pod(each: Hosts, command: str) -> dict[str, Any]:
             raise LaunchError(f"island {name!r}: no name of {each.accelerator} in Kubernetes is known (known: {known})")
         resources["limits"] = {RESOURCES[each.accelerator]: str(each.ranks)}
     container: dict[str, Any] = {
-        "name": "node", "image": each.island.container, "command": ["bash", "-c", command.replace("$", "$$")],  # which becomes $ again
-        "ports": [{"containerPort": PORT}], "resources": resources,
+        "name": "node", "image": each.island.container,
+        "command": ["bash", "-c", command.replace("$", "$$")],  # which becomes $ again
+        "ports": [{"containerPort": port, "protocol": "TCP"}], "resources": resources,
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }  # fmt: skip
     pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}

@@ -2,9 +2,8 @@
 """A batch script of a heterogeneous Slurm job: one component for each island, one `atoll run` on each host."""
 
 import shlex
-from collections.abc import Sequence
 
-from atoll.generate.islands import Hosts, run_command
+from atoll.generate.islands import Hosts, Job
 
 _HEAD = """\
 #!/bin/bash
@@ -20,25 +19,25 @@ wait
 exit "$status\""""
 
 
-def slurm(islands: Sequence[Hosts], script: Sequence[str], name: str, time: str) -> str:
-    lines = [_HEAD, f"#SBATCH --job-name={name}"]
-    for number, each in enumerate(islands):
+def slurm(job: Job, time: str) -> str:
+    lines = [_HEAD, f"#SBATCH --job-name={job.name}"]
+    for number, each in enumerate(job.islands):
         if number:
             lines.append("#SBATCH hetjob")
         lines += [f"#SBATCH {option}" for option in _options(each, time if not number else "")]
-    several = len(islands) > 1
+    several = len(job.islands) > 1
     nodes = "SLURM_JOB_NODELIST_HET_GROUP_0" if several else "SLURM_JOB_NODELIST"
     lines += [
         "set -euo pipefail",
-        f'first=$(scontrol show hostnames "${nodes}" | head -n 1)',
-        "export first",
+        f'mapfile -t nodes < <(scontrol show hostnames "${nodes}")',
+        "export first=${nodes[0]}",
         "steps=()",
     ]
-    hosts, before = sum(each.hosts for each in islands), 0
-    for number, each in enumerate(islands):
+    before = 0
+    for number, each in enumerate(job.islands):
         group = f"--het-group={number} " if several else ""
         own = f"$(({before} + SLURM_NODEID))" if before else '"$SLURM_NODEID"'
-        command = run_command(each, hosts, own, '"$first"', script, container=True)
+        command = job.command(each, own, '"$first"', container=True)
         lines += [
             f"# {each.island.name}: nodes {before} to {before + each.hosts - 1}",
             f"# shellcheck disable=SC2016 # the shell on each host replaces the variables\n"
