@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help setup demo test verify soak bench check docs clean
+.PHONY: help setup demo test verify soak aarch64 bench check docs clean
 
 help:
 	@echo "make setup    .venv with PyTorch and Atoll, built and installed (quick when nothing changed)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test     C++ and Python tests"
 	@echo "make verify   longer tests: PyTorch's own suite, the wheel, sanitizers, fuzzing"
 	@echo "make soak     hours of load and faults"
+	@echo "make aarch64  C++ tests for 64-bit ARM, cross-compiled, in an emulator"
 	@echo "make bench    the measurements behind the README's figures"
 	@echo "make check    formatting, lint, types, structure (scripts/check.py --fix repairs formatting)"
 	@echo "make docs     the documentation site, in site/"
@@ -33,6 +34,10 @@ verify: setup
 
 soak: setup
 	@$(VENV) scripts/run_tests.py soak
+
+aarch64: setup
+	@$(PYTHON) scripts/setup.py --packages aarch64
+	@$(VENV) scripts/run_tests.py aarch64
 
 bench: setup
 	@$(PYTHON) scripts/setup.py --packages bench

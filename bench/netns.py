@@ -85,6 +85,11 @@ class ShapedLink:
         """Pulls a cable, or plugs it in again."""
         _ip("-n", self.names[0], "link", "set", f"bridge{rail}", "up" if up else "down")
 
+    def lose_what_is_sent(self, side: int) -> None:
+        """What one side sends over the first link goes to nobody; what is sent to it arrives."""
+        words = ["neigh", "replace", ADDRESSES[1 - side], "lladdr", "02:00:00:00:00:01", "dev", "bridge0"]
+        _ip("-n", self.names[side], *words, "nud", "permanent")
+
     def __exit__(self, *_: object) -> None:
         for name in self.names:
             _delete(name)

@@ -59,10 +59,16 @@ class OpenMpi:
         compiler = bin_folder / "mpicc"
         if not self.mpirun.exists() or not compiler.exists():
             raise RuntimeError(f"{name}: {self.mpirun} or {compiler} is missing: scripts/setup.py --packages bench")
-        self.program = PEERS / f"mpi_all_reduce.{name}"
-        run([compiler, "-O3", "-march=native", BENCH / "mpi_all_reduce.c", "-o", self.program, "-lm"], f"{name}.log")
+        self._compiler = compiler
+        self.program = self.compiled("mpi_all_reduce")
         text = subprocess.run([self.mpirun, "--version"], capture_output=True, text=True, check=True).stdout
         self.version = text.splitlines()[0].split()[-1]
+
+    def compiled(self, program: str) -> Path:
+        """One of this folder's C programs."""
+        path = PEERS / f"{program}.{self.name}"
+        run([self._compiler, "-O3", "-march=native", BENCH / f"{program}.c", "-o", path, "-lm"], f"{self.name}.log")
+        return path
 
     def candidates(self) -> dict[str, list[str]]:
         """Documented settings for one host; the fastest one is taken at each size."""

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import papers_page
 from aims import summary
 from results import RESULTS, ROOT, Scenario
 from scenarios import SCENARIOS
@@ -52,6 +53,9 @@ def generate(folder: Path) -> None:
             index += f"- [{scenario.TITLE[0].upper() + scenario.TITLE[1:]}]({name}.md)\n"
         else:
             index += f"- {scenario.TITLE[0].upper() + scenario.TITLE[1:]}: not measured yet (`bench/run.py {name}`)\n"
+    if folder == RESULTS:
+        papers_page.write()
+        index += "\nBeside the papers' own numbers: [the five papers, figure by figure](papers.md).\n"
     notes = folder / "missed.md"
     index += f"\n## Aims\n\n{summary(folder)}"
     index += "\nWhat bounds the missed ones: [missed](missed.md).\n" if notes.exists() else ""

@@ -17,6 +17,7 @@ import parity
 import pipelines
 import pipelines_long
 import rails
+import reliability
 import shares
 import split_bytes
 import split_fleet
@@ -36,6 +37,7 @@ SCENARIOS: dict[str, Scenario] = {
     "library": library,
     "idle": idle,
     "startup": startup,
+    "reliability": reliability,
     "kaitian": kaitian,
     "shares": shares,
     "throttled": throttled,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of one tier (test, verify, soak) and ends with one line that says how it went.
+"""Runs the tests of one tier (test, verify, soak, aarch64) and ends with one line that says how it went.
 
 The runners' own summary lines are also kept in build/test-summary.txt, for logs that show several steps."""
 
@@ -104,7 +104,8 @@ def run_pytest(markers: str | None, name: str) -> Outcome:
     return outcome
 
 
-def run_sanitizer(preset: str) -> Outcome:
+def run_preset(preset: str) -> Outcome:
+    """Builds and runs the C++ tests as one of CMakePresets.json says."""
     name = f"C++ {preset}"
     say(f"building the C++ tests with the {preset} preset")
     if run([VENV_BIN / "cmake", "--preset", preset, "--log-level=NOTICE"]) != 0:
@@ -133,13 +134,15 @@ def outcomes_of(tier: str) -> list[Outcome]:
         return [run_ctest("release", "C++"), run_pytest(None, "Python")]
     if tier == "soak":
         return [run_pytest("soak", "Python"), run_fuzzers(tier)]
-    sanitized = [run_sanitizer(preset) for preset in SANITIZERS]
+    if tier == "aarch64":
+        return [run_preset("aarch64")]
+    sanitized = [run_preset(preset) for preset in SANITIZERS]
     return [*sanitized, run_fuzzers(tier), run_pytest("verify", "Python")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tier", choices=["test", "verify", "soak"])
+    parser.add_argument("tier", choices=["test", "verify", "soak", "aarch64"])
     begin = time.monotonic()
     outcomes = outcomes_of(parser.parse_args().tier)
     seconds = time.monotonic() - begin

@@ -34,11 +34,19 @@ def packages_of(tier: str) -> list[str]:
     return packages
 
 
+def words_of(*command: str) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
 def missing(packages: list[str]) -> list[str]:
-    command = ["dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n", *packages]
-    rows = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    installed = {row.split()[0] for row in rows if row.endswith(" installed")}
-    return [package for package in packages if package not in installed]
+    """Those not installed: "NAME" for this machine's architecture, "NAME:arm64" for another one."""
+    installed = words_of("dpkg-query", "-W", "-f=${Package}:${Architecture}=${db:Status-Status}\n", *packages)
+    native = words_of("dpkg", "--print-architecture")
+    return [
+        package
+        for package in packages
+        if not any(f"{package}{suffix}=installed" in installed for suffix in ("", ":all", *(f":{n}" for n in native)))
+    ]
 
 
 def ensure_packages(tier: str) -> None:
@@ -50,15 +58,19 @@ def ensure_packages(tier: str) -> None:
     absent = missing(packages_of(tier))
     if not absent:
         return
-    install = ["apt-get", "install", "-y", "--no-install-recommends", *absent]
+    known = words_of("dpkg", "--print-architecture") + words_of("dpkg", "--print-foreign-architectures")
+    foreign = sorted({package.partition(":")[2] for package in absent} - {"", *known})
+    steps = [["dpkg", "--add-architecture", architecture] for architecture in foreign]
+    if foreign or not list(Path("/var/lib/apt/lists").glob("*_Packages*")):
+        steps += [["apt-get", "update"]]
+    steps += [["apt-get", "install", "-y", "--no-install-recommends", "--no-remove", *absent]]
     if os.geteuid() != 0:
-        raise fail(f"Debian packages are missing. Please run, as root:\n  {' '.join(install)}")
+        commands = "\n  ".join(" ".join(step) for step in steps)
+        raise fail(f"Debian packages are missing. Please run, as root:\n  {commands}")
     say(f"installing Debian packages: {' '.join(absent)}")
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-    log = BUILD / "logs/apt.log"
-    if not list(Path("/var/lib/apt/lists").glob("*_Packages*")):
-        run_logged(["apt-get", "update"], log, "apt-get update")
-    run_logged(install, log, " ".join(install))
+    for step in steps:
+        run_logged(step, BUILD / "logs/apt.log", " ".join(step))
 
 
 def up_to_date(stamp: Path, key: str) -> bool:
@@ -164,7 +176,7 @@ def ensure_build(with_tests: bool) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packages", metavar="TIER", help="check, verify or bench: only what that tier needs")
+    parser.add_argument("--packages", metavar="TIER", help="check, verify, aarch64 or bench: only what that tier needs")
     parser.add_argument("--no-tests", action="store_true", help="do not build the C++ tests")
     options = parser.parse_args()
     begin = time.monotonic()

@@ -12,12 +12,9 @@
 #include <string>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "atoll/collectives/reduce_kernels.h"
 #include "atoll/core/error.h"
+#include "tests/collectives/harsh_float_mode.h"
 
 namespace atl::collectives {
 namespace {
@@ -245,24 +242,17 @@ TEST(Blocks, TheLargestStayFiniteAndTheSmallestBecomeZero) {
 }
 
 TEST(Blocks, TheCallersFloatingPointModeDoesNotMatter) {
-#if defined(__x86_64__)
   for (const BlockFormat format : kFormats) {
     const Floats values = random_values(4099, 13);
     const Bytes before = packed(format, values);
     const Floats found = unpacked(format, before, values.size());
-    const unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | _MM_FLUSH_ZERO_ON | 0x0040U | _MM_ROUND_UP);
+    const HarshFloatMode mode;
     const Bytes bytes = packed(format, values);
     const Floats flushed = unpacked(format, bytes, values.size());
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(mode);
+    EXPECT_TRUE(mode.is_kept());
     EXPECT_EQ(before, bytes);
     EXPECT_TRUE(same_bits(found, flushed));
-    EXPECT_EQ(after & ~0x3FU, (mode | _MM_FLUSH_ZERO_ON | 0x0040U | _MM_ROUND_UP) & ~0x3FU);
   }
-#else
-  GTEST_SKIP() << "modes are set on x86-64 alone";
-#endif
 }
 
 double float16_value(std::uint16_t code) {

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <bit>
-#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
@@ -14,12 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "atoll/collectives/reduce_kernels.h"
 #include "atoll/core/error.h"
+#include "tests/collectives/harsh_float_mode.h"
 
 namespace atl::collectives {
 namespace {
@@ -204,20 +200,14 @@ TEST(Reduce, TheCallersFloatingPointModeChangesNothing) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   const std::vector<std::vector<float>> sources{{tiny, 1}, {tiny, 0x1p-24F}};
   const auto expected = folded<float>({}, sources);
-  const int rounding = std::fegetround();
-#if defined(__x86_64__)
-  const unsigned mode = _mm_getcsr();
-  _mm_setcsr(mode | 0x8040U);  // flush results to zero, read subnormals as zero
-#endif
-  std::fesetround(FE_UPWARD);
-  const auto result = folded<float>({}, sources);
-  const auto half = folded<std::uint16_t>({.dtype = DataType::kFloat16}, {{0x0001}, {0x0001}});
-  EXPECT_EQ(std::fegetround(), FE_UPWARD);
-  std::fesetround(rounding);
-#if defined(__x86_64__)
-  EXPECT_EQ(_mm_getcsr() & 0x8040U, 0x8040U);
-  _mm_setcsr(mode);
-#endif
+  std::vector<float> result;
+  std::vector<std::uint16_t> half;
+  {
+    const HarshFloatMode mode;
+    result = folded<float>({}, sources);
+    half = folded<std::uint16_t>({.dtype = DataType::kFloat16}, {{0x0001}, {0x0001}});
+    EXPECT_TRUE(mode.is_kept());
+  }
   EXPECT_EQ(std::memcmp(result.data(), expected.data(), sizeof(float) * expected.size()), 0);
   EXPECT_EQ(expected[0], 2 * tiny);
   EXPECT_EQ(expected[1], 1);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 namespace atl::collectives {
@@ -91,6 +92,18 @@ TEST(ScheduleChunks, SharesSumToOne) {
   const auto slow = owner_shares(Topology::from_labels({"a", "b", "c"}, {1, 10, 10}));
   EXPECT_EQ(slow[0], 0);  // its way is full with its own contributions alone
   EXPECT_NEAR(sum(slow), 1, 1e-12);
+}
+
+// Ranks of one group may have unlike processors, and each cuts for itself.
+TEST(ScheduleChunks, SharesHaveTheSameBitsOnEveryProcessor) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a over words
+  for (int uplinks = 0; uplinks < 12 * 12 * 12; ++uplinks) {
+    const std::vector<double> rates{uplinks / 144 + 1.0, uplinks / 12 % 12 + 1.0, uplinks % 12 + 1.0};
+    for (const double share : owner_shares(Topology::from_labels({"a", "b", "c"}, rates))) {
+      hash = (hash ^ std::bit_cast<std::uint64_t>(share)) * 0x100000001B3ULL;
+    }
+  }
+  EXPECT_EQ(hash, 0xBDD28D35322B22F4ULL);
 }
 
 }  // namespace

@@ -17,9 +17,7 @@ namespace {
 
 using test::refusal;
 
-std::filesystem::path data_folder() {
-  return std::filesystem::path(ATOLL_TESTS_FOLDER) / "data" / "intradp";
-}
+std::filesystem::path data_folder() { return std::filesystem::path(ATOLL_TESTS_FOLDER) / "data" / "intradp"; }
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path);

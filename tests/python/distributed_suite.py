@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch's own torch.testing._internal.distributed.distributed_test over Atoll.
 
-    python distributed_suite.py [--islands A,B,A] [--gloo] [--list] [test_name ...]
+    python distributed_suite.py [--islands A,B,A] [--ranks 4] [--gloo] [--detail] [--sim] [--as nccl] [--list]
+        [--json FILE] [test_name ...]
 
 Most tests of that file name the backends for which they hold, so Atoll stands in for Gloo: whatever Gloo must pass,
-Atoll must. The ranks are processes that live for many tests. Prints a line per test and a summary; the exit code is 1
-when a test failed. VERBOSE=1 lets the tests' own output through."""
+Atoll must. With --as nccl it stands in for NCCL. --sim lets simulated devices stand in for CUDA's. --detail sets
+TORCH_DISTRIBUTED_DEBUG=DETAIL, in which PyTorch wraps every group and compares the ranks' calls over Gloo. The ranks
+are processes that live for many tests. Prints a line per test and a summary; the exit code is 1 when a test failed.
+VERBOSE=1 lets the tests' own output through."""
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import re
@@ -17,19 +21,43 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-WORLD_SIZE = 3
+RANKS = 3
 TEST_TIMEOUT_S = 150
 
 # Not run, each for a reason.
 NOT_RUN: dict[str, str] = {
     "test_ddp_logging_data_cpu": "compares what DDP logs about Gloo itself: sockets, transport, number of threads",
 }
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How the tests run. `name`: which backend's tests, "gloo" or "nccl"."""
+
+    ranks: int = RANKS
+    islands: tuple[str, ...] = ()
+    gloo: bool = False
+    detail: bool = False
+    sim: bool = False
+    name: str = "gloo"
+
+    @property
+    def not_run(self) -> dict[str, str]:
+        """Tests that are left out, with the reason."""
+        import distributed_on_sim
+
+        on_sim = distributed_on_sim.not_run(self.name, self.ranks, len(set(self.islands))) if self.sim else {}
+        return {**NOT_RUN, **on_sim}
+
+
+NCCL_IS_ABSENT = "Test requires backend nccl to be available"  # with --as nccl only; Atoll is there
 
 # What Gloo says in the tests' own words, and what Atoll says.
 WORDS = {
@@ -38,18 +66,21 @@ WORDS = {
     r"^failed to pass monitoredBarrier": r"did not reach it",
     r"Rank \d+ timed out in monitoredBarrier": r"monitored_barrier .*timed out",
     r" \(Timed out\|closed\|timeout\) ": r"timed out",
+    r"caught collective operation timeout": r"[Tt]imed out",
 }
 
 
-def set_environment() -> None:
+def set_environment(mode: Mode) -> None:
     """What distributed_test reads while it is imported."""
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(WORLD_SIZE), MASTER_ADDR="127.0.0.1", INIT_METHOD="file:///")
+    os.environ.update(BACKEND=mode.name, WORLD_SIZE=str(mode.ranks), MASTER_ADDR="127.0.0.1", INIT_METHOD="file:///")
     os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def stand_in_for_gloo() -> None:
-    """Makes torch.distributed create Atoll groups where Gloo is asked for."""
+def stand_in(name: str) -> None:
+    """Makes torch.distributed create Atoll groups where Gloo, or NCCL, is asked for."""
+    import torch
+    import torch.distributed as dist
     import torch.distributed.distributed_c10d as c10d
 
     import atoll.backend
@@ -61,62 +92,97 @@ def stand_in_for_gloo() -> None:
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, backend_type)
 
-    class ProcessGroupGloo(metaclass=IsAtoll):
-        def __new__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
+    class StandIn(metaclass=IsAtoll):
+        Options = type("Options", (SimpleNamespace,), {"_timeout": c10d.default_pg_timeout})  # anything can be set
+
+        def __new__(cls, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None) -> Any:
             settings = SimpleNamespace(
                 store=store,
                 group_rank=rank,
                 group_size=size,
-                timeout=timeout,
-                group_id="gloo",
+                timeout=timeout or options._timeout,
+                group_id=name,
                 global_ranks_in_group=[],
             )
             return atoll.backend.create(settings, None)
 
-    c10d.ProcessGroupGloo = ProcessGroupGloo
+    if name == "nccl":
+        dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = StandIn
+        dist.is_nccl_available = c10d.is_nccl_available = lambda: True
+    else:
+        c10d.ProcessGroupGloo = StandIn
+        wrap = c10d._create_process_group_wrapper
+        gloo = torch._C._distributed_c10d.ProcessGroupGloo
 
-    # In C++ a group of type GLOO is cast to Gloo's own class, so Atoll's are of the type they have in ordinary life.
+        def wrap_with_gloo(*arguments: Any, **options: Any) -> Any:
+            """In real life the group that compares calls is Gloo's own."""
+            c10d.ProcessGroupGloo = gloo
+            try:
+                return wrap(*arguments, **options)
+            finally:
+                c10d.ProcessGroupGloo = StandIn
+
+        c10d._create_process_group_wrapper = wrap_with_gloo
+    c10d.Backend.backend_type_map[name] = c10d.ProcessGroup.BackendType.CUSTOM
+
+
+def register_as_custom() -> None:
+    """In C++ a group of type GLOO is cast to Gloo's own class, so Atoll's are of the type of ordinary life."""
+    import torch.distributed.distributed_c10d as c10d
+
     custom = c10d.ProcessGroup.BackendType.CUSTOM
     register = c10d.ProcessGroup._register_backend
     c10d.ProcessGroup._register_backend = lambda self, device, _type, backend: register(self, device, custom, backend)
-    c10d.Backend.backend_type_map["gloo"] = custom
 
 
-def suite() -> Any:
+def suite(mode: Mode) -> Any:
     """The class that holds the tests, adapted to Atoll's words."""
     from torch.testing._internal.distributed import distributed_test
 
     find_events = distributed_test.get_profiling_event
 
     def get_profiling_event(name: str, *arguments: Any, **options: Any) -> Any:
-        events = find_events(re.sub(r"^gloo:", "atoll:", name), *arguments, **options)
+        if not name.startswith(f"{mode.name}:"):
+            return find_events(name, *arguments, **options)
+        events: list[Any] = []
+        for maker in ("atoll", "simccl"):  # the calls of one island go through to its library
+            title = maker + name.removeprefix(mode.name)
+            events = events or find_events(title, *arguments, **options)
         for event in events:
-            event.name = re.sub(r"^atoll:", "gloo:", event.name)
+            event.name = re.sub(r"^(atoll|simccl):", f"{mode.name}:", event.name)
         return events
 
     distributed_test.get_profiling_event = get_profiling_event
 
     class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def assertRaisesRegex(self, kind: Any, pattern: Any, *arguments: Any, **options: Any) -> Any:  # noqa: N802
-            for theirs, ours in WORDS.items():
-                pattern = re.sub(theirs, ours, pattern)
-            return super().assertRaisesRegex(kind, pattern, *arguments, **options)  # noqa: PT027
+            ours = pattern
+            for their_words, our_words in WORDS.items():
+                ours = re.sub(their_words, our_words, ours)
+            if mode.detail or mode.name == "nccl":  # then Gloo itself is there, too, and may be the first to speak
+                ours = f"(?:{pattern})|(?:{ours})"
+            return super().assertRaisesRegex(kind, ours, *arguments, **options)  # noqa: PT027
 
     return Suite
 
 
-def run_one(rank: int, name: str, folder: str, tests: Any) -> tuple[str, str]:
+def run_one(rank: int, name: str, folder: str, tests: Any, mode: Mode) -> tuple[str, str]:
     """Runs one test on this rank as TestDistBackend does; the outcome and why."""
     import unittest
     from datetime import timedelta
 
+    import torch
     import torch.distributed as dist
     from torch.testing._internal import common_utils
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.distributed import distributed_test
 
+    import distributed_on_sim
+
     os.environ["TEMP_DIR"] = folder
     os.environ.pop("TORCH_DISTRIBUTED_DEBUG", None)  # some tests leave it set
+    if mode.detail:
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     distributed_test.INIT_METHOD = f"file://{folder}/init_dir/shared_init_file"
     distributed_test.Barrier.barrier_id = 0
@@ -127,14 +193,20 @@ def run_one(rank: int, name: str, folder: str, tests: Any) -> tuple[str, str]:
     try:
         seconds = distributed_test.CUSTOM_PG_TIMEOUT.get(name, distributed_test.default_pg_timeout)
         dist.init_process_group(
-            "gloo",
+            mode.name,
             init_method=case.init_method,
-            world_size=WORLD_SIZE,
+            world_size=mode.ranks,
             rank=rank,
             timeout=timedelta(seconds=seconds),
         )
+        if mode.detail:
+            backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+            assert "Wrapper" in type(backend).__name__, f"{backend} is not wrapped"
         case._barrier()
-        getattr(case, name)()
+        if mode.sim:
+            distributed_on_sim.on_sim(getattr(case, name), rank)
+        else:
+            getattr(case, name)()
         if dist.is_initialized():
             case._barrier(timeout=30)
     except unittest.SkipTest as skip:
@@ -152,27 +224,33 @@ def run_one(rank: int, name: str, folder: str, tests: Any) -> tuple[str, str]:
     return "pass", ""
 
 
-def serve(rank: int, environment: dict[str, str], gloo: bool, connection: Connection) -> None:
+def serve(rank: int, environment: dict[str, str], mode: Mode, connection: Connection) -> None:
     os.environ.update(environment)
-    set_environment()
+    set_environment(mode)
     if not os.environ.get("VERBOSE"):  # the tests and the profiler say a lot
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-    if gloo:
+    if mode.sim:
+        import distributed_on_sim
+
+        distributed_on_sim.prepare(mode.name)
+    if mode.gloo:
         from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
         tests: Any = type("Suite", (TestDistBackend, DistributedTest._DistTestBase), {})
     else:
-        stand_in_for_gloo()
-        tests = suite()
+        for name in {mode.name, "nccl"} if mode.sim else {mode.name}:  # some of Gloo's tests of devices use NCCL, too
+            stand_in(name)
+        register_as_custom()
+        tests = suite(mode)
     while (request := connection.recv()) is not None:
-        connection.send(run_one(rank, *request, tests))
+        connection.send(run_one(rank, *request, tests, mode))
 
 
-def start_server() -> None:
+def start_server(mode: Mode) -> None:
     """Begins to import the tests, once, in the process that all ranks are forked from."""
-    set_environment()
+    set_environment(mode)
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["torch.testing._internal.distributed.distributed_test"]
     )
@@ -182,9 +260,8 @@ def start_server() -> None:
 class Workers:
     """The processes of all ranks. A test that fails or hangs costs them their lives."""
 
-    def __init__(self, islands: list[str] | None, gloo: bool) -> None:
-        self._islands = islands
-        self._gloo = gloo
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
 
@@ -198,9 +275,9 @@ class Workers:
                 connection.send((name, folder))
             answers = self._collect()
         bad = [f"rank {rank}: {why}" for rank, (outcome, why) in answers.items() if outcome == "fail"]
-        if bad or len(answers) < WORLD_SIZE:
+        if bad or len(answers) < self._mode.ranks:
             self.kill()
-            silent = sorted(set(range(WORLD_SIZE)) - set(answers))
+            silent = sorted(set(range(self._mode.ranks)) - set(answers))
             return "fail", "\n".join([*bad, *([f"no answer from ranks {silent}"] if silent else [])])
         return answers[0]
 
@@ -220,10 +297,12 @@ class Workers:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        for rank in range(WORLD_SIZE):
-            environment = {"ATOLL_ISLAND": self._islands[rank]} if self._islands else {}
+        for rank in range(self._mode.ranks):
+            environment = {"ATOLL_ISLAND": self._mode.islands[rank]} if self._mode.islands else {}
+            if self._mode.sim:
+                environment |= {"ATOLL_DEVICE": f"sim:{rank}", "ATOLL_SIM_DEVICES": str(self._mode.ranks)}
             here, there = context.Pipe()
-            process = context.Process(target=serve, args=(rank, environment, self._gloo, there))
+            process = context.Process(target=serve, args=(rank, environment, self._mode, there))
             process.start()
             there.close()
             self._processes.append(process)
@@ -237,36 +316,34 @@ class Workers:
 
 
 @contextlib.contextmanager
-def workers(islands: list[str] | None, gloo: bool) -> Iterator[Workers]:
-    group = Workers(islands, gloo)
+def workers(mode: Mode) -> Iterator[Workers]:
+    group = Workers(mode)
     try:
         yield group
     finally:
         group.kill()
 
 
-def runnable_tests() -> tuple[list[str], int]:
+def runnable_tests(mode: Mode) -> tuple[list[str], int]:
     """Names of the tests that are not skipped by their decorators, and how many are."""
-    set_environment()
+    set_environment(mode)
     from torch.testing._internal.distributed.distributed_test import DistributedTest
 
-    names = [name for name in dir(DistributedTest._DistTestBase) if name.startswith("test_")]
-    skipped = [
-        name for name in names if getattr(getattr(DistributedTest._DistTestBase, name), "__unittest_skip__", False)
-    ]
-    return sorted(set(names) - set(skipped)), len(skipped)
+    tests = DistributedTest._DistTestBase
+    names = {name for name in dir(tests) if name.startswith("test_")}
+    reasons = {name: getattr(getattr(tests, name), "__unittest_skip_why__", None) for name in names}
+    skipped = {name for name, why in reasons.items() if why not in (None, NCCL_IS_ABSENT)}
+    return sorted(names - skipped), len(skipped)
 
 
-def run_all(
-    names: list[str], islands: list[str] | None, report: Callable[[str], None], gloo: bool = False
-) -> dict[str, list[str]]:
+def run_all(names: list[str], mode: Mode, report: Callable[[str], None]) -> dict[str, list[str]]:
     """Names by outcome: "pass", "skip", "fail"."""
     outcomes: dict[str, list[str]] = {"pass": [], "skip": [], "fail": []}
-    with workers(islands, gloo) as group:
+    with workers(mode) as group:
         for name in names:
-            if name in NOT_RUN:
+            if name in mode.not_run:
                 outcomes["skip"].append(name)
-                report(f"not run: {name}: {NOT_RUN[name]}")
+                report(f"not run: {name}: {mode.not_run[name]}")
                 continue
             began = time.monotonic()
             outcome, why = group.run(name)
@@ -281,22 +358,34 @@ def run_all(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--islands", help="the ranks' labels, such as A,B,A")
+    parser.add_argument("--ranks", type=int, default=RANKS, help=f"how many ({RANKS})")
     parser.add_argument("--gloo", action="store_true", help="run over Gloo itself, to compare")
+    parser.add_argument("--detail", action="store_true", help="with TORCH_DISTRIBUTED_DEBUG=DETAIL")
+    parser.add_argument("--sim", action="store_true", help="with simulated devices in place of CUDA's")
+    parser.add_argument("--as", dest="name", choices=["gloo", "nccl"], default="gloo", help="whose tests (gloo)")
     parser.add_argument("--list", action="store_true", help="print the tests that can run here and stop")
+    parser.add_argument("--json", type=Path, help="write how many passed, failed and were skipped to this file")
     parser.add_argument("names", nargs="*", help="tests to run (default: all)")
     arguments = parser.parse_args()
-    start_server()
-    known, skipped = runnable_tests()
+    islands = tuple(arguments.islands.split(",")) if arguments.islands else ()
+    if islands and len(islands) != arguments.ranks:
+        parser.error(f"{len(islands)} labels of islands for {arguments.ranks} ranks")
+    mode = Mode(arguments.ranks, islands, arguments.gloo, arguments.detail, arguments.sim, arguments.name)
+    start_server(mode)
+    known, skipped = runnable_tests(mode)
     if arguments.list:
         print("\n".join(known))
         return 0
     unknown = sorted(set(arguments.names) - set(known))
     if unknown:
         parser.error(f"no such test, or skipped here: {', '.join(unknown)}")
-    islands = arguments.islands.split(",") if arguments.islands else None
-    outcomes = run_all(arguments.names or known, islands, lambda line: print(line, flush=True), arguments.gloo)
+    outcomes = run_all(arguments.names or known, mode, lambda line: print(line, flush=True))
     skipped = len(outcomes["skip"]) + (0 if arguments.names else skipped)
     print(f"distributed_test: {len(outcomes['pass'])} passed, {len(outcomes['fail'])} failed, {skipped} skipped")
+    if arguments.json:
+        left_out = {name: why for name, why in mode.not_run.items() if name in outcomes["skip"]}
+        counts = {"passed": len(outcomes["pass"]), "failed": outcomes["fail"], "skipped": skipped}
+        arguments.json.write_text(json.dumps({**counts, "left_out": left_out}, indent=1) + "\n")
     return 1 if outcomes["fail"] else 0
 
 

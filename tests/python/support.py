@@ -16,6 +16,7 @@ from forking import PROCESSES, Program, fork
 
 ANSWER_TIMEOUT_S = 90
 DEVICE = "TEST_DEVICE"
+BACKEND = "TEST_BACKEND"  # of the default group; "atoll" where it is not set
 
 
 def device() -> str:
@@ -54,7 +55,8 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
     if environment.get(DEVICE) == "sim":
         import atoll.sim  # noqa: F401
 
-    dist.init_process_group("atoll", store=dist.TCPStore("127.0.0.1", port), rank=rank, world_size=size)
+    backend = os.environ.get(BACKEND, "atoll")
+    dist.init_process_group(backend, store=dist.TCPStore("127.0.0.1", port), rank=rank, world_size=size)
     connection.send((True, None))
     while (request := connection.recv()) is not None:
         function, arguments = request

@@ -222,7 +222,7 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker.check_quiet(session) == 1.5
 
 
-def run_scenarios(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_scenarios(folder: Path, *arguments: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         str(ROOT / "bench/run.py"),
@@ -232,7 +232,7 @@ def run_scenarios(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
         "--quick",
         "--force-busy",
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.mark.verify

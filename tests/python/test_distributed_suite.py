@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own distributed tests over Atoll: a fixed sample always, all of them in `make verify`."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance import PAGE, RECORD, RUN_LIMIT_S, RUNS, filled
+
 DRIVER = Path(__file__).with_name("distributed_suite.py")
-LAYOUTS = [None, "A,B,A"]
 
 # One or two of each family, none slow.
 SAMPLE = [
@@ -39,8 +41,18 @@ SAMPLE = [
 ]
 
 
-def run_driver(layout: str | None, names: list[str], timeout: float) -> tuple[int, str]:
-    command = [sys.executable, str(DRIVER), *(["--islands", layout] if layout else []), *names]
+# In DETAIL mode, and with simulated devices.
+SAMPLE_IN_DETAIL = ["test_all_reduce_sum_async", "test_barrier_full_group", "test_gather_full_group", "test_irecv"]
+SAMPLE_ON_SIM = [
+    "test_broadcast_cuda",
+    "test_all_reduce_sum_cuda_async",
+    "test_ddp_device",
+    "test_ddp_buffer_hook_allreduce",
+]
+
+
+def run_driver(options: list[str], names: list[str], timeout: float) -> tuple[int, str]:
+    command = [sys.executable, str(DRIVER), *options, *names]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     summary = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped", finished.stdout)
     assert summary, finished.stdout + finished.stderr
@@ -51,13 +63,31 @@ def run_driver(layout: str | None, names: list[str], timeout: float) -> tuple[in
 
 
 def test_sample() -> None:
-    passed, _ = run_driver("A,B,A", SAMPLE, timeout=110)
+    passed, _ = run_driver(["--islands", "A,B,A"], SAMPLE, timeout=110)
     assert passed == len(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("option", "names"), [("--detail", SAMPLE_IN_DETAIL), ("--sim", SAMPLE_ON_SIM)], ids=["detail", "sim"]
+)
+def test_sample_of_modes(option: str, names: list[str]) -> None:
+    passed, _ = run_driver(["--islands", "A,B,A", option], names, timeout=110)
+    assert passed == len(names)
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["one island", "A,B,A"])
-def test_all(layout: str | None) -> None:
-    passed, output = run_driver(layout, [], timeout=3500)
-    assert passed >= 90, output  # what Gloo passes on a machine without an accelerator
+@pytest.mark.parametrize("mode", RUNS)
+def test_all(mode: str) -> None:
+    passed, output = run_driver([*RUNS[mode].options], [], timeout=RUN_LIMIT_S)
+    print(output.splitlines()[-1])
+    assert passed >= json.loads(RECORD.read_text())[mode]["passed"], output
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    """Mended by tests/python/conformance.py --page-only."""
+    record = json.loads(RECORD.read_text())
+    assert record.keys() == RUNS.keys()
+    assert not any(found["failed"] for found in record.values())
+    assert all(found["options"] == list(RUNS[mode].options) for mode, found in record.items())
+    assert filled(PAGE.read_text(), record) == PAGE.read_text()

@@ -15,7 +15,8 @@ from atoll._version_check import mismatch
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_LIBRARIES = {
-    "libc", "libm", "libgcc_s", "libstdc++", "libpthread", "librt", "libcrypto", "libssl", "ld-linux-x86-64"
+    "libc", "libm", "libgcc_s", "libstdc++", "libpthread", "librt", "libcrypto", "libssl", "ld-linux-x86-64",
+    "ld-linux-aarch64",
 }  # fmt: skip
 
 

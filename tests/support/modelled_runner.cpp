@@ -53,8 +53,9 @@ std::uint64_t fitting(std::uint64_t signature, std::size_t bytes) {
 
 constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;
 
-// Megabytes are made and checked while inferences are timed. Sanitizers cannot choose between clones.
-#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Megabytes are made and checked while inferences are timed. Sanitizers cannot choose between clones, and other
+// processors have the one instruction set.
+#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define ATOLL_WIDE
 #else
 #define ATOLL_WIDE [[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]]

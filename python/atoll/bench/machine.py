@@ -6,16 +6,16 @@ import platform
 import time
 from pathlib import Path
 
+from atoll._processor import processor_name
+
 BUSY_CORES = 0.25  # others' use of the processors above which times mean nothing
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def describe() -> dict[str, str | int | float]:
-    info = Path("/proc/cpuinfo").read_text()
-    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        "processor": names[0] if names else platform.machine(),
+        "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(pages / 2**30, 1),
         "kernel": platform.release(),

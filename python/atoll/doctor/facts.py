@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from atoll import vendors
+from atoll._processor import processor_name
 
 _SIOCGIFADDR = 0x8915
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
@@ -93,9 +94,7 @@ def _device(wanted: str) -> tuple[torch.device, int]:
 
 def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
-        info = Path("/proc/cpuinfo").read_text()
-        names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-        return names[0] if names else platform.machine()
+        return processor_name()
     if device.type == "sim":
         return "simulated"
     name = getattr(torch.get_device_module(device), "get_device_name", None)

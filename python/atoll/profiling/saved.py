@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import json
 import os
-import platform
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from atoll._processor import processor_name
 from atoll.profiling.device import DeviceProfile
 from atoll.profiling.forward import Forward
 from atoll.profiling.room import total_bytes
@@ -136,15 +136,7 @@ def _hardware(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return device.type
-    return f"{_processor()} x {len(os.sched_getaffinity(0))}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{processor_name()} x {len(os.sched_getaffinity(0))}"
 
 
 def _shape(value: Any) -> Any:

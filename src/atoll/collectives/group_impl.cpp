@@ -20,9 +20,10 @@ std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
 std::vector<std::string> rank_labels(const Meeting& meeting) {
   std::vector<std::string> list;
   for (std::size_t rank = 0; rank < meeting.members.size(); ++rank) {
-    const std::string number = std::to_string(rank);
+    std::string label = std::to_string(rank);
     const std::string& name = meeting.members[rank].address.name;
-    list.push_back(name == "rank " + number ? number : number + " (" + name + " of the job)");
+    if (name != "rank " + label) label.append(" (").append(name).append(" of the job)");
+    list.push_back(std::move(label));
   }
   return list;
 }

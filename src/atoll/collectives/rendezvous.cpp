@@ -39,9 +39,9 @@ void require_equal(const std::vector<Member>& members, const std::string& what, 
                    const std::string& remedy = "start all ranks with the same setting") {
   for (std::size_t r = 1; r < members.size(); ++r) {
     if (field(members[r]) == field(members[0])) continue;
-    throw Error(ErrorKind::kMismatch, "rank 0 and rank " + std::to_string(r) + " disagree about " + what + ": " +
-                                          std::to_string(field(members[0])) + " and " +
-                                          std::to_string(field(members[r])) + "; " + remedy);
+    std::string text = "rank 0 and rank " + std::to_string(r) + " disagree about " + what + ": ";
+    text.append(std::to_string(field(members[0]))).append(" and ").append(std::to_string(field(members[r])));
+    throw Error(ErrorKind::kMismatch, text.append("; ").append(remedy));
   }
 }
 

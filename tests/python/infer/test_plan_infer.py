@@ -178,6 +178,7 @@ def test_wrong_calls_are_told_the_way_out(small: str, tmp_path: Path) -> None:
     assert "the rate 'fast' is not known" in refusal(small, "--rate", "fast")
     assert 'the policy "best" is not known' in refusal(small, "--rate", "8k", "--policy", "best")
     assert "no.json cannot be read: No such file" in refusal(str(tmp_path / "no.json"), "--rate", "8k")
+    assert "is a folder: --operators counts" in refusal(str(tmp_path), "--rate", "8k")
     assert "cannot be read" in refusal(small, "--rate", "8k", "--trace", str(tmp_path / "no.csv"))
     assert "give COMPUTE/IDLE" in refusal(small, "--rate", "8k", "--watts", "much")
     text = tmp_path / "text"

@@ -87,6 +87,9 @@ def watts_in(path: str, value: Any) -> tuple[dict[str, float], str]:
 
 def json_of(path: str, advice: str = _ADVICE) -> Any:
     """ValueError that names the file and ends with the advice."""
+    if Path(path).is_dir():
+        way_out = "--operators counts a bundle's operators; to plan with their times give what atoll profile wrote"
+        raise ValueError(f"{path} is a folder: {way_out}")
     try:
         size = Path(path).stat().st_size
         if size > _MOST_BYTES:

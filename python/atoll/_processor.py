@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine's processor is called."""
+
+import platform
+from pathlib import Path
+
+
+def processor_name(root: Path = Path("/")) -> str:
+    """Its name; on boards, whose ARM processors have none, that of the board; else the architecture."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return _text(root / "proc/device-tree/model").strip("\0\n ") or platform.machine()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
