@@ -22,7 +22,7 @@ from atoll.launch.run import make_parser
 from launching import eventually, free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-GUIDES = ["get-started.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
+GUIDES = ["get-started.md", "launchers.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
 BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- (file|run|elsewhere)(?:: (.*?))? -->")
 PORTS = ("4700", "29500")  # in the guides; a test takes free ones
