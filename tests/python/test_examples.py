@@ -93,6 +93,7 @@ def test_demo_passes() -> None:
     assert re.search(r"^Atoll: demo passed: 9[789]\.\d% accuracy, .* [0-9.]+x as fast as", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.verify
 def test_split_demo_passes() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "demo_split.py")], capture_output=True, text=True, timeout=110, check=False
