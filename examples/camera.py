@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A camera's loop on a robot: each newest picture goes through a model, with the help of an `atoll serve` if one is named.
+"""A camera's loop on a robot: each newest picture goes through a model, with the help of an `atoll serve` where it is.
 
 atoll serve --listen 0.0.0.0:4700 --key-file atoll.key                              (on the server)
 python examples/camera.py --camera 0 --server SERVER:4700 --key-file atoll.key      (on the robot)
@@ -161,10 +161,12 @@ def main() -> int:
     pictures = test_pictures() if options.camera is None else camera_pictures(options.camera)
     server = {} if options.server is None else {"server": options.server, "key_file": options.key_file}
     try:
-        with atoll.infer.Session(net, (example,), deadline=options.deadline, **server) as session:
-            with newest_of(pictures) as newest:
-                answered = look(session, newest, options.pictures)
-                print(f"{answered} pictures answered, {newest.left_out} left out because a newer one was there")
+        with (
+            atoll.infer.Session(net, (example,), deadline=options.deadline, **server) as session,
+            newest_of(pictures) as newest,
+        ):
+            answered = look(session, newest, options.pictures)
+            print(f"{answered} pictures answered, {newest.left_out} left out because a newer one was there")
     except KeyboardInterrupt:
         return 130
     except ImportError:

@@ -4,7 +4,7 @@
 ros2 topics: subscribes `image` (sensor_msgs/Image, rgb8 or bgr8), publishes `kind` (std_msgs/Int32).
 Parameters: server (HOST:PORT, empty: none), key_file, deadline (seconds).
 
-source /opt/ros/jazzy/setup.bash
+source the setup.bash of ROS 2, then
 python examples/ros2_node.py --ros-args -p server:=10.0.0.2:4700 -p key_file:=atoll.key -r image:=/camera/image_raw
 
 Needs rclpy, sensor_msgs and std_msgs, which come with ROS 2 and not from PyPI."""

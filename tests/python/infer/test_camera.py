@@ -54,7 +54,7 @@ def test_only_the_newest_picture_is_kept(camera: Any) -> None:
         newest.put(torch.tensor(number))
     assert newest.take(1).item() == 2
     assert newest.left_out == 2
-    with pytest.raises(TimeoutError, match="no picture for 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"no picture for 0\.01 s"):
         newest.take(0.01)
     newest.fail(RuntimeError("unplugged"))
     with pytest.raises(RuntimeError, match="unplugged"):
@@ -99,8 +99,8 @@ class FakeNode:
 def test_ros_node_with_stand_ins(camera: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {
         "rclpy": {}, "rclpy.executors": {"ExternalShutdownException": RuntimeError}, "rclpy.node": {"Node": FakeNode},
-        "rclpy.qos": {"qos_profile_sensor_data": Message(depth=5)}, "sensor_msgs": {}, "sensor_msgs.msg": {"Image": Message},
-        "std_msgs": {}, "std_msgs.msg": {"Int32": Message},
+        "rclpy.qos": {"qos_profile_sensor_data": Message(depth=5)}, "sensor_msgs": {},
+        "sensor_msgs.msg": {"Image": Message}, "std_msgs": {}, "std_msgs.msg": {"Int32": Message},
     }  # fmt: skip
     for name, values in parts.items():
         module = types.ModuleType(name)
