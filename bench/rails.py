@@ -3,6 +3,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from atoll.bench.block import quantile
@@ -37,13 +38,14 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def _measure_rails(settings: Settings, link: ShapedLink, ranks: TorchRanks, large: int) -> dict[str, Any]:
     """Every round measures the plain streams, one rail after the other, and then the link."""
-    ratios: dict[str, list[float]] = {"large": [], "boundary": [], "both": []}
+    ratios: dict[str, list[float]] = {"large": [], "boundary": [], "both": [], "plain_both": []}
     streams = []
     for _ in range(settings.rounds(5)):
         seconds = 0.6 if settings.quick else 2.0
         alone = [payload_rate(link.prefix(1), addresses(i)[1], link.prefix(0), seconds) for i in range(link.rails)]
         total = sum(alone)
         streams.append(alone)
+        ratios["plain_both"].append(_plain_both_ways(link, seconds) / (2 * total))
         one_way = _bytes_per_second(ranks, Problem("send", large), 2)
         both_ways = _bytes_per_second(ranks, Problem("all_to_all", 2 * large), 2) / 2
         ratios["large"].append(one_way / total)
@@ -55,6 +57,18 @@ def _measure_rails(settings: Settings, link: ShapedLink, ranks: TorchRanks, larg
     shares = ", ".join(f"{name} {quantile(values, 0.5):.1%}" for name, values in ratios.items())
     say(f"{rate_text(link.rate)} on each of {link.rails}: {shares}")
     return row
+
+
+def _plain_both_ways(link: ShapedLink, seconds: float) -> float:
+    """Of a plain stream in each direction over every rail, all at once."""
+
+    def rate(of: tuple[int, int]) -> float:
+        rail, to = of
+        return payload_rate(link.prefix(to), addresses(rail)[to], link.prefix(1 - to), seconds)
+
+    ways = [(rail, to) for rail in range(link.rails) for to in (0, 1)]
+    with ThreadPoolExecutor(len(ways)) as pool:
+        return sum(pool.map(rate, ways))
 
 
 def _bytes_per_second(ranks: TorchRanks, problem: Problem, calls: int) -> float:
@@ -108,13 +122,15 @@ def report(document: dict[str, Any]) -> str:
         "Two ranks in two network namespaces with one, two or four veth pairs between them, each shaped by `tc tbf`; "
         "one link with as many rails (`ATOLL_RAILS`). The sum is that of one plain TCP stream per pair, measured one "
         f"after the other before every round. {large} and {boundary}: messages there and back, checked element by "
-        "element; both ways: so many bytes in each direction at once, against one way alone.\n\n"
+        "element; both ways: so many bytes in each direction at once, against one way alone; the last column has the "
+        "same of a plain TCP stream in each direction over every rail, against their sum.\n\n"
     )
-    titles = ["each rail", "rails", "sum", f"{large}, of the sum", f"{boundary}, of the sum", "both ways, of one way"]
+    titles = ["each rail", "rails", "sum", f"{large}, of the sum", f"{boundary}, of the sum", "both ways, of one way",
+              "plain streams both ways"]  # fmt: skip
     rows = []
     for row in document["rows"]:
         cells = [rate_text(row["rate"]), str(row["rails"]), f"{row['sum']['median'] * 1e-6:.1f} MB/s"]
-        rows.append([*cells, *(_percent(row[name]) for name in ("large", "boundary", "both"))])
+        rows.append([*cells, *(_percent(row[name]) for name in ("large", "boundary", "both", "plain_both"))])
     text += table(titles, rows)
     text += (
         "\nOne rail is cut while messages cross, and is back some seconds later. No element was lost or doubled; the "

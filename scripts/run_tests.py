@@ -19,6 +19,8 @@ SANITIZERS = ("asan", "tsan")
 FUZZ_SECONDS = 180  # all targets together
 FUZZ_SOAK_SECONDS = 600  # each target
 FUZZ_SOAK_AT_ONCE = 2
+# Many tests start several busy threads or processes, but most wait for each other: two at once keep two cores busy.
+JOBS = str(max(2, CPUS // 2))
 
 
 @dataclass
@@ -81,9 +83,7 @@ def streamed(command: list[str | Path], keep: str) -> tuple[int, str]:
 def run_ctest(preset: str, name: str) -> Outcome:
     junit = BUILD / preset / "ctest.xml"
     junit.unlink(missing_ok=True)
-    # Many tests start several busy threads or processes: half the cores keeps their timing honest.
-    jobs = str(max(1, CPUS // 2))
-    command: list[str | Path] = [VENV_BIN / "ctest", "--preset", preset, "--output-junit", junit, "--parallel", jobs]
+    command: list[str | Path] = [VENV_BIN / "ctest", "--preset", preset, "--output-junit", junit, "--parallel", JOBS]
     status, summary = streamed(command, r"tests passed")
     outcome = read_junit(name, junit, status)
     outcome.summary = summary
@@ -94,6 +94,9 @@ def run_pytest(markers: str | None, name: str) -> Outcome:
     junit = BUILD / "pytest.xml"
     junit.unlink(missing_ok=True)
     command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}"]
+    if not markers:
+        # Each worker begins with one half of the tests in their order, so that layouts of ranks are started once.
+        command += ["--numprocesses", JOBS, "--dist", "worksteal"]
     if markers:
         command += ["-m", markers, "--timeout=3600"]
     status, summary = streamed(command, r"^=+ .* in [0-9.]+s")

@@ -16,6 +16,7 @@ from atoll._build_info import TORCH_VERSION
 from atoll.bench.command import bench
 from atoll.diagnosis.command import trace
 from atoll.doctor.command import doctor
+from atoll.generate.command import generate
 from atoll.infer.command import export
 from atoll.infer.planning.command import infer
 from atoll.infer.planning.link_command import profile
@@ -71,6 +72,7 @@ def info() -> None:
 app.command()(bench)
 app.command()(doctor)
 app.command()(export)
+app.add_typer(generate)
 app.command(context_settings=launch.RUN_SETTINGS, add_help_option=False)(launch.run)
 app.command()(launch.ps)
 app.command()(launch.stop)

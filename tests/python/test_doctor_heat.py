@@ -108,6 +108,7 @@ def test_no_finding_is_without_a_way_out() -> None:
     assert NOTE in findings.LEVELS
 
 
+@pytest.mark.verify
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
     path = tmp_path / "links.html"
     command = [sys.executable, "-m", "atoll.doctor", "--ranks", "3", "--html", str(path)]

@@ -42,6 +42,8 @@ def test_train_digits(backend: str) -> None:
     assert float(accuracy.group(1)) > 80
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning"])
 def test_digits_on_uneven_batches(library: str) -> None:
     islands = ["--island", "a:1,device=cpu", "--island", "b:1,device=cpu"]
@@ -52,6 +54,7 @@ def test_digits_on_uneven_batches(library: str) -> None:
     assert float(accuracy.group(1)) > 80
 
 
+@pytest.mark.verify
 def test_elastic(tmp_path: Path) -> None:
     command = ["--island=a:1,device=cpu", "--island=b:1,device=cpu", EXAMPLES / "elastic.py", "--folder", tmp_path]
     for epochs, begin in ((1, 0), (4, 23)):
@@ -63,6 +66,7 @@ def test_elastic(tmp_path: Path) -> None:
     assert float(accuracy.group(1)) > 80
 
 
+@pytest.mark.verify
 def test_shrink() -> None:
     options = ["--on-failure=shrink", "--island=a:1,device=cpu", "--island=b:1,device=cpu"]
     done = atoll("run", *options, EXAMPLES / "shrink.py", "--kill", "--epochs", "10", OMP_NUM_THREADS="1")
@@ -89,6 +93,7 @@ def test_demo_passes() -> None:
     assert re.search(r"^Atoll: demo passed: 9[789]\.\d% accuracy, .* [0-9.]+x as fast as", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.verify
 def test_split_demo_passes() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "demo_split.py")], capture_output=True, text=True, timeout=110, check=False
@@ -164,6 +169,7 @@ def test_demo_does_not_wait_for_ranks_that_wait_for_a_dead_one(monkeypatch: pyte
             process.communicate()
 
 
+@pytest.mark.verify
 def test_demo_names_a_rank_that_dies() -> None:
     environment = {**os.environ, "ATOLL_HEARTBEAT": "not a number"}
     command = [sys.executable, str(EXAMPLES / "demo.py")]

@@ -2,32 +2,19 @@
 """DeepSpeed and Megatron-Core train over Atoll what they train over Gloo."""
 
 import functools
-import importlib.metadata
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from frameworks import FRAMEWORKS, skip_without
+
 ROOT = Path(__file__).resolve().parents[2]
-FRAMEWORKS = ROOT / "build/frameworks"
 EQUAL = 2e-5  # of losses between 0.4 and 5.5, printed with six digits: the order of sums differs
 TIMEOUT_S = 600
 
 pytestmark = pytest.mark.verify
-
-
-def pinned(package: str) -> str:
-    lines = (ROOT / "requirements-verify.txt").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{package}=="))
-    return line
-
-
-def skip_without(package: str) -> None:
-    folders = [str(folder) for folder in FRAMEWORKS.glob("lib/python*/site-packages")]
-    found = {f"{package}=={each.version}" for each in importlib.metadata.distributions(name=package, path=folders)}
-    if pinned(package) not in found:
-        pytest.skip(f"{pinned(package)} is not in build/frameworks: python3 scripts/setup.py --packages verify")
 
 
 @functools.cache

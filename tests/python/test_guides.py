@@ -17,12 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll.cli import app
+from atoll.generate.islands import parse_all
 from atoll.launch.islands import parse_island, place
 from atoll.launch.run import make_parser
 from launching import eventually, free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-GUIDES = ["get-started.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
+GUIDES = ["get-started.md", "launchers.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
 BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- (file|run|elsewhere)(?:: (.*?))? -->")
 PORTS = ("4700", "29500")  # in the guides; a test takes free ones
@@ -60,7 +61,7 @@ def commands(script: str) -> list[list[str]]:
 
 
 def subcommand(command: list[str]) -> list[str]:
-    if command[0] == "plan":
+    if command[0] in ("plan", "generate"):
         return command[:2]
     return ["profile", command[1] if command[1] == "link" else "model"] if command[0] == "profile" else command[:1]
 
@@ -90,7 +91,9 @@ def test_options_exist(guide: str) -> None:
 def test_islands_can_be_read(guide: str) -> None:
     for command in (command for step in steps_of(guide) if step.kind != "file" for command in commands(step.text)):
         texts = [value for word, value in pairwise(command) if word == "--island"]
-        if texts:
+        if texts and command[0] == "generate":
+            parse_all(texts)
+        elif texts:
             place([parse_island(text) for text in texts])
 
 

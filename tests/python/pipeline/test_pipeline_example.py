@@ -15,8 +15,11 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "train_pipeline.py"
     ("islands", "options", "stages"),
     [
         ((1, 1), ("--plan", "3,1"), 2),
-        ((1, 1), ("--model", "gpt2"), 2),  # a plan of measurements
-        ((2, 2), ("--replicas", "2", "--plan", "equal", "--schedule", "gpipe"), 4),
+        # A plan of measurements.
+        pytest.param((1, 1), ("--model", "gpt2"), 2, marks=pytest.mark.verify),
+        pytest.param(
+            (2, 2), ("--replicas", "2", "--plan", "equal", "--schedule", "gpipe"), 4, marks=pytest.mark.verify
+        ),
     ],
 )
 def test_byte_level_language_model(
