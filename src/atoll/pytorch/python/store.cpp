@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/store.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -60,7 +64,18 @@ std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
   return prefixes_of(prefixed->getUnderlyingStore()) + PrefixReader::prefix(*prefixed) + "/";
 }
 
+// Where no descriptor is left, TCPStore would try to connect for longer than others wait for this rank.
+void require_descriptor() {
+  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0 && (errno == EMFILE || errno == ENFILE)) {
+    throw Error(ErrorKind::kUnavailable, "no file descriptor is left for a connection to the job's store (errno " +
+                                             std::to_string(errno) + "): raise the limit (ulimit -n)");
+  }
+  if (probe >= 0) ::close(probe);
+}
+
 c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d::Store>& store) {
+  if (dynamic_cast<c10d::TCPStore*>(store.get())) require_descriptor();
   try {
     return store->clone();
   } catch (const std::exception&) {  // a store written in Python may not offer it
