@@ -25,7 +25,9 @@ def main() -> int:
 
     seed = random.SystemRandom().getrandbits(31) if arguments.seed is None else arguments.seed
     wanted = FAULTS if arguments.fault is None else (arguments.fault,)
-    seeds = [each for each in range(seed, seed + arguments.trials * len(FAULTS)) if FAULTS[each % len(FAULTS)] in wanted]
+    seeds = [
+        each for each in range(seed, seed + arguments.trials * len(FAULTS)) if FAULTS[each % len(FAULTS)] in wanted
+    ]
     outcomes = chaos_report.run_all(
         seeds[: arguments.trials], lambda text: print(text, flush=True), chaos_report.SOAK / "chaos"
     )

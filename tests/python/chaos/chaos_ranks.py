@@ -152,7 +152,7 @@ def open_link(me: Me, trial: Trial) -> None:
 def take_part(me: Me, trial: Trial, store_port: int | None, store_pid: int) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     if "sim" in os.environ["ATOLL_DEVICE"]:
-        import atoll.sim  # noqa: F401
+        import atoll.sim
     import atoll  # noqa: F401
 
     wait = timedelta(seconds=START_S)

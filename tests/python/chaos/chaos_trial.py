@@ -73,7 +73,9 @@ class Trial:
 
     @property
     def timeout_s(self) -> float:
-        return MAKING_S if self.phase == "making" and self.fault != "slow" or self.fault == "descriptors" else WORKING_S
+        return (
+            MAKING_S if (self.phase == "making" and self.fault != "slow") or self.fault == "descriptors" else WORKING_S
+        )
 
     def describe(self) -> str:
         where = f" call {self.step}" if self.phase in ("before", "inside", "after") else ""
@@ -106,7 +108,7 @@ def draw(seed: int) -> Trial:
     groups = draw_groups(rng, len(layout), victim)
     step = rng.randint(1, 8)
     return Trial(
-        seed, fault, phase, layout, draw_hosts(rng, layout, fault), rng.random() < 0.25 and "half_open" != fault,
+        seed, fault, phase, layout, draw_hosts(rng, layout, fault), rng.random() < 0.25 and fault != "half_open",
         victim, peer, step, draw_delay(rng, phase), rng.choice(VARIANTS.get(fault, ("",))), rng.randint(0, 14), groups,
         draw_calls(rng, groups, victim, step, fault, phase),
     )  # fmt: skip
@@ -171,6 +173,8 @@ def has_reason_to_raise(trial: Trial) -> bool:
 
 def limit_s(trial: Trial) -> float:
     """From the fault to an exception, at most."""
+    if trial.phase == "making" and trial.fault == "stop":
+        return trial.timeout_s + SILENCE_S  # groups may be made without its help, and its silence is heard after that
     if trial.phase == "making" or trial.fault == "descriptors":
         return trial.timeout_s + LATE_S
     return SILENCE_S if trial.fault in ("stop", "half_open") else DEATH_S
