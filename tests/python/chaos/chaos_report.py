@@ -143,10 +143,10 @@ def page(facts: dict[str, Any]) -> str:
     return f"""# Faults at random
 
 {preamble(facts)}
-Each trial draws from its number: 2 to 6 ranks in islands, on CPUs and simulated devices, on one host or several; groups and
-what they call, with empty and odd sizes, at once or later; a fault, and the point at which it comes: while groups are made, before,
-inside or after an operation, while they are destroyed. Every result is compared with what it must be. Some faults come after
-everybody has left.
+Each trial draws from its number: 2 to 6 ranks in islands, on CPUs and simulated devices, on one host or several; groups
+and what they call, with empty and odd sizes, at once or later; a fault, and the point at which it comes: while groups
+are made, before, inside or after an operation, while they are destroyed. Every result is compared with what it must be.
+Some faults come after everybody has left.
 
 {table(facts)}
 - Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link breaks, and
