@@ -149,10 +149,10 @@ are made, before, inside or after an operation, while they are destroyed. Every 
 Some faults come after everybody has left.
 
 {table(facts)}
-- Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link breaks, and
-  {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the group's timeout
-  of 6 s and 2 s more: who has not come by then was never heard of. A rank that is stopped then may have done its part; the
-  others hear its silence in their first operation, 3 s after that.
+- Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link
+  breaks, and {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the
+  group's timeout of 6 s and 2 s more: who has not come by then was never heard of. A rank that is stopped then may have
+  done its part; the others hear its silence in their first operation, {SILENCE_S:g} s after that.
 - A slow rank, and a store that is lost when groups have been made, must be no exception at all.
 - Other: a crash, an exception where none belongs, or none where one does.
 """

@@ -195,9 +195,13 @@ class Run:
             killed = self.trial.fault == "kill" and rank == self.trial.victim and self.at is not None
             if code is None and end is not None:
                 self.hang(rank, f"the process of rank {rank} still runs {END_S} s after its last word")
-            elif code is not None and code != 0 and not (killed and code == -signal.SIGKILL):
-                if end is None or end.kind in ("end", "silent") or code != 1:
-                    self.outcome.faults.append(f"rank {rank} ended with {code}")
+            elif code and not (killed and code == -signal.SIGKILL) and not self.was_told(end, code):
+                self.outcome.faults.append(f"rank {rank} ended with {code}")
+
+    @staticmethod
+    def was_told(end: End | None, code: int) -> bool:
+        """Whether a rank has told its exception and then ended by it."""
+        return code == 1 and end is not None and end.kind not in ("end", "silent")
 
 
 class Judge:
