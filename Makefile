@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help setup demo test verify soak aarch64 bench check docs clean
+.PHONY: help setup demo test verify soak aarch64 bench check docs wheel clean
 
 help:
 	@echo "make setup    .venv with PyTorch and Atoll, built and installed (quick when nothing changed)"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench    the measurements behind the README's figures"
 	@echo "make check    formatting, lint, types, structure (scripts/check.py --fix repairs formatting)"
 	@echo "make docs     the documentation site, in site/"
+	@echo "make wheel    the wheel and the source archive, in dist/"
 	@echo "make clean    removes build/, dist/ and site/; .venv stays"
 
 setup:
@@ -50,6 +51,9 @@ check: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(VENV) -m mkdocs build --strict --quiet
 	@echo "Atoll: documentation written to site/index.html"
+
+wheel: setup
+	@$(VENV) scripts/wheel.py
 
 clean:
 	@rm -rf build dist site

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel built from a clean copy of the sources works in an environment that holds nothing else."""
+"""What `make wheel` makes works in an environment that holds nothing else, and says truly what it needs."""
 
-import shutil
+import os
+import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-IGNORED = shutil.ignore_patterns("build", "dist", "site", ".venv", ".git", ".*_cache", "__pycache__", ".hypothesis")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 ALL_REDUCE = """
 import torch, torch.distributed as dist
@@ -39,19 +42,53 @@ def run(*command: str | Path, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.verify
-def test_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(ROOT, source, ignore=IGNORED)
-    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
-    run(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", tmp_path / "dist", ".", folder=source)
-    (wheel,) = (tmp_path / "dist").glob("atoll-*.whl")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, ROOT / "scripts/wheel.py", "--output", folder, folder=ROOT)
+    (archive,), (wheel,) = folder.glob("atoll-*.tar.gz"), folder.glob("atoll-*.whl")
+    return archive, wheel
 
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "empty", folder=tmp_path)
     python = tmp_path / "empty/bin/python"
-    run(python, *pip, "install", wheel, folder=tmp_path)
+    run(python, *PIP, "install", made[1], folder=tmp_path)
     assert "torch 2.13.0" in " ".join(run(tmp_path / "empty/bin/atoll", "info", folder=tmp_path).split())
 
     script = tmp_path / "all_reduce.py"
     script.write_text(ALL_REDUCE)
     assert "both ranks agree" in run(python, script, tmp_path / "store", folder=tmp_path)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """All that is needed and is part of no Linux, but for PyTorch's own, is inside."""
+    wheel = made[1]
+    tag = re.search(r"-cp3\d+-cp3\d+-(.*)\.whl$", wheel.name)
+    assert tag is not None
+    assert "manylinux" in tag[1]
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path)
+        assert any("/LICENSE" in name for name in packed.namelist())
+    inside = {path.name for path in tmp_path.rglob("*.so*")}
+    torch = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}
+    system = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "libpthread.so.0"}
+    system |= {"libdl.so.2", "librt.so.1", "ld-linux-aarch64.so.1"}
+    for path in [*tmp_path.rglob("*.so*"), tmp_path / "atoll/atoll_infer_worker"]:
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path, folder=tmp_path)))
+        assert needed <= inside | torch | system, f"{path.name}: {needed - inside - torch - system}"
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+def test_the_archive_holds_the_sources_and_no_more(made: tuple[Path, Path]) -> None:
+    with tarfile.open(made[0]) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "src/atoll/core/error.h"} <= names
+    assert not [name for name in names if name.startswith((".venv", "build", "dist", "site", ".git/"))]
+    assert os.path.getsize(made[0]) < 20e6
