@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes what is published: dist/ holds the source archive, and the wheel built from it and not from this folder.
 
-auditwheel puts the libraries into the wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that
-its symbols need. PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
+auditwheel puts the libraries into the wheel that a machine with PyTorch may lack, and tags it with the oldest glibc
+that its symbols need. PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
 
 import argparse
 import sys
