@@ -17,6 +17,7 @@ import parity
 import pipelines
 import pipelines_long
 import rails
+import ready
 import reliability
 import shares
 import split_bytes
@@ -37,6 +38,7 @@ SCENARIOS: dict[str, Scenario] = {
     "library": library,
     "idle": idle,
     "startup": startup,
+    "ready": ready,
     "reliability": reliability,
     "kaitian": kaitian,
     "shares": shares,
