@@ -26,7 +26,7 @@ class Saboteur:
 
     def __init__(self, me: Me, trial: Trial, pids: list[int], store_pid: int) -> None:
         self.me, self.trial, self.pids, self.store_pid = me, trial, pids, store_pid
-        self.begun, self.lock, self.over = threading.Event(), threading.Lock(), False
+        self.begun, self.struck, self.lock, self.over = threading.Event(), threading.Event(), threading.Lock(), False
         self.mine = trial.victim == me.rank
         if self.mine and self.lasts(trial.phase):
             threading.Thread(target=self.strike_later, daemon=True).start()
@@ -51,6 +51,12 @@ class Saboteur:
         with self.lock:
             if not self.over:
                 self.strike()
+        self.struck.set()
+
+    def wait_inside(self, step: int) -> None:
+        """What strikes inside this call has struck: it is not over before that."""
+        if self.mine and (self.trial.phase, self.trial.step) == ("inside", step):
+            self.struck.wait(FORGET_S)
 
     def withdraw(self) -> None:
         """This rank has done its part: nothing befalls it any more."""
@@ -128,8 +134,10 @@ def call_everything(me: Me, trial: Trial, sides: dict[int, Side], saboteur: Sabo
                 with contextlib.suppress(type(error)):
                     wait_for(pending)
                 raise
+            saboteur.wait_inside(index)
             if not call.asynchronous or len(pending) == MOST_PENDING:
                 wait_for(pending)
+        saboteur.wait_inside(index)
         saboteur.reach("after", index)
     wait_for(pending)
 

@@ -55,7 +55,8 @@ LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& sto
   request.device = place_.device;
   request.rank = static_cast<int>(std::find(members.begin(), members.end(), open_->rank()) - members.begin());
   request.size = static_cast<int>(members.size());
-  request.timeout = open_->options().timeout + kLibraryGrace;
+  // Operations bring their own; to join must not take longer than the two seconds after the timeout that are promised.
+  request.timeout = open_->options().timeout + kLibraryGrace / 2;
   request.group_name = group->options().name + "/" + topology.labels[island] + "/";
   request.store =
       c10::make_intrusive<c10d::PrefixStore>("atoll/" + std::to_string(attempt()) + "/library/" +
