@@ -26,6 +26,13 @@ void tell_who_relies(const std::weak_ptr<Watch>& weak_watch, const std::weak_ptr
   }
 }
 
+// The library counts an island's ranks from 0, and says so in its errors.
+std::string as_counted(const std::vector<int>& members) {
+  std::string text = members.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < members.size(); ++i) text.append(i > 0 ? ", " : "").append(std::to_string(members[i]));
+  return text.append(", which it counts from 0");
+}
+
 std::weak_ptr<Watch> watch_of(const OpenGroup& open) {
   const auto process = open.process();
   return process ? process->watch : nullptr;
@@ -82,9 +89,11 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
     library_ = std::make_shared<Library>(place_, wanted);
     has_all_ranks_.store(alone);
   } catch (const std::exception& error) {
+    const std::string why = plain_text(error);
     const Error told(ErrorKind::kUnavailable, "rank " + std::to_string(open_->rank()) + " could not join the " +
                                                   wanted.library + " communicator of island \"" +
-                                                  topology.labels[island] + "\": " + error.what());
+                                                  topology.labels[island] + "\" (" + as_counted(members) +
+                                                  "): " + why.substr(0, why.find("\n\nAt:\n")));  // Python's trace
     group->fail(told);
     throw told;
   }
