@@ -52,6 +52,27 @@ def test_a_rank_that_never_calls(tmp_path: Path, environment: dict[str, str]) ->
         assert all(event.details < 8 for event in waited.values()), waited
 
 
+JOIN_S, LATE_S = 1.0, 2.0
+
+
+def join_but_for_the_library(me: Me, absent: int) -> None:
+    from atoll import vendors
+
+    if me.rank == absent:
+        vendors.connect = lambda request: me.listen()
+    me.tell("joining")
+    me.join(JOIN_S)
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+def test_a_rank_that_does_not_join_the_library(tmp_path: Path, environment: dict[str, str]) -> None:
+    with Job(tmp_path, join_but_for_the_library, "BAA", (2,), environment) as job:
+        since = max(event.at for event in job.wait_for("joining").values())
+        text = job.failures([1], since, JOIN_S + LATE_S)[1].text
+        assert 'communicator of island "A" (ranks 1, 2, which it counts from 0): ' in text
+        assert "At:" not in text
+
+
 def join_only(me: Me) -> None:
     me.join(seconds=20)
     me.tell("joined")
