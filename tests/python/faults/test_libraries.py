@@ -2,16 +2,22 @@
 """Islands with a library inside: a death, a missing rank or a contradiction is an exception on every rank, in time and
 by name."""
 
+import itertools
 import re
+import signal
 import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+import atoll
 from fault_jobs import Job, Me, reduce_forever
 
 DEATH_S = 2.0
+HEARTBEAT_S = 2.0
+SILENCE_S = HEARTBEAT_S + 1.0
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 SIM = {"ATOLL_DEVICE": "sim"}
 
@@ -29,6 +35,34 @@ def test_killed_inside_an_island(
         texts = [failure.text for failure in job.failures(survivors, at, DEATH_S).values()]
         if layout != "AAA":  # there, the library's own words may come first
             assert all(re.search(rf"\brank {victim}\b", text) for text in texts), texts
+
+
+def call_forever(me: Me, count: int) -> None:
+    """Some operations of Gloo end by themselves, others have to be waited for."""
+    me.join()
+    whole = torch.ones(count * me.size, device=atoll.device())
+    part = torch.ones(count, device=atoll.device())
+    for turn in itertools.count():
+        dist.all_reduce(part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_gather_into_tensor(whole, part)
+        dist.broadcast(whole.fill_(1), 0)
+        if turn == 3:
+            me.tell("running")
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("layout", ["AAB", "AAA"])
+def test_stopped_inside_an_island(tmp_path: Path, environment: dict[str, str], layout: str) -> None:
+    """Its library hears nothing, and has nothing to end what waits for that rank."""
+    environment = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S), **environment}
+    with Job(tmp_path, call_forever, layout, (30_011,), environment) as job:
+        job.wait_for("running")
+        at = job.signal(1, signal.SIGSTOP)
+        for failure in job.failures([0, 2], at, SILENCE_S).values():
+            assert re.search(r"\brank 1\b", failure.text), failure.text
+        resumed = job.signal(1, signal.SIGCONT)
+        job.failures([1], resumed, DEATH_S)
 
 
 def reduce_without_one(me: Me, absent: int) -> None:

@@ -13,6 +13,7 @@
 #include "atoll/collectives/topology.h"
 #include "atoll/collectives/types.h"
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/waiting.h"
 
 namespace atl::pytorch {
 
@@ -33,8 +34,8 @@ struct LibraryRequest {
   c10::intrusive_ptr<c10d::Store> store;  ///< for this communicator alone
   int rank = 0;
   int size = 1;
-  std::chrono::milliseconds timeout{};
-  std::string group_name;  ///< unique
+  std::chrono::milliseconds timeout{};  ///< for all of them to come
+  std::string group_name;               ///< unique
   std::vector<int> global_ranks;
 };
 
@@ -50,7 +51,7 @@ class Library {
  public:
   /// Makes both, together with the other ranks of the island; `rank` and `size` count in the island. Throws what the vendor's
   /// library throws.
-  Library(const Place& place, LibraryRequest request);
+  Library(const Place& place, const LibraryRequest& request);
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -62,11 +63,15 @@ class Library {
   c10d::Backend& in() noexcept { return *in_; }
   c10d::Backend& out() noexcept { return *out_; }
 
+  /// How to wait for its operations on the CPU; null on an accelerator, where a stream does.
+  const std::shared_ptr<Waiting>& waiting() const noexcept { return waiting_; }
+
   /// Whether an operation with this reduction may be left to the library, whole or for the island's part of it.
   bool reduces(collectives::ReduceOp op, at::ScalarType type) const;
   bool folds(collectives::ReduceOp op, at::ScalarType type) const;
 
-  /// Ends what is under way and lets nothing begin; any thread, once.
+  /// Ends what is under way and lets nothing begin; any thread, once. What has no way to end, on the CPU, lasts on by itself,
+  /// and with it the communicators: nobody waits for them.
   void abort() noexcept;
   void shutdown() noexcept;
 
@@ -81,6 +86,7 @@ class Library {
   const std::set<std::string> reductions_;
   BackendPtr in_;
   BackendPtr out_;
+  const std::shared_ptr<Waiting> waiting_;
   std::mutex mutex_;
   End ended_ = End::kNone;
 };

@@ -51,7 +51,7 @@ void Pending::check() {
 void Pending::wait() {
   for (Item& item : items_) {
     guarded([&] {
-      if (item.work) item.work->wait();
+      if (item.work) waiting_ ? waiting_->wait(item.work) : static_cast<void>(item.work->wait());
       if (item.after) item.after();
     });
   }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/waiting.h"
 
 namespace atl::pytorch {
 
@@ -14,8 +16,9 @@ namespace atl::pytorch {
 /// of the current stream; on the CPU somebody has to wait. Not thread-safe.
 class Pending {
  public:
-  /// `library` names it in errors.
-  Pending(std::string library, bool on_accelerator) : library_(std::move(library)), streams_(on_accelerator) {}
+  /// `library` names it in errors; `waiting`: how to wait for it on the CPU.
+  Pending(std::string library, bool on_accelerator, std::shared_ptr<Waiting> waiting)
+      : library_(std::move(library)), streams_(on_accelerator), waiting_(std::move(waiting)) {}
 
   /// Calls `begin`, which issues an operation; `after` comes in its wake. Throws Error(kPeerLost) that holds the library's own
   /// message.
@@ -28,8 +31,8 @@ class Pending {
   /// before those values go anywhere.
   void check();
 
-  /// Blocks until all have ended, as far as the host has to wait for that; their own timeouts bound it. (Some works make
-  /// progress only while somebody waits for them, so there is nothing to poll.) Throws like issue().
+  /// Blocks until all have ended, as far as the host has to wait for that; their own timeouts bound it, and the library's being
+  /// given up. (Some works make progress only while somebody waits for them, so there is nothing to poll.) Throws like issue().
   void wait();
 
  private:
@@ -42,6 +45,7 @@ class Pending {
 
   const std::string library_;
   const bool streams_;
+  const std::shared_ptr<Waiting> waiting_;
   std::vector<Item> items_;  // in order of issue
 };
 

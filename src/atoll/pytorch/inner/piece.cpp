@@ -16,7 +16,10 @@ namespace {
 
 constexpr std::uint64_t kLine = 64;
 
-std::string library_name(const Surroundings& around) { return around.library ? around.library->name() : ""; }
+Pending pending_of(const Library* library, bool on_accelerator) {
+  if (!library) return {"", on_accelerator, nullptr};
+  return {library->name(), on_accelerator, library->waiting()};
+}
 
 }  // namespace
 
@@ -27,7 +30,7 @@ Piece::Piece(std::shared_ptr<Trip> trip, const Surroundings& around, const colle
       bridge_(call),
       slot_(slot),
       clock_(std::move(clock)),
-      inward_(library_name(around), trip_->on_accelerator()) {
+      inward_(pending_of(around.library.get(), trip_->on_accelerator())) {
   const std::uint64_t bytes = lay_out(call);
   if (!slot_ || static_cast<std::uint64_t>(slot_->memory.numel()) < bytes) {
     own_.memory = pinned_memory(bytes, trip_->device());

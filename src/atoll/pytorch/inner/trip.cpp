@@ -3,14 +3,13 @@
 
 namespace atl::pytorch {
 
-Trip::Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const std::string& library,
-           std::size_t pieces)
+Trip::Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const Library* library, std::size_t pieces)
     : operands_(std::move(operands)),
       device_(operands_.device()),
-      has_library_(!library.empty()),
+      has_library_(library != nullptr),
       streams_(std::move(streams)),
       pieces_left_(pieces),
-      outward_(library, !device_.is_cpu()) {
+      outward_(library ? library->name() : "", !device_.is_cpu(), library ? library->waiting() : nullptr) {
   if (!on_accelerator()) return;
   const c10::Stream current = current_stream(device_);
   TORCH_CHECK(

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "atoll/pytorch/aten/streams.h"
+#include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/operands.h"
 #include "atoll/pytorch/inner/pending.h"
 
@@ -17,8 +18,8 @@ class Trip {
  public:
   /// Made on the caller's thread, behind what the caller has issued on its current stream. Throws c10::Error while that stream
   /// is being captured into a graph, which cannot hold what happens between hosts. `streams`: on which the tensors travel; for
-  /// those on the CPU none. `library`: that works inside the island, "": none.
-  Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const std::string& library, std::size_t pieces);
+  /// those on the CPU none. `library`: that works inside the island, null: none.
+  Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const Library* library, std::size_t pieces);
 
   const Operands& operands() const noexcept { return operands_; }
   c10::Device device() const noexcept { return device_; }

@@ -62,8 +62,7 @@ LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& sto
   request.device = place_.device;
   request.rank = static_cast<int>(std::find(members.begin(), members.end(), open_->rank()) - members.begin());
   request.size = static_cast<int>(members.size());
-  // Operations bring their own; to join must not take longer than the two seconds after the timeout that are promised.
-  request.timeout = open_->options().timeout + kLibraryGrace / 2;
+  request.timeout = open_->options().timeout;  // operations bring their own
   request.group_name = group->options().name + "/" + topology.labels[island] + "/";
   request.store =
       c10::make_intrusive<c10d::PrefixStore>("atoll/" + std::to_string(attempt()) + "/library/" +
@@ -155,9 +154,10 @@ void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono
 
 WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
   const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
+  const auto library = get();
   return c10::make_intrusive<WorkOfLibrary>(
       std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watch_of(*open_),
-      std::move(entry));
+      std::move(entry), library ? library->waiting() : nullptr);
 }
 
 // Who has died is known to the group rather than to the library.

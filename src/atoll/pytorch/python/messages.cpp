@@ -68,7 +68,7 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     call.dtype = wire_type(tensor.scalar_type());
     (sends ? call.input : call.output).push_back(message.memory);
     const auto streams = copy_streams(operands.device());
-    const auto trip = std::make_shared<Trip>(std::move(operands), streams, "", 1);
+    const auto trip = std::make_shared<Trip>(std::move(operands), streams, nullptr, 1);
     message.piece = std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank_, nullptr, {}},
                                             call, nullptr, passages_.clock());
     const collectives::Call& bridge = message.piece->bridge_call();

@@ -69,7 +69,7 @@ WorkPtr Passages::issue(const About& about, const std::vector<collectives::Call>
   const auto passage = this->passage(operands.device());
   const auto timeout = open_->timeout(about.timeout);
   Surroundings around{&group->topology(), group->limits(), open_->rank(), nullptr, timeout + kLibraryGrace};
-  const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), island_->name(), calls.size());
+  const auto trip = std::make_shared<Trip>(std::move(operands), passage->streams(), island_->get().get(), calls.size());
   auto work = open_->new_work(about, trip, inputs, std::move(outputs));
   work->expect_parts(calls.size());
   const bool on_caller = !about.async && calls.size() == 1 && !regions_.is_open();

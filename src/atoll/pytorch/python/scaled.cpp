@@ -41,7 +41,7 @@ WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
   for (const at::Tensor& tensor : outputs) operands.read(tensor);
   const auto streams = passages_.streams(operands.device());
-  const auto trip = std::make_shared<Trip>(std::move(operands), streams, library->name(), 1);
+  const auto trip = std::make_shared<Trip>(std::move(operands), streams, library.get(), 1);
   auto work = open_->new_work(about, trip, inputs, outputs);
   regions_.note(work);
   work->expect_parts(1);

@@ -40,7 +40,7 @@ bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
   std::exception_ptr first;
   for (const auto& part : parts_) {
     try {
-      part->wait(timeout);
+      waiting_ ? waiting_->wait(part, timeout) : static_cast<void>(part->wait(timeout));
     } catch (...) {
       if (!first) first = std::current_exception();
     }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/waiting.h"
 #include "atoll/pytorch/inner/watch.h"
 
 namespace atl::pytorch {
@@ -16,10 +18,14 @@ class WorkOfLibrary final : public c10d::Work {
   /// Throws what is to be thrown for an error of a part.
   using Explain = std::function<void(const std::exception_ptr&)>;
 
-  /// `entry` of `watch`, for parts whose waiters go on before they have ended; null for others.
+  /// `entry` of `watch`, for parts whose waiters go on before they have ended; null for others. `waiting`: for parts on the CPU.
   WorkOfLibrary(std::vector<c10::intrusive_ptr<c10d::Work>> parts, Explain explain, std::weak_ptr<Watch> watch,
-                Watch::EntryPtr entry)
-      : parts_(std::move(parts)), explain_(std::move(explain)), watch_(std::move(watch)), entry_(std::move(entry)) {}
+                Watch::EntryPtr entry, std::shared_ptr<Waiting> waiting)
+      : parts_(std::move(parts)),
+        explain_(std::move(explain)),
+        watch_(std::move(watch)),
+        entry_(std::move(entry)),
+        waiting_(std::move(waiting)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -42,6 +48,7 @@ class WorkOfLibrary final : public c10d::Work {
   const Explain explain_;
   const std::weak_ptr<Watch> watch_;  // a Work may outlive its group, and does not keep threads alive
   const Watch::EntryPtr entry_;
+  const std::shared_ptr<Waiting> waiting_;
 };
 
 }  // namespace atl::pytorch
