@@ -162,6 +162,7 @@ def run(
     return [done[rank].details[0] for rank in range(len(layout))]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", ["ABAB", "AAbB"])
 def test_some_operations(tmp_path: Path, layout: str) -> None:
     """Of small sizes: others come too seldom for caches to be full so early."""
