@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/inner/pieces.h"
@@ -38,24 +39,28 @@ Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surrou
   return entry;
 }
 
+// To issue may block until other ranks' calls come, on the simulated device or where a queue is full. Meanwhile earlier pieces
+// must cross, or those ranks would never get there: the mutex is not held, and nobody waits for who is loading.
 void Passage::load() {
-  const std::lock_guard lock(mutex_);
-  load_locked();
-}
-
-void Passage::load_locked() {
-  for (; loaded_ < std::min(entries_.size(), slots_.size()); ++loaded_) {
-    Entry& entry = *entries_[loaded_];
+  std::unique_lock lock(mutex_);
+  if (std::exchange(is_loading_, true)) return;  // who does goes on with what has become possible
+  while (loaded_ < std::min(entries_.size(), slots_.size())) {
+    const EntryPtr entry = entries_[loaded_++];
+    lock.unlock();
+    std::exception_ptr error;
     try {
-      entry.piece->load();
+      entry->piece->load();
     } catch (const Error&) {
-      entry.error = std::current_exception();
-    } catch (const std::exception& error) {
-      entry.error = std::make_exception_ptr(
-          Error(ErrorKind::kUnavailable, "bringing a tensor to the host failed: " + plain_text(error)));
+      error = std::current_exception();
+    } catch (const std::exception& failure) {
+      error = std::make_exception_ptr(
+          Error(ErrorKind::kUnavailable, "bringing a tensor to the host failed: " + plain_text(failure)));
     }
-    entry.is_issued = true;
+    lock.lock();
+    entry->error = error;
+    entry->is_issued = true;
   }
+  is_loading_ = false;
 }
 
 bool Passage::is_loaded(Entry& entry) {
@@ -85,12 +90,12 @@ void Passage::crossed(const EntryPtr& entry) {
       ++first_;
       --loaded_;
     }
-    load_locked();
   }
   for (auto& [each, error] : done) {
     each->piece.reset();
     each->stored(error);
   }
+  load();
 }
 
 void Passage::close() {

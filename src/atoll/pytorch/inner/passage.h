@@ -54,8 +54,6 @@ class Passage {
   void close();
 
  private:
-  void load_locked();
-
   const c10::Device device_;
   const std::shared_ptr<const CopyStreams> streams_;
   const std::shared_ptr<StagingClock> clock_;
@@ -63,7 +61,8 @@ class Passage {
   std::vector<Slot> slots_;
   std::deque<EntryPtr> entries_;  // not stored yet, in order
   std::uint64_t first_ = 0;       // number of the front
-  std::size_t loaded_ = 0;        // of entries_, from the front
+  std::size_t loaded_ = 0;        // of entries_, from the front; the last of them may be under way
+  bool is_loading_ = false;
   bool is_closed_ = false;
 };
 
