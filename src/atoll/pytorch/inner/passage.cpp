@@ -18,6 +18,18 @@ std::exception_ptr closed() {
       Error(ErrorKind::kAborted, "the group was closed while an operation's result was on its way"));
 }
 
+std::exception_ptr load_one(Piece& piece) noexcept {
+  try {
+    piece.load();
+    return nullptr;
+  } catch (const Error&) {
+    return std::current_exception();
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(
+        Error(ErrorKind::kUnavailable, "bringing a tensor to the host failed: " + plain_text(error)));
+  }
+}
+
 }  // namespace
 
 Passage::Passage(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock)
@@ -39,23 +51,24 @@ Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surrou
 }
 
 void Passage::load() {
-  const std::lock_guard lock(mutex_);
-  load_locked();
+  std::unique_lock lock(mutex_);
+  load_more(lock);
 }
 
-void Passage::load_locked() {
-  for (; loaded_ < std::min(entries_.size(), slots_.size()); ++loaded_) {
-    Entry& entry = *entries_[loaded_];
-    try {
-      entry.piece->load();
-    } catch (const Error&) {
-      entry.error = std::current_exception();
-    } catch (const std::exception& error) {
-      entry.error = std::make_exception_ptr(
-          Error(ErrorKind::kUnavailable, "bringing a tensor to the host failed: " + plain_text(error)));
-    }
-    entry.is_issued = true;
+// One thread at a time, which goes on with what others have entered meanwhile. A device or a library may keep it waiting for
+// other ranks, and these for operations that are on their way: so they are on their way without it.
+void Passage::load_more(std::unique_lock<std::mutex>& lock) {
+  if (is_loading_) return;
+  is_loading_ = true;
+  while (loaded_ < std::min(entries_.size(), slots_.size())) {
+    const EntryPtr entry = entries_[loaded_++];
+    lock.unlock();
+    const std::exception_ptr failure = load_one(*entry->piece);
+    lock.lock();
+    entry->error = failure;
+    entry->is_issued = true;
   }
+  is_loading_ = false;
 }
 
 bool Passage::is_loaded(Entry& entry) {
@@ -70,7 +83,7 @@ bool Passage::is_loaded(Entry& entry) {
 void Passage::crossed(const EntryPtr& entry) {
   std::vector<std::pair<EntryPtr, std::exception_ptr>> done;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     entry->has_crossed = true;
     if (is_closed_) done.emplace_back(entry, closed());
     while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) {
@@ -85,7 +98,7 @@ void Passage::crossed(const EntryPtr& entry) {
       ++first_;
       --loaded_;
     }
-    load_locked();
+    load_more(lock);
   }
   for (auto& [each, error] : done) {
     each->piece.reset();

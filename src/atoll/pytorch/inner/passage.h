@@ -54,7 +54,7 @@ class Passage {
   void close();
 
  private:
-  void load_locked();
+  void load_more(std::unique_lock<std::mutex>& lock);
 
   const c10::Device device_;
   const std::shared_ptr<const CopyStreams> streams_;
@@ -63,7 +63,8 @@ class Passage {
   std::vector<Slot> slots_;
   std::deque<EntryPtr> entries_;  // not stored yet, in order
   std::uint64_t first_ = 0;       // number of the front
-  std::size_t loaded_ = 0;        // of entries_, from the front
+  std::size_t loaded_ = 0;        // of entries_, from the front, with the one that is loading
+  bool is_loading_ = false;       // somebody is, without the lock
   bool is_closed_ = false;
 };
 
