@@ -3,9 +3,12 @@
 by name."""
 
 import itertools
+import os
 import re
+import resource
 import signal
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from fault_jobs import Job, Me, reduce_forever
 DEATH_S = 2.0
 HEARTBEAT_S = 2.0
 SILENCE_S = HEARTBEAT_S + 1.0
+JOIN_S, LATE_S = 3.0, 2.0
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 SIM = {"ATOLL_DEVICE": "sim"}
 
@@ -65,6 +69,51 @@ def test_stopped_inside_an_island(tmp_path: Path, environment: dict[str, str], l
         job.failures([1], resumed, DEATH_S)
 
 
+def leave_while_the_library_works(me: Me) -> None:
+    """Rank 1 has done its part of everything but what its library still does when it ends."""
+    me.join()
+    value = torch.full((1000,), float(me.rank), device=atoll.device())
+    work = dist.broadcast(value, 2, async_op=True)
+    me.tell("leaving")
+    if me.rank == 1:
+        dist.destroy_process_group()
+        me.tell("left")
+    work.wait()
+    value.cpu()
+    me.listen()
+
+
+def test_killed_while_its_library_ends(tmp_path: Path) -> None:
+    own = {1: {"ATOLL_SIM_DELAY": "60"}}
+    with Job(tmp_path, leave_while_the_library_works, "AAB", (), SIM, own) as job:
+        job.wait_for("leaving")
+        assert not wait([job.connections[1]], 1), job.connections[1].recv()
+        at = job.signal(1)
+        for failure in job.failures([0], at, DEATH_S).values():
+            assert re.search(r"\brank 1\b", failure.text), failure.text
+
+
+FEW = 20  # descriptors: for links, not for a library
+
+
+def join_with_few_descriptors(me: Me) -> None:
+    import atoll.sim  # noqa: F401
+
+    if me.rank == 1:
+        used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + FEW, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    me.tell("joining")
+    me.join(JOIN_S)
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+def test_too_few_descriptors_for_the_library(tmp_path: Path, environment: dict[str, str]) -> None:
+    with Job(tmp_path, join_with_few_descriptors, "AAB", (), environment) as job:
+        since = max(event.at for event in job.wait_for("joining").values())
+        failures = job.failures([0, 1], since, JOIN_S + LATE_S)
+        assert re.search(r"\d+ of \d+ file descriptors are left, .*ulimit -n", failures[1].text), failures[1].text
+
+
 def reduce_without_one(me: Me, absent: int) -> None:
     me.join(seconds=3)
     me.check_sum(100_000)
@@ -105,6 +154,37 @@ def test_a_rank_that_does_not_join_the_library(tmp_path: Path, environment: dict
         text = job.failures([1], since, JOIN_S + LATE_S)[1].text
         assert 'communicator of island "A" (ranks 1, 2, which it counts from 0): ' in text
         assert "At:" not in text
+
+
+def run_ahead(me: Me) -> None:
+    """Rank 1 calls what rank 0 calls only when it has the result of an earlier call."""
+    me.join(20)
+    device = atoll.device()
+    ones, part, whole = (torch.ones(count, device=device) for count in (1000, 1000, 3000))
+    if me.rank == 0:
+        me.listen()
+    for _ in range(2):
+        works = [dist.all_gather_into_tensor(whole, ones, async_op=True)]
+        if me.rank != 1:
+            works[0].wait()
+            assert whole.cpu().eq(1).all()
+        me.tell("calling")
+        works.append(dist.reduce_scatter_tensor(part, whole.clone(), async_op=True))
+        for work in works:
+            work.wait()
+        assert part.cpu().eq(3).all()
+        ones, whole = ones.clone(), whole.clone()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+def test_a_rank_that_is_ahead_of_its_island(tmp_path: Path, environment: dict[str, str]) -> None:
+    with Job(tmp_path, run_ahead, "AAB", (), environment) as job:
+        job.wait_for("calling", [1])
+        assert not wait([job.connections[1]], 0.2)
+        job.send(0, "go on")
+        job.wait_for("end")
+        job.check_ends()
 
 
 def join_only(me: Me) -> None:

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/island_library.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "atoll/core/log.h"
@@ -31,6 +35,23 @@ std::string as_counted(const std::vector<int>& members) {
   std::string text = members.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < members.size(); ++i) text.append(i > 0 ? ", " : "").append(std::to_string(members[i]));
   return text.append(", which it counts from 0");
+}
+
+// Libraries end the process, or try for longer than anybody waits, where descriptors run out.
+void require_descriptors(const LibraryRequest& request) {
+  const std::uint64_t wanted = 16 + 4 * static_cast<std::uint64_t>(request.size);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  std::error_code unreadable;
+  std::uint64_t used = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+    used += std::strtoull(entry.path().filename().c_str(), nullptr, 10) < limit.rlim_cur;
+  }
+  if (unreadable) used = limit.rlim_cur;
+  if (used + wanted <= limit.rlim_cur) return;
+  throw Error(ErrorKind::kUnavailable, std::to_string(limit.rlim_cur - used) + " of " + std::to_string(limit.rlim_cur) +
+                                           " file descriptors are left, and it may need " + std::to_string(wanted) +
+                                           ": raise the limit (ulimit -n)");
 }
 
 std::weak_ptr<Watch> watch_of(const OpenGroup& open) {
@@ -85,6 +106,7 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   if (members.size() < 2 || topology.libraries[island].empty() || !(alone || topology.has_leads())) return;
   const LibraryRequest wanted = request(store, island);
   try {
+    require_descriptors(wanted);
     library_ = std::make_shared<Library>(place_, wanted);
     has_all_ranks_.store(alone);
   } catch (const std::exception& error) {
