@@ -94,8 +94,9 @@ atoll.DataLoader([0, 1], global_batch=1, model=model)
 DOCTOR = """
 import sys
 from atoll.doctor.options import Options
-from atoll.doctor.worker import run
-sys.exit(run(Options(2, {options})))
+from atoll.doctor import worker
+worker._FAREWELL_SECONDS = 0.5
+sys.exit(worker.run(Options(2, {options})))
 """
 NO_KEY = """
 import torch, atoll
