@@ -21,6 +21,7 @@ from atoll._version_check import require_matching_torch
 require_matching_torch()
 
 from atoll import _C, ucx, vendors  # noqa: E402 - only after the check
+from atoll._variables import warn_of_unknown  # noqa: E402
 from atoll.redis import members  # noqa: E402
 
 Options = _C.Backend.Options
@@ -57,6 +58,7 @@ _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
     """A backend for a new process group, with ATOLL_BRIDGE=relay that baseline. Called by torch.distributed
     on every rank of the group; blocks until all have come, or the group's timeout has passed."""
+    warn_of_unknown()
     bridge = os.environ.get("ATOLL_BRIDGE", "")
     if bridge == "":
         return _create(settings, options)

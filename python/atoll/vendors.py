@@ -137,21 +137,21 @@ def find(device: str) -> Vendor | None:
     return rows[0]
 
 
-def _load_module(vendor: Vendor) -> None:
+def _load_module(vendor: Vendor, otherwise: str) -> Any:
+    """The vendor's module. `otherwise` is for the error: what to do without it."""
     try:
-        module = importlib.import_module(vendor.module)
+        return importlib.import_module(vendor.module)
     except ImportError as error:
         raise VendorError(
             f"{vendor.device} needs the module {vendor.module} for {vendor.library}, and importing it failed "
-            f"({error}): install it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+            f"({error}): install it, or {otherwise}"
         ) from error
-    if vendor.follows_torch:
-        _require_version(vendor, str(getattr(module, "__version__", "?")))
 
 
 def _require(vendor: Vendor) -> None:
     if vendor.module:
-        _load_module(vendor)
+        module = _load_module(vendor, f"set ATOLL_INNER={vendor.device}:none to reduce through host memory")
+        _require_version(vendor, module)
     if vendor.library.upper() not in dist.Backend._plugins and not _built_in(vendor.library):
         raise VendorError(
             f"this PyTorch ({torch.__version__}) has no backend {vendor.library} for {vendor.device}: install a build "
@@ -159,9 +159,10 @@ def _require(vendor: Vendor) -> None:
         )
 
 
-def _require_version(vendor: Vendor, found: str) -> None:
+def _require_version(vendor: Vendor, module: Any) -> None:
+    found = str(getattr(module, "__version__", "?"))
     wanted = ".".join(torch.__version__.split(".")[:2])
-    if not re.match(re.escape(wanted) + r"(\D|$)", found):
+    if vendor.follows_torch and not re.match(re.escape(wanted) + r"(\D|$)", found):
         raise VendorError(
             f"{vendor.module} {found} is not made for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
             f"or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
@@ -261,13 +262,30 @@ def load_module_of(kind: str) -> None:
     """Imports the module that brings the device type `kind`, if it needs one. Raises VendorError."""
     for row in vendors():
         if row.device == kind and row.module:
-            _load_module(row)
+            # Without it there is no such device, whatever library is to reduce there.
+            module = _load_module(row, "let this rank compute on the CPU with ATOLL_DEVICE=cpu")
+            if _wanted_library(kind) != "none":
+                _require_version(row, module)
             return
+
+
+def _require_known(wanted: str, kind: str) -> None:
+    """Raises VendorError for a word that is no device type, such as "gpu"."""
+    known = [*dict.fromkeys(row.device for row in vendors())]
+    try:
+        torch.device(kind)
+    except RuntimeError:
+        if kind not in known:
+            raise VendorError(
+                f"ATOLL_DEVICE={wanted}: {kind} is no device type of PyTorch {torch.__version__}; write one of "
+                f"{', '.join(known)} (cuda: NVIDIA's and AMD's)"
+            ) from None
 
 
 def _checked_device(wanted: str, kind: str, index: int | None) -> torch.device:
     accelerator = torch.accelerator.current_accelerator()
     count = torch.accelerator.device_count() if accelerator is not None else 0
+    _require_known(wanted, kind)
     if accelerator is None or accelerator.type != kind or count == 0:
         here = f"{count} of type {accelerator.type}" if accelerator is not None and count else "none"
         raise VendorError(

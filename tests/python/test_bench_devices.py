@@ -41,7 +41,7 @@ def test_devices_and_baselines(
     [
         (["--against", "inner"], "no library works inside this island; on the CPU set ATOLL_INNER=cpu:gloo"),
         (["--layout", "AB", "--against", "inner"], "inner is the library of one island, and here are 2 (A, B)"),
-        (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: this process finds no device of type pdp11"),
+        (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: pdp11 is no device type of PyTorch"),
     ],
 )
 def test_what_cannot_be_compared(arguments: list[str], message: str) -> None:

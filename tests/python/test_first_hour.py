@@ -1,136 +1,183 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of the first hour are as docs/first-hour.md shows them: each is provoked and compared with the page."""
 
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from launching import atoll
+from atoll.launch import containers
+from atoll.launch.run import run
+from first_hour_programs import DOCTORS, PROGRAMS, SLOW_NETWORK, Provoked
 from support import run_script
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "first-hour.md"
-SHOWN = dict(re.findall(r"^### (.+)\n\n```text\n(.+)\n```$", PAGE.read_text(), re.MULTILINE))
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "first-hour.md").read_text()
+FENCES = re.findall(r"^### ([^\n]+)\n\n```text\n(.+?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
+SHOWN = dict(FENCES)
 
-SUM = """
-from datetime import timedelta
-import torch, torch.distributed as dist
-dist.init_process_group("atoll", timeout=timedelta(seconds=2))
-dist.all_reduce(torch.ones(4))
-"""
-DEVICE = "import atoll\natoll.device()\n"
 ANOTHER_TORCH = """
 import importlib.metadata
 real = importlib.metadata.version
 importlib.metadata.version = lambda name: "2.9.1" if name == "torch" else real(name)
 import atoll
 """
-# What rank 1 says of itself begins with a version of Atoll's messages, then the number of ranks.
-ANOTHER_ATOLL = """
-import os
-from datetime import timedelta
+ASKS_FOR_UCX = """
 import torch.distributed as dist
-
-class Older(dist.Store):
-    def __init__(self, store):
-        super().__init__()
-        self.store = store
-    def set(self, key, value):
-        for version in range(1, 64):
-            if (version + (2 << 32)).to_bytes(8, "little") in value:
-                older = version - 1 + (2 << 32)
-                value = value.replace((version + (2 << 32)).to_bytes(8, "little"), older.to_bytes(8, "little"), 1)
-                break
-        self.store.set(key, value)
-    def get(self, key): return self.store.get(key)
-    def add(self, key, value): return self.store.add(key, value)
-    def wait(self, keys, timeout=None): return self.store.wait(keys, timeout) if timeout else self.store.wait(keys)
-    def check(self, keys): return self.store.check(keys)
-    def compare_set(self, key, expected, value): return self.store.compare_set(key, expected, value)
-    def multi_get(self, keys): return self.store.multi_get(keys)
-    def delete_key(self, key): return self.store.delete_key(key)
-
-rank = int(os.environ["RANK"])
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-dist.init_process_group("atoll", store=Older(store) if rank else store, rank=rank, world_size=2)
+dist.init_process_group("atoll", store=dist.HashStore(), rank=0, world_size=1)
 """
-TOO_MUCH = "import torch, atoll.sim\ntorch.empty(1 << 30, device='sim')\n"
-NEVER_CALLED = """
-import os
-from datetime import timedelta
-import torch, torch.distributed as dist
-dist.init_process_group("atoll", timeout=timedelta(seconds=2))
-if dist.get_rank() == 0:
-    dist.all_reduce(torch.ones(4))
-else:
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    store.wait(["what never comes"], timedelta(seconds=3))
-"""
-FLAT_ON_ONE = 'import os\nif os.environ["RANK"] == "0": os.environ["ATOLL_REDUCE"] = "flat"\n' + SUM
-UNLIKE = SUM.replace("torch.ones(4)", "torch.ones(4 + dist.get_rank())")
-MISSING = """
-from datetime import timedelta
-import torch.distributed as dist
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-dist.init_process_group("atoll", store=store, rank=0, world_size=2, timeout=timedelta(seconds=2))
-"""
-
-
+# Of packages that this build has: the text of what stands in for them.
+STAND_INS = {
+    "A build without UCX": "src/atoll/transport/ucx/no_ucx.cpp",
+    "A build without Redis": "src/atoll/redis/no_hiredis.cpp",
+}
 COMMANDS = {
     "An island without ranks": ["--island=gpu", "train.py"],
     "An island whose ranks are no number": ["--island=gpu:two", "train.py"],
+    "An island of no ranks": ["--island=gpu:0", "train.py"],
+    "A name that is none": ["--island=my gpus:2", "train.py"],
     "A rank in two islands": ["--island=a:0-1", "--island=b:1-2", "train.py"],
+    "An island that is given twice": ["--island=a:1", "--island=a:1", "train.py"],
+    "A rank in no island": ["--island=a:1-2", "train.py"],
     "An option that islands do not have": ["--island=a:1,devise=cpu", "train.py"],
+    "A device that is none": ["--island=a:1,device=GPU", "train.py"],
+    "A variable that the island sets itself": ["--island=a:1,env=ATOLL_DEVICE=cuda", "train.py"],
+    "Islands and --nproc-per-node": ["--nproc-per-node=3", "--island=a:2", "train.py"],
+    "No ranks at all": ["--nproc-per-node=0", "train.py"],
+    "A number of ranks that is none": ["--nproc-per-node=two", "train.py"],
+    "A number of hosts that is none": ["--nnodes=two", "train.py"],
     "A program that is not there": ["--island=a:1", "train.py"],
+    "An interpreter that is not there": ["--island=a:1,python=/no/python", "train.py"],
+    "A container without a runtime": ["--island=a:1,container=image", "train.py"],
 }
-# So many ranks that find PyTorch imported, or a program without any, what it is, and its environment.
-PROGRAMS: dict[str, tuple[int, str, dict[str, str]]] = {
-    "A vendor's module is missing": (1, DEVICE, {"ATOLL_DEVICE": "npu"}),
-    "A device that is not there": (1, DEVICE, {"ATOLL_DEVICE": "cuda:0"}),
-    "Another version of PyTorch": (0, ANOTHER_TORCH, {}),
-    "Another version of Atoll": (2, ANOTHER_ATOLL, {}),
-    "Out of memory": (1, TOO_MUCH, {"ATOLL_SIM_MEMORY": "64M"}),
-    "An interface that is not there": (1, SUM, {"ATOLL_IFACE": "nosuch0"}),
-    "A firewall, or an address that nobody reaches": (2, SUM, {"ATOLL_ADDRESS": "100::1", "ATOLL_TRANSPORT": "tcp"}),
-    "No port is free": (1, SUM, {"ATOLL_PORTS": "@PORT@-@PORT@", "ATOLL_TRANSPORT": "tcp"}),
-    "A rank does not come": (1, MISSING, {}),
-    "A setting that means nothing": (1, SUM, {"ATOLL_TRANSPORT": "pigeons"}),
-    "Settings that must be equal": (2, FLAT_ON_ONE, {}),
-    "Calls that do not fit": (2, UNLIKE, {}),
-    "A rank is late": (2, NEVER_CALLED, {}),
-}
+LAUNCHES = {
+    "The launcher's port is taken": ["--master-addr=127.0.0.1", "--master-port=@TAKEN@", "empty.py"],
+    "The other host's command does not come": [
+        "--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1", "--master-port=1", "--rdzv-conf=timeout=1",
+        "--island=a:1", "empty.py",
+    ],
+    "A rank fails": ["--island=a:1", "failing.py"],
+}  # fmt: skip
+FRESH = ["Another version of PyTorch", "Python finds the source", "UCX is not installed"]
 
 
 def check(title: str, said: str) -> None:
-    """An ellipsis of the page stands for whatever varies."""
-    wanted = ".*".join(re.escape(part) for part in SHOWN[title].split("…"))
-    assert re.search(wanted, said), f"{SHOWN[title]}\n\nis not in\n\n{said}"
+    """A line ends with what the page shows, where an ellipsis stands for whatever varies. The width of the output
+    breaks the lines of the doctor."""
+    shown, end = SHOWN[title], "$"
+    if title in DOCTORS:
+        said, shown, end = " ".join(said.split()), " ".join(shown.split()), ""
+    wanted = ".*".join(re.escape(part) for part in shown.split("…"))
+    assert re.search(wanted + end, said, re.MULTILINE), f"{shown}\n\nis not in\n\n{said}"
 
 
-def test_the_page_and_the_tests_have_the_same_messages() -> None:
-    assert list(SHOWN) == [*COMMANDS, *PROGRAMS]
+def fresh(source: str, folder: Path, **environment: str) -> str:
+    """What `python -c source` writes as it fails, in a process that has imported nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False, cwd=folder,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.create_server(("", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with two programs and the key files of Provoked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "failing.py").write_text("raise SystemExit(1)\n")
+    for name, mode in (("key", 0o600), ("key.other", 0o600), ("open", 0o644)):
+        (tmp_path / name).write_text(f"{name:>32}")
+        (tmp_path / name).chmod(mode)
+    return tmp_path
+
+
+def test_each_message_of_the_page_has_a_test() -> None:
+    tested = [*FRESH, *STAND_INS, *COMMANDS, *LAUNCHES, *PROGRAMS, *SLOW_NETWORK, *DOCTORS]
+    assert sorted(tested) == sorted(title for title, _ in FENCES)
+    assert PAGE.count("```") == 2 * len(FENCES)
+
+
+def test_another_torch(tmp_path: Path) -> None:
+    check("Another version of PyTorch", fresh(ANOTHER_TORCH, tmp_path))
+
+
+def test_the_source(tmp_path: Path) -> None:
+    unbuilt = shutil.ignore_patterns("_build_info.py", "*.so")
+    shutil.copytree(ROOT / "python" / "atoll", tmp_path / "atoll", ignore=unbuilt)
+    check("Python finds the source", fresh("import atoll", tmp_path))
+
+
+def test_no_ucx(tmp_path: Path) -> None:
+    (tmp_path / "libucp.so.0").write_text("")
+    (tmp_path / "libucx.py").write_text("raise ImportError\n")
+    paths = {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    check("UCX is not installed", fresh(ASKS_FOR_UCX, tmp_path, ATOLL_TRANSPORT="ucx", **paths))
+
+
+@pytest.mark.parametrize("title", STAND_INS)
+def test_stand_in(title: str) -> None:
+    assert f'"{SHOWN[title]}"' in (ROOT / STAND_INS[title]).read_text()
 
 
 @pytest.mark.parametrize("title", COMMANDS)
-def test_command_line(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(
+    title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    done = atoll("run", *COMMANDS[title])
-    assert done.returncode == 2
-    check(title, done.stderr)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(containers.shutil, "which", lambda _: None)
+    assert run(COMMANDS[title]) == 2
+    check(title, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("title", LAUNCHES)
+def test_launch(title: str, folder: Path, taken_port: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([word.replace("@TAKEN@", taken_port) for word in LAUNCHES[title]]) == 1
+    check(title, capfd.readouterr().err)
+
+
+def provoke(provoked: Provoked, folder: Path, taken_port: str) -> list[subprocess.CompletedProcess[str]]:
+    """The ended ranks."""
+    meant = {"TAKEN": taken_port, "KEY": str(folder / "key"), "OPEN": str(folder / "open")}
+    environment = {
+        name: re.sub("@([A-Z]+)@", lambda place: meant[place[1]], value) for name, value in provoked.environment.items()
+    }
+    return run_script(provoked.source, provoked.ranks, environment)
 
 
 @pytest.mark.parametrize("title", PROGRAMS)
-def test_program(title: str) -> None:
-    ranks, source, environment = PROGRAMS[title]
-    if not ranks:
-        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 1
-        return check(title, done.stderr)
-    with socket.create_server(("", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        ended = run_script(source, ranks, {name: value.replace("@PORT@", port) for name, value in environment.items()})
-    assert [done.returncode for done in ended] == [1] * ranks
-    return check(title, ended[0].stderr)
+def test_program(title: str, folder: Path, taken_port: str) -> None:
+    ended = provoke(PROGRAMS[title], folder, taken_port)
+    assert {done.returncode for done in ended} == {1}
+    check(title, "".join(done.stderr for done in ended))
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("title", SLOW_NETWORK)
+def test_slow_program(title: str, folder: Path, taken_port: str) -> None:
+    """A connection may take half a minute."""
+    ended = provoke(SLOW_NETWORK[title], folder, taken_port)
+    assert {done.returncode for done in ended} == {1}
+    check(title, "".join(done.stderr for done in ended))
+
+
+@pytest.mark.parametrize("title", DOCTORS)
+def test_doctor(title: str, folder: Path, taken_port: str) -> None:
+    first, *_ = provoke(DOCTORS[title], folder, taken_port)
+    assert first.returncode == (0 if SHOWN[title].startswith("warning") else 1)
+    check(title, first.stdout + first.stderr)

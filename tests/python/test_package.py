@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll._variables import unknown
 from atoll._version_check import mismatch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,3 +129,12 @@ def test_command_line() -> None:
     info = subprocess.run([*command, "info"], capture_output=True, text=True, timeout=100, check=True).stdout
     assert "libatoll.so" in info
     assert version("torch") in info
+
+
+def test_variables_that_do_not_exist() -> None:
+    names = ["ATOLL_TRANSPORT", "ATOLL_TRANSPORTS", "ATOLL_SIM_SPEDE", "ATOLL_ZZZ", "PATH"]
+    assert unknown(names) == {
+        "ATOLL_SIM_SPEDE": "ATOLL_SIM_SPEED",
+        "ATOLL_TRANSPORTS": "ATOLL_TRANSPORT",
+        "ATOLL_ZZZ": "",
+    }

@@ -23,7 +23,8 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--island=a", "x.py"], "--island 'a': the ranks are missing: write NAME:RANKS, such as fast:2 or fast:0-1+4"),
         (["--island=a:2", "--nproc-per-node=3", "x.py"], "--nproc-per-node is 3, but the islands have 2 ranks (a: 2): "
          "write --nproc-per-node=2, or leave it out"),
-        (["--nproc-per-node=lots", "x.py"], "--nproc-per-node=lots: Unsupported nproc_per_node value: lots"),
+        (["--nproc-per-node=lots", "x.py"], "--nproc-per-node=lots: Unsupported nproc_per_node value: lots: "
+         "write a number such as 2, or cpu or auto"),
         (["--nproc-per-node=0", "x.py"], "--nproc-per-node=0: a host has at least one rank"),
         (["--nnodes=a", "x.py"], "--nnodes=a: write a number such as 2, or a range such as 1:4"),
         (["--island=a:1", "x.py"], "x.py: no such file: write the path of a Python script, -m and a module, or "
@@ -65,7 +66,9 @@ def test_the_other_command_never_comes(capfd: pytest.CaptureFixture[str], tmp_pa
     (tmp_path / "x.py").write_text("")
     arguments = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=j"]
     assert run([*arguments, "--rdzv-conf=join_timeout=1", "--island=a:1", "x.py"]) == 1
-    assert "atoll run: the commands of job j could not meet at localhost:0: " in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "atoll run: the commands of job j could not meet at localhost:0: " in said
+    assert "; is the command of the first host running, do all have the same --master-addr and --master-port" in said
 
 
 def test_an_endpoint_without_a_port(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -87,7 +90,9 @@ def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path)
         taken.listen()
         port = taken.getsockname()[1]
         assert run(["--nnodes=2", f"--master-port={port}", "--rdzv-id=j", "--island=a:1", "x.py"]) == 1
-    assert f"atoll run: the commands of job j could not meet at 127.0.0.1:{port}: " in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f"atoll run: the commands of job j could not meet at 127.0.0.1:{port}: " in said
+    assert "; another program has that port: give all commands of the job another --master-port" in said
 
 
 def test_signal_handlers_are_put_back(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

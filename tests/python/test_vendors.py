@@ -72,6 +72,14 @@ def test_a_module_for_another_torch_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert f"install torch_npu {wanted}.*" in str(raised.value)
 
 
+def test_a_module_for_another_torch_may_bring_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    module("torch_npu", "2.1.0.post3", monkeypatch)
+    with pytest.raises(vendors.VendorError, match="or set ATOLL_INNER=npu:none"):
+        vendors.load_module_of("npu")
+    monkeypatch.setenv("ATOLL_INNER", "npu:none")
+    vendors.load_module_of("npu")
+
+
 def test_a_module_without_its_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module("torch_npu", torch.__version__, monkeypatch)
     with pytest.raises(vendors.VendorError, match=r"has no backend hccl for npu.*ATOLL_INNER=npu:none"):
@@ -123,7 +131,8 @@ def test_entry_points_add_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     [
         ("CUDA!", 'ATOLL_DEVICE="CUDA!": expected a device such as cpu, cuda or cuda:1'),
         ("cuda", "ATOLL_DEVICE=cuda: this process finds no device of type cuda"),
-        ("npu:1", "npu needs the module torch_npu"),
+        ("npu:1", "install it, or let this rank compute on the CPU with ATOLL_DEVICE=cpu"),
+        ("gpu:0", "; write one of cuda, xpu, npu, mlu, musa, sim, cpu (cuda: NVIDIA's and AMD's)"),
     ],
 )
 def test_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:

@@ -2,6 +2,7 @@
 """docs/environment.md lists exactly the variables that the code reads."""
 
 import re
+import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,3 +23,9 @@ def test_each_variable_is_documented() -> None:
     used = read_in_code()
     assert used - documented == set(), "read by the code, missing in docs/environment.md"
     assert documented - used == set(), "in docs/environment.md, read by nothing"
+
+
+def test_a_variable_that_is_not_known_can_be_noticed() -> None:
+    documented = set(IN_TABLE.findall((ROOT / "docs/environment.md").read_text()))
+    names = runpy.run_path(str(ROOT / "python/atoll/_variables.py"))["NAMES"]
+    assert {f"ATOLL_{name}" for name in names} == documented, "python/atoll/_variables.py lists others"

@@ -192,7 +192,13 @@ class Run:
                 f"the commands of job {self._id} have lost each other: {error}; start them again: the host of "
                 f"--rdzv-endpoint={endpoint} must outlast the others"
             )
-        return f"the commands of job {self._id} could not meet at {endpoint}: {error}"
+        way_out = (
+            "another program has that port: give all commands of the job another --master-port (or --rdzv-endpoint)"
+            if "EADDRINUSE" in str(error)
+            else "is the command of the first host running, do all have the same --master-addr and --master-port (or "
+            "--rdzv-endpoint), and does a firewall let that port through?"
+        )
+        return f"the commands of job {self._id} could not meet at {endpoint}: {error}; {way_out}"
 
     def _report(self, result: RunResult | None) -> int:
         if result is None or not result.is_failed():
@@ -310,7 +316,8 @@ def _local_ranks(text: str) -> int:
     try:
         number: int = determine_local_world_size(text)
     except (ValueError, RuntimeError) as error:
-        raise LaunchError(f"--nproc-per-node={text}: {error}") from None
+        reason = str(error).rstrip(".")
+        raise LaunchError(f"--nproc-per-node={text}: {reason}: write a number such as 2, or cpu or auto") from None
     if number < 1:
         raise LaunchError(f"--nproc-per-node={text}: a host has at least one rank")
     return number

@@ -221,7 +221,7 @@ def test_a_module_missing_on_one_rank(tmp_path: Path) -> None:
     with Job(tmp_path, join_only, "ABC", own={1: {"ATOLL_DEVICE": "npu"}}) as job:
         for text in refusals(job):
             assert "rank 1 cannot take part: npu needs the module torch_npu for hccl" in text
-            assert "install it, or set ATOLL_INNER=npu:none" in text
+            assert "install it, or let this rank compute on the CPU with ATOLL_DEVICE=cpu" in text
 
 
 def make_and_break(me: Me, times: int) -> None:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment variables that Atoll reads, to find those that are misspelt."""
+
+import functools
+import logging
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_PREFIX = "ATOLL_"
+# What follows the prefix; docs/environment.md says what they mean.
+NAMES = frozenset(
+    [
+        "ADDRESS",
+        "BRIDGE",
+        "CACHE",
+        "CHECK",
+        "CHECK_DATA",
+        "CHECK_VALUES",
+        "DEPS_DIR",
+        "DEVICE",
+        "DUMP_DIR",
+        "HEARTBEAT",
+        "HOST",
+        "IFACE",
+        "INNER",
+        "ISLAND",
+        "KEY_FILE",
+        "LOG_LEVEL",
+        "MEMBER",
+        "METRICS",
+        "PORTS",
+        "RAILS",
+        "REDIS_CA",
+        "REDIS_CERT",
+        "REDIS_KEY",
+        "REDIS_PASSWORD_FILE",
+        "REDUCE",
+        "RUN_DIR",
+        "SIMD",
+        "SIM_BANDWIDTH",
+        "SIM_DELAY",
+        "SIM_DEVICES",
+        "SIM_LINK",
+        "SIM_MEMORY",
+        "SIM_REORDER",
+        "SIM_SEED",
+        "SIM_SPEED",
+        "SIM_VENDOR",
+        "SLOW_AFTER",
+        "STAGING",
+        "STORE",
+        "SUPERVISOR",
+        "TLS",
+        "TRACE_DIR",
+        "TRACE_EVENTS",
+        "TRANSPORT",
+        "UPLINK",
+    ]
+)
+
+
+def unknown(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names` that look like Atoll's and are not, each with the one that may be meant, or nothing."""
+    found = {}
+    for name in sorted(names):
+        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in NAMES:
+            close = get_close_matches(name.removeprefix(_PREFIX), NAMES, n=1)
+            found[name] = _PREFIX + close[0] if close else ""
+    return found
+
+
+@functools.cache
+def warn_of_unknown() -> None:
+    """Once in a process: a misspelt variable has no effect, and nobody would notice."""
+    for name, meant in unknown(os.environ).items():
+        advice = f"is {meant} meant?" if meant else "docs/environment.md lists all"
+        logging.getLogger("atoll").warning("%s has no effect: Atoll has no such variable; %s", name, advice)
