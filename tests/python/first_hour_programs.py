@@ -20,9 +20,10 @@ from datetime import timedelta
 import torch, torch.distributed as dist
 rank = int(os.environ.get("RANK", 0))
 """
-JOIN = START + 'dist.init_process_group("atoll", timeout=timedelta(seconds=1))\n'
-SUM = JOIN + "dist.all_reduce(torch.ones(4))\n"
-LONG_SUM = SUM.replace("seconds=1", "seconds=50")
+JOIN = START + 'dist.init_process_group("atoll", timeout=timedelta(seconds=50))\n'
+HURRY = JOIN + 'dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=1))\n'
+ADD = "dist.all_reduce(torch.ones(4))\n"
+SUM = JOIN + ADD
 
 # What a rank says of itself begins with a version of Atoll's messages, then the number of ranks.
 ANOTHER_ATOLL = """
@@ -54,7 +55,7 @@ dist.init_process_group("atoll", store=Older(store) if rank else store, rank=ran
 """
 TOO_MUCH = "import torch, atoll.sim\ntorch.empty(1 << 30, device='sim')\n"
 NEVER_CALLED = (
-    JOIN
+    HURRY
     + """
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 if rank == 0:
@@ -126,7 +127,7 @@ OWN_STORE = "import os\ndel os.environ['TORCHELASTIC_USE_AGENT_STORE']\n"
 MEETING = {
     "No launcher": Provoked("import os\ndel os.environ['RANK']\n" + SUM),
     "The store's port is taken": Provoked(OWN_STORE + SUM, 1, {"MASTER_PORT": "@TAKEN@"}),
-    "The store is out of reach": Provoked(SUM, 1, {"MASTER_PORT": "1"}),
+    "The store is out of reach": Provoked(SUM.replace("seconds=50", "seconds=1"), 1, {"MASTER_PORT": "1"}),
     "No Redis server": Provoked(NO_SERVER),
     "A Redis server without a job": Provoked(NO_SERVER.replace("1:1/?job=train", "1:6379/")),
     "A rank does not come": Provoked(MISSING),
@@ -139,11 +140,11 @@ TCP = {"ATOLL_TRANSPORT": "tcp"}
 NETWORK = {
     "An interface that is not there": Provoked(SUM, 1, {"ATOLL_IFACE": "nosuch0"}),
     "An address that is none": Provoked(SUM, 1, {"ATOLL_ADDRESS": "no.such.host.invalid"}),
-    "The same, before half a minute": Provoked(SUM, 2, {"ATOLL_ADDRESS": "100::1", **TCP}),
+    "The same, before half a minute": Provoked(HURRY + ADD, 2, {"ATOLL_ADDRESS": "100::1", **TCP}),
     "No port is free": Provoked(SUM, 1, {"ATOLL_PORTS": "@TAKEN@-@TAKEN@", **TCP}),
     "Ways that do not fit": Provoked(on_rank(1, "ATOLL_TRANSPORT", "'shm'"), 2, TCP),
 }
-SLOW_NETWORK = {"A firewall": Provoked(LONG_SUM, 2, {"ATOLL_ADDRESS": "100::1", **TCP})}
+SLOW_NETWORK = {"A firewall": Provoked(SUM, 2, {"ATOLL_ADDRESS": "100::1", **TCP})}
 SETTINGS = {
     "A setting that means nothing": Provoked(SUM, 1, {"ATOLL_TRANSPORT": "pigeons"}),
     "A setting that does not exist": Provoked(SUM + "raise SystemExit(1)", 1, {"ATOLL_TRANSPORTS": "tcp"}),
