@@ -103,9 +103,10 @@ void require_equal_sizes(const std::map<int, Member>& members) {
     if (member.wire_version != kWireVersion) continue;  // that is said when all are compared
     if (!first) first = &each;
     if (member.size == first->second.size) continue;
-    throw Error(ErrorKind::kMismatch, "rank " + std::to_string(first->first) + " and rank " + std::to_string(rank) +
-                                          " disagree about the group's size: " + std::to_string(first->second.size) +
-                                          " and " + std::to_string(member.size));
+    std::string text = "rank " + std::to_string(first->first) + " and rank " + std::to_string(rank);
+    text.append(" disagree about the group's size: ").append(std::to_string(first->second.size));
+    text.append(" and ").append(std::to_string(member.size));
+    throw Error(ErrorKind::kMismatch, text.append("; start all with one WORLD_SIZE"));
   }
 }
 

@@ -57,7 +57,10 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
       if (!may_pass(error)) throw;
       const std::string what = "the job's store, the Redis server at " + to_string(url_) + ", cannot be used: ";
       if (deadline.remaining(kLongestPause) <= pause) {
-        throw Error(ErrorKind::kStore, what + error.what() + "; the time for this call is over");
+        throw Error(ErrorKind::kStore,
+                    what + error.what() +
+                        "; the time for this call is over. Does the server run there, and does a firewall let "
+                        "its port through?");
       }
       if (!std::exchange(has_warned, true)) log(LogLevel::kWarning, what + error.what() + "; trying again");
     }

@@ -72,9 +72,10 @@ std::string obstacle_between(const PeerAddress& a, const PeerAddress& b) {
   const bool both_insist = a.transport != TransportChoice::kAuto && b.transport != TransportChoice::kAuto;
   if (both_insist && a.transport != b.transport) {
     return std::string("one insists on ") + for_people(a.transport) + " (ATOLL_TRANSPORT), but the other insists on " +
-           for_people(b.transport);
+           for_people(b.transport) + "; set it equally on all ranks, or leave it out";
   }
-  return "one insists on shared memory (ATOLL_TRANSPORT), but the other is on another host (ATOLL_HOST)";
+  return "one insists on shared memory (ATOLL_TRANSPORT), but the other is on another host (ATOLL_HOST); leave "
+         "ATOLL_TRANSPORT out";
 }
 
 }  // namespace
