@@ -2,6 +2,7 @@
 """Many trials in a row, and what they come to: a table by fault, JSON, and a page of docs/results."""
 
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable
@@ -40,6 +41,8 @@ def run_all(seeds: Iterable[int], say: Callable[[str], None], folder: Path) -> l
         outcomes.append(outcome)
         worst = f"{max(outcome.raised_s):.2f} s" if outcome.raised_s else "nobody raised"
         say(f"{number}: {'good' if outcome.good else 'BAD'}, {worst}, {outcome.seconds:.1f} s: {trial.describe()}")
+        if not outcome.good:
+            say(f"    the machine's load was {outcome.load} on {os.cpu_count()} processors")
         for line in [*outcome.complaints(), *(f"not named: {text}" for text in outcome.unnamed)]:
             say(f"    {line}")
         if not outcome.good or outcome.unnamed:
@@ -54,6 +57,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         "trials": len(outcomes),
         "struck": sum(outcome.struck for outcome in outcomes),
+        "load": max((outcome.load for outcome in outcomes), default=0.0),
         "hangs": sum(bool(outcome.hangs) for outcome in outcomes),
         "wrong": sum(bool(outcome.wrong) for outcome in outcomes),
         "late": sum(bool(outcome.late) for outcome in outcomes),
@@ -129,12 +133,24 @@ WORDS = {
 def row(title: str, facts: dict[str, Any]) -> list[str]:
     seconds = [f"{facts[key]:.2f} s" if facts[key] is not None else "-" for key in ("median_s", "max_s")]
     share = f"{facts['named'] / facts['exceptions']:.1%}" if facts["exceptions"] else "-"
-    counts = [str(facts[key]) for key in ("trials", "hangs", "wrong", "late", "other", "exceptions")]
+    counts = [str(facts[key]) for key in ("trials", "struck", "hangs", "wrong", "late", "other", "exceptions")]
     return [title, *counts, *seconds, share]
 
 
 def table(facts: dict[str, Any]) -> str:
-    titles = ["fault", "trials", "hangs", "wrong", "late", "other", "exceptions", "median", "max", "right rank named"]
+    titles = [
+        "fault",
+        "trials",
+        "struck",
+        "hangs",
+        "wrong",
+        "late",
+        "other",
+        "exceptions",
+        "median",
+        "max",
+        "right rank named",
+    ]
     rows = [row(WORDS[name], each) for name, each in facts["faults"].items() if each["trials"]]
     return str(results().table(titles, [*rows, row("all", facts["all"])]))
 
@@ -146,13 +162,13 @@ def page(facts: dict[str, Any]) -> str:
 Each trial draws from its number: 2 to 6 ranks in islands, on CPUs and simulated devices, on one host or several; groups
 and what they call, with empty and odd sizes, at once or later; a fault, and the point at which it comes: while groups
 are made, before, inside or after an operation, while they are destroyed. Every result is compared with what it must be.
-Some faults come after everybody has left.
+Some faults come when
+all is over: they have not struck. The machine's load was {facts["all"]["load"]:g} at most.
 
 {table(facts)}
 - Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link
   breaks, and {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the
-  group's timeout of 6 s and 2 s more: who has not come by then was never heard of. A rank that is stopped then may have
-  done its part; the others hear its silence in their first operation, {SILENCE_S:g} s after that.
+  group's timeout of 6 s and 2 s more: who has not come by then was never heard of.
 - A slow rank, and a store that is lost when groups have been made, must be no exception at all.
 - Other: a crash, an exception where none belongs, or none where one does.
 """

@@ -44,6 +44,7 @@ class Outcome:
     phase: str
     what: str
     seconds: float = 0.0
+    load: float = 0.0  # of the machine, when it was over
     struck: bool = False  # whether the fault came to be before all was over
     hangs: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)  # results
@@ -131,6 +132,7 @@ class Run:
         self.see_processes_end()
         self.outcome.struck = self.at is not None
         self.outcome.seconds = time.monotonic() - begin
+        self.outcome.load = round(os.getloadavg()[0], 1)
         return self.outcome
 
     def gone(self) -> set[int]:

@@ -173,8 +173,6 @@ def has_reason_to_raise(trial: Trial) -> bool:
 
 def limit_s(trial: Trial) -> float:
     """From the fault to an exception, at most."""
-    if trial.phase == "making" and trial.fault == "stop":
-        return trial.timeout_s + SILENCE_S  # groups may be made without its help, and its silence is heard after that
     if trial.phase == "making" or trial.fault == "descriptors":
         return trial.timeout_s + LATE_S
     return SILENCE_S if trial.fault in ("stop", "half_open") else DEATH_S

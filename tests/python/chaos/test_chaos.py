@@ -14,7 +14,7 @@ import chaos_report
 from chaos_run import run_trial
 from chaos_trial import FAULTS, OPERATIONS, PHASES, draw
 
-FIRST = 7 * 29  # the trial of the first fault
+FIRST = 7 * 42  # the trial of the first fault
 MANY = 300
 ONCE_BAD = [20261290]  # a call that waits inside its island held up what had to cross the bridge before it
 

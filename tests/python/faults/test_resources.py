@@ -305,7 +305,7 @@ def start_beside(me: Me, method: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", later("forkserver")])
+@pytest.mark.parametrize("method", ["fork", later("spawn"), later("forkserver")])
 def test_child_processes(tmp_path: Path, method: str) -> None:
     with Job(tmp_path, start_beside, "AB", (method,)) as job:
         job.wait_for("end")
