@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,7 @@ class TcpLink;
 class TcpChannel final : public Channel {
  public:
   TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
-      : link_(link), id_(id), window_bytes_(window_bytes), receive_window_(window_bytes) {}
+      : link_(link), id_(id), window_bytes_(window_bytes), credit_bytes_(window_bytes), receive_window_(window_bytes) {}
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   const Frame* front() override;
@@ -32,6 +33,10 @@ class TcpChannel final : public Channel {
 
   // Sending half.
 
+  /// What may be ahead of the receiver: window_bytes(), and as much again for each further rail, because credit comes back behind
+  /// what the peer sends.
+  std::uint64_t credit_bytes() const noexcept { return credit_bytes_; }
+  void widen(std::size_t rails) noexcept { credit_bytes_ = window_bytes_ * std::bit_ceil(rails); }  ///< before the first frame; link's mutex
   std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
   void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
   void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
@@ -83,6 +88,7 @@ class TcpChannel final : public Channel {
   TcpLink& link_;
   const ChannelId id_;
   const std::size_t window_bytes_;
+  std::uint64_t credit_bytes_;  // sender
   std::atomic<bool> is_closed_{false};
   bool is_claimed_ = false;
   std::uint32_t number_ = 0;

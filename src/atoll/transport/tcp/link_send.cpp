@@ -28,7 +28,7 @@ bool TcpLink::send_frame(TcpChannel& channel, const FrameHeader& header, std::sp
 
 tcp::OpenBody TcpLink::open_body(const TcpChannel& channel) const noexcept {
   const ChannelId& id = channel.id();
-  return {id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.window_bytes()};
+  return {id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.credit_bytes()};
 }
 
 void TcpLink::number_channel(TcpChannel& channel) {
@@ -80,7 +80,10 @@ bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::s
     return false;
   }
   tcp::SendStream& stream = channel.stream();
-  if (channel.number() == 0) number_channel(channel);
+  if (channel.number() == 0) {
+    number_channel(channel);
+    channel.widen(rails_.size());
+  }
   if (!stream.is_open()) stream.open(channel.number(), open_body(channel));
   const std::uint64_t position = channel.sent();
   stream.write(position, {tcp::bytes_of(header), payload});
