@@ -77,7 +77,7 @@ std::uint64_t fill(Peer& peer, Channel& channel, std::size_t bytes) {
 TEST_P(LinkContract, FramesArriveInOrderAndIntact) {
   run([](Peer& peer) {
     Channel& channel = peer.channel();
-    EXPECT_EQ(channel.max_payload(), channel.window_bytes() / 4);
+    EXPECT_LE(channel.max_payload(), channel.window_bytes() / 4);
     const std::array<std::size_t, 9> sizes{
         0, 1, 63, 64, 65, channel.max_payload(), 127, 4096, channel.max_payload() - 1};
     // Both send first: what is accepted arrives without help from the other side's thread.

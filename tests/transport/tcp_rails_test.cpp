@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links over several rails, each through a path that can be cut and stalled.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -40,6 +44,33 @@ TEST(TcpRails, AllRailsOpenCarryBytesAndAreDescribed) {
     EXPECT_TRUE(has(*pair.links[0], " MB/s")) << pair.links[0]->describe();
     pair.expect_no_failure();
   }
+}
+
+/// How many connections of this process hold back what the network does not take yet.
+int connections_with_little_unsent() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    int bytes = 0;
+    socklen_t size = sizeof bytes;
+    const int fd = std::stoi(entry.path().filename());
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &size) == 0 && bytes > 0 && bytes <= 256 << 10)
+      ++count;
+  }
+  return count;
+}
+
+TEST(TcpRails, ThereIsAWindowForEachRailAndLittleOfItInTheSocket) {
+  constexpr std::size_t kWindow = std::size_t{4} << 20;
+  Railed pair(2, {}, kWindow);
+  Channel& channel = pair.links[0]->channel(kChannel);
+  const std::size_t bytes = channel.max_payload() / 2;
+  for (const auto& relay : pair.relays) relay->stall();
+  std::uint64_t count = 0;
+  while (channel.try_send(numbered_header(count, bytes), pattern(count, bytes))) ++count;
+  EXPECT_GE(count, 15U);  // 16 less what headers take
+  EXPECT_EQ(channel.window_bytes(), 2 * kWindow);
+  // Acknowledgements leave behind what a socket holds.
+  EXPECT_EQ(connections_with_little_unsent(), 4) << "two rails, both ends of each in this process";
 }
 
 TEST(TcpRails, OneSideWithoutRailsMeansOneRail) {

@@ -54,7 +54,7 @@ class Channel {
   /// Releases the oldest frame and returns its credit to the sender. Only after front() returned non-null.
   virtual void pop() = 0;
 
-  /// Most bytes of one payload: a quarter of the window.
+  /// Most bytes of one payload: a quarter of the window, or less.
   virtual std::size_t max_payload() const noexcept = 0;
   virtual std::size_t window_bytes() const noexcept = 0;
 };

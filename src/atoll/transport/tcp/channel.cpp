@@ -23,7 +23,7 @@ bool TcpChannel::try_send(const FrameHeader& header, std::span<const std::byte> 
   if (is_closed()) throw Error(ErrorKind::kAborted, "the channel to " + link_.peer_name() + " was closed by this side");
   const std::uint64_t bytes = tcp::footprint(payload.size());
   const std::uint64_t ahead = sent_.load(std::memory_order_relaxed) - released_.load(std::memory_order_acquire);
-  return ahead + bytes <= credit_bytes_ && link_.send_frame(*this, header, payload);
+  return ahead + bytes <= window_bytes_ && link_.send_frame(*this, header, payload);
 }
 
 const Frame* TcpChannel::front() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -21,22 +22,26 @@ class TcpLink;
 class TcpChannel final : public Channel {
  public:
   TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
-      : link_(link), id_(id), window_bytes_(window_bytes), credit_bytes_(window_bytes), receive_window_(window_bytes) {}
+      : link_(link),
+        id_(id),
+        max_payload_(window_bytes / 4),
+        window_bytes_(window_bytes),
+        receive_window_(window_bytes) {}
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   const Frame* front() override;
   void pop() override;
-  std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
+  std::size_t max_payload() const noexcept override { return max_payload_; }
   std::size_t window_bytes() const noexcept override { return window_bytes_; }
 
   const ChannelId& id() const noexcept { return id_; }
 
   // Sending half.
 
-  /// What may be ahead of the receiver: window_bytes(), and as much again for each further rail, because credit comes back behind
-  /// what the peer sends.
-  std::uint64_t credit_bytes() const noexcept { return credit_bytes_; }
-  void widen(std::size_t rails) noexcept { credit_bytes_ = window_bytes_ * std::bit_ceil(rails); }  ///< before the first frame; link's mutex
+  /// Before the first frame: the window once for each rail, because credit comes back behind what the peer sends. Link's mutex.
+  void widen(std::size_t rails) noexcept {
+    window_bytes_ = std::min(window_bytes_ * std::bit_ceil(rails), std::size_t{tcp::kMaxWindow});
+  }
   std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
   void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
   void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
@@ -87,8 +92,8 @@ class TcpChannel final : public Channel {
 
   TcpLink& link_;
   const ChannelId id_;
-  const std::size_t window_bytes_;
-  std::uint64_t credit_bytes_;  // sender
+  const std::size_t max_payload_;
+  std::size_t window_bytes_;  // sender
   std::atomic<bool> is_closed_{false};
   bool is_claimed_ = false;
   std::uint32_t number_ = 0;

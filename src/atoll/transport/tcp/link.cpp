@@ -20,6 +20,7 @@ using tcp::Type;
 
 constexpr std::uint32_t kNearMicroseconds = 5000;       // round trip
 constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
+constexpr int kUnsentOfRail = 256 << 10;                // bytes
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
@@ -148,6 +149,9 @@ void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddres
 void TcpLink::open_rail_on_loop(Rail& rail, ByteStream stream) {
   const int fd = stream.fd();
   tune(fd, options().heartbeat);
+  // An acknowledgement leaves behind what the socket holds. Where that were all that is on its way, a rail that is full one way would
+  // be acknowledged so late the other way that it idles, and its rate would be taken for less than it is.
+  if (spread_) set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentOfRail);
   {
     const std::lock_guard lock(mutex_);
     rail.open(std::move(stream));

@@ -28,7 +28,7 @@ bool TcpLink::send_frame(TcpChannel& channel, const FrameHeader& header, std::sp
 
 tcp::OpenBody TcpLink::open_body(const TcpChannel& channel) const noexcept {
   const ChannelId& id = channel.id();
-  return {id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.credit_bytes()};
+  return {id.group, id.index, static_cast<std::uint32_t>(id.bell), channel.window_bytes()};
 }
 
 void TcpLink::number_channel(TcpChannel& channel) {
