@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and runs the fuzz targets (tests/fuzz), and keeps what a long run did in docs/testing.md."""
+"""Builds and runs the fuzz targets (tests/fuzz), and keeps what a long run did in docs/testing.md.
 
+As a program: ten minutes for each target that is named, or for those that had none since they were built, so that a long
+run can be made in parts."""
+
+import argparse
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +16,11 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
 PAGE = ROOT / "docs/testing.md"
 BEGIN, END = "<!-- fuzzing: written by make soak -->", "<!-- fuzzing: end -->"
+LONG_SECONDS = 600  # each target
+LONG_AT_ONCE = 2
+ENDED_WELL = "\nDone "  # of libFuzzer's output
 NOT_YET = "Not run yet: `make soak` writes the table here."
+_page_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,10 @@ def read_log(name: str, text: str, failed: bool) -> Fuzzed:
     )
 
 
+def log_of(target: Path, seconds: int) -> Path:
+    return BUILD / f"fuzz/logs/{seconds}s/{target.name}.log"
+
+
 def fuzz(target: Path, seconds: int) -> Fuzzed:
     """From its seeds and what earlier runs have found to be of use; what it finds stays in build/fuzz."""
     name = target.name.removesuffix("_fuzz")
@@ -54,7 +67,8 @@ def fuzz(target: Path, seconds: int) -> Fuzzed:
     command: list[str | Path] = [target, f"-max_total_time={seconds}", "-timeout=10", "-print_final_stats=1"]
     seeds = ROOT / "tests/fuzz/seeds" / name
     command += [f"-artifact_prefix={BUILD}/fuzz/{target.name}-", "-verbosity=1", corpus, seeds]
-    log = BUILD / "fuzz" / f"{target.name}.log"
+    log = log_of(target, seconds)
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         status = run(command, output)
     text = log.read_text(errors="replace")
@@ -78,11 +92,37 @@ def build() -> list[Path]:
     return targets
 
 
-def run_all(seconds_each: int, at_once: int) -> list[Fuzzed]:
-    targets = build()
+def run_all(
+    targets: Sequence[Path], seconds_each: int, at_once: int, after: Callable[[], None] = lambda: None
+) -> list[Fuzzed]:
+    """Calls `after` when a target is done."""
     say(f"fuzzing {len(targets)} targets for {seconds_each} s each, {at_once} at once")
+
+    def one(target: Path) -> Fuzzed:
+        result = fuzz(target, seconds_each)
+        after()
+        return result
+
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda target: fuzz(target, seconds_each), targets))
+        return list(pool.map(one, targets))
+
+
+def long_run(targets: Sequence[Path]) -> list[Fuzzed]:
+    return run_all(targets, LONG_SECONDS, LONG_AT_ONCE, record)
+
+
+def left(targets: Sequence[Path]) -> list[Path]:
+    """Those whose last long run is older than they are, was not ended, or found something."""
+
+    def is_done(target: Path) -> bool:
+        log = log_of(target, LONG_SECONDS)
+        return (
+            log.exists()
+            and log.stat().st_mtime > target.stat().st_mtime
+            and ENDED_WELL in log.read_text(errors="replace")
+        )
+
+    return [target for target in targets if not is_done(target)]
 
 
 def table(results: Sequence[Fuzzed]) -> str:
@@ -105,6 +145,30 @@ def page_with(page: str, content: str) -> str:
     return f"{before}{mark}\n{content}\n{end}{after}"
 
 
-def record(results: Sequence[Fuzzed]) -> None:
-    PAGE.write_text(page_with(PAGE.read_text(), table(results)))
-    say(f"docs/testing.md: what {len(results)} fuzz targets did")
+def record() -> None:
+    """Writes the table of all long runs that have ended."""
+    logs = sorted(BUILD.glob(f"fuzz/logs/{LONG_SECONDS}s/*_fuzz.log"))
+    runs = [(log.stem.removesuffix("_fuzz"), log.read_text(errors="replace")) for log in logs]
+    results = [read_log(name, text, ENDED_WELL not in text) for name, text in runs if "\nstat::" in text]
+    if results:
+        with _page_lock:
+            PAGE.write_text(page_with(PAGE.read_text(), table(results)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", help="their names in tests/fuzz, without _fuzz.cpp")
+    names = parser.parse_args().targets
+    built = build()
+    unknown = set(names) - {target.name.removesuffix("_fuzz") for target in built}
+    if unknown:
+        raise fail(f"there is no fuzz target {', '.join(sorted(unknown))} in tests/fuzz")
+    wanted = [target for target in built if target.name.removesuffix("_fuzz") in names] if names else left(built)
+    found = [each.name for each in long_run(wanted) if each.found]
+    if found:
+        raise fail(f"FUZZING FOUND: {', '.join(found)}")
+    say(f"{len(wanted)} targets were fuzzed; docs/testing.md has the table")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,8 +17,6 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
 SANITIZERS = ("asan", "tsan")
 FUZZ_SECONDS = 180  # all targets together
-FUZZ_SOAK_SECONDS = 600  # each target
-FUZZ_SOAK_AT_ONCE = 2
 # Many tests start several busy threads or processes, but most wait for each other: two at once keep two cores busy.
 JOBS = str(max(2, CPUS // 2))
 
@@ -121,12 +119,11 @@ def run_preset(preset: str) -> Outcome:
 def run_fuzzers(tier: str) -> Outcome:
     """All fuzz targets: a few minutes for all together, or long enough for the table in docs/testing.md."""
     try:
+        targets = fuzzing.build()
         if tier == "soak":
-            results = fuzzing.run_all(FUZZ_SOAK_SECONDS, FUZZ_SOAK_AT_ONCE)
-            fuzzing.record(results)
+            results = fuzzing.long_run(targets)
         else:
-            count = len(list((ROOT / "tests/fuzz").glob("*_fuzz.cpp")))
-            results = fuzzing.run_all(max(5, FUZZ_SECONDS // -(-count // CPUS)), CPUS)
+            results = fuzzing.run_all(targets, max(5, FUZZ_SECONDS // -(-len(targets) // CPUS)), CPUS)
     except SystemExit as error:
         return Outcome("fuzz", broken=str(error))
     return Outcome("fuzz", ran=len(results), failed=sum(each.found for each in results))

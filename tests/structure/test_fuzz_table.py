@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/testing.md says what fuzzing did, and how every target is run."""
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -50,3 +51,40 @@ def test_the_page_says_whether_there_was_a_run(fuzzing: SimpleNamespace) -> None
     targets = {path.name.removesuffix("_fuzz.cpp") for path in (ROOT / "tests/fuzz").glob("*_fuzz.cpp")}
     listed = {line.split("`")[1] for line in content.splitlines() if line.startswith("| `")}
     assert content == fuzzing.NOT_YET or (listed and listed <= targets)
+
+
+def test_what_is_left_of_a_long_run(fuzzing: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fuzzing.left.__globals__, "BUILD", tmp_path)
+    targets = []
+    for name, log in (("done", LOG), ("never", None), ("killed", "INFO"), ("found", LOG.replace("Done", "SUMMARY"))):
+        target = tmp_path / f"{name}_fuzz"
+        target.touch()
+        os.utime(target, (1, 1))
+        targets.append(target)
+        if log:
+            path = fuzzing.log_of(target, fuzzing.LONG_SECONDS)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(log)
+    assert [path.name for path in fuzzing.left(targets)] == ["never_fuzz", "killed_fuzz", "found_fuzz"]
+    os.utime(targets[0])  # built again
+    os.utime(fuzzing.log_of(targets[0], fuzzing.LONG_SECONDS), (2, 2))
+    assert targets[0] in fuzzing.left(targets)
+
+
+def test_each_target_that_ends_is_in_the_table(
+    fuzzing: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "testing.md"
+    page.write_text(PAGE.read_text())
+    names = fuzzing.record.__globals__
+    monkeypatch.setitem(names, "BUILD", tmp_path)
+    monkeypatch.setitem(names, "PAGE", page)
+    fuzzing.record()
+    assert page.read_text() == PAGE.read_text()
+    for name, log in (("one", LOG), ("killed", "INFO"), ("two", LOG.replace("Done", "SUMMARY"))):
+        path = fuzzing.log_of(tmp_path / f"{name}_fuzz", fuzzing.LONG_SECONDS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(log)
+    fuzzing.record()
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `") and "of 4,711" in line]
+    assert [(row.split("`")[1], row.split("|")[-2].strip()) for row in rows] == [("one", "no"), ("two", "**yes**")]
