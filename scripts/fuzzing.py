@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs the fuzz targets (tests/fuzz), and keeps what a long run did in docs/testing.md.
 
-As a program: ten minutes for each target that is named, or for those that had none since they were built, so that a long
-run can be made in parts."""
+As a program: ten minutes for each target that is named, or for those that had none since they were built, so that a
+long run can be made in parts."""
 
 import argparse
 import re

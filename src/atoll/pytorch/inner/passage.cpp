@@ -72,30 +72,42 @@ bool Passage::is_loaded(Entry& entry) {
   return entry.piece->is_loaded();
 }
 
+// To store may block as loading may, so that nobody waits here either: who stores goes on with what has crossed meanwhile.
 void Passage::crossed(const EntryPtr& entry) {
-  std::vector<std::pair<EntryPtr, std::exception_ptr>> done;
-  {
-    const std::lock_guard lock(mutex_);
-    entry->has_crossed = true;
-    if (is_closed_) done.emplace_back(entry, closed());
-    while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) {
-      std::exception_ptr error;
-      try {
-        entries_.front()->piece->store();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      done.emplace_back(std::move(entries_.front()), error);
+  std::unique_lock lock(mutex_);
+  entry->has_crossed = true;
+  if (is_closed_) {
+    lock.unlock();
+    return finish(*entry, closed());
+  }
+  if (std::exchange(is_storing_, true)) return;
+  while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) {
+    const EntryPtr front = entries_.front();  // keeps its slot until it is stored
+    front->is_storing = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      front->piece->store();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (!is_closed_) {
       entries_.pop_front();
       ++first_;
       --loaded_;
     }
+    lock.unlock();
+    finish(*front, error);
+    load();
+    lock.lock();
   }
-  for (auto& [each, error] : done) {
-    each->piece.reset();
-    each->stored(error);
-  }
-  load();
+  is_storing_ = false;
+}
+
+void Passage::finish(Entry& entry, const std::exception_ptr& error) {
+  entry.piece.reset();
+  entry.stored(error);
 }
 
 void Passage::close() {
@@ -107,12 +119,9 @@ void Passage::close() {
     rest.swap(entries_);
     loaded_ = 0;
     std::copy_if(rest.begin(), rest.end(), std::back_inserter(behind),
-                 [](const EntryPtr& entry) { return entry->has_crossed; });
+                 [](const EntryPtr& entry) { return entry->has_crossed && !entry->is_storing; });
   }
-  for (const EntryPtr& entry : behind) {
-    entry->piece.reset();
-    entry->stored(closed());
-  }
+  for (const EntryPtr& entry : behind) finish(*entry, closed());
 }
 
 }  // namespace atl::pytorch

@@ -24,6 +24,7 @@ class Passage {
     std::exception_ptr error;  // of loading
     bool is_issued = false;    // its way to the host
     bool has_crossed = false;
+    bool is_storing = false;
     std::function<void(const std::exception_ptr&)> stored;
   };
   using EntryPtr = std::shared_ptr<Entry>;
@@ -54,6 +55,8 @@ class Passage {
   void close();
 
  private:
+  static void finish(Entry& entry, const std::exception_ptr& error);
+
   const c10::Device device_;
   const std::shared_ptr<const CopyStreams> streams_;
   const std::shared_ptr<StagingClock> clock_;
@@ -63,6 +66,7 @@ class Passage {
   std::uint64_t first_ = 0;       // number of the front
   std::size_t loaded_ = 0;        // of entries_, from the front; the last of them may be under way
   bool is_loading_ = false;
+  bool is_storing_ = false;
   bool is_closed_ = false;
 };
 
