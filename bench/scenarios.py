@@ -12,6 +12,7 @@ import idle
 import kaitian
 import latency
 import library
+import links
 import online
 import parity
 import pipelines
@@ -33,6 +34,7 @@ SCENARIOS: dict[str, Scenario] = {
     "latency": latency,
     "bridge": bridge,
     "rails": rails,
+    "links": links,
     "ddp": ddp,
     "devices": devices,
     "library": library,

@@ -266,6 +266,18 @@ def test_rails_scenario_writes_its_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(900)
+def test_links_scenario_compares_with_ucx(tmp_path: Path) -> None:
+    done = run_scenarios(tmp_path, "links", timeout=880)
+    if "installs UCX" in done.stdout:
+        pytest.skip("there is no UCX")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "links.json").read_text())["rows"]
+    assert [row["kind"] for row in rows if row["is_own"]] == ["shared memory", "TCP"]
+    assert "| UCX: tcp |" in (tmp_path / "links.md").read_text()
+
+
+@pytest.mark.verify
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_bridge_scenario_leaves_no_namespace(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "bridge")
