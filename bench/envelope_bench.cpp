@@ -29,8 +29,7 @@ using atl::plan::TableOptions;
 constexpr LinkCost kLink{93e6 / 8, 93e6 / 8, 0.002, true};
 
 OperatorGraph published(const std::string& name) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "tests" / "data" / "intradp";
-  std::ifstream file(folder / "profiles" / (name + ".json"));
+  std::ifstream file(std::filesystem::path(ATOLL_TEST_DATA) / "intradp" / "profiles" / (name + ".json"));
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   return atl::plan::published_profile(text).graph;
 }

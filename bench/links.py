@@ -32,7 +32,7 @@ WHY = (
 def measure(settings: Settings) -> dict[str, Any]:
     """Every round runs all kinds in turn, in a new process."""
     program = peers.cxx_program("atoll_bench")
-    rounds = [_run(program, "0.01s" if settings.quick else "0.4s") for _ in range(settings.rounds(ROUNDS))]
+    rounds = [_run(program, "0.01" if settings.quick else "0.4") for _ in range(settings.rounds(ROUNDS))]
     rows = [_row(kind, rounds) for kind in KINDS]
     for row in rows:
         say(f"{row['kind']}: {row['small_us']['median']:.2f} us, {row['large_gb_s']['median']:.2f} GB/s")
@@ -70,17 +70,17 @@ def _row(kind: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def report(document: dict[str, Any]) -> str:
-    def text(values: dict[str, float], digits: int = 2) -> str:
-        return " to ".join(f"{values[name]:.{digits}f}" for name in ("p10", "p90"))
+    def text(values: dict[str, float]) -> str:
+        return f"{values['median']:.3g} ({values['p10']:.3g} to {values['p90']:.3g})"
 
     rows = []
     for row in document["rows"]:
         cells = [row["kind"]]
         for name in ("small", "large"):
             values = row["small_us" if name == "small" else "large_gb_s"]
-            cells.append(f"{values['median']:.2f} ({text(values)})")
+            cells.append(text(values))
             own = row[f"{name}_of_own"]
-            cells.append("" if row["is_own"] else f"{own['median']:.2f}x ({text(own)})")
+            cells.append("" if row["is_own"] else text(own))
         rows.append(cells)
     titles = ["link", "64 bytes, one way (us)", "speed, of our own", "8 MiB (GB/s)", "rate, of our own"]
     return (
