@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <latch>
@@ -195,6 +196,33 @@ TEST_P(LostBefore, ANewGroupHearsOfALinkThatHadFailed) {
   auto received = lost.future();
   ASSERT_EQ(received.wait_for(std::chrono::seconds(2)), std::future_status::ready);
   EXPECT_THROW(received.get(), Error);
+}
+
+/// Whoever waits on the group's behalf, such as for a library, must hear of it, or the group's thread would wait for him.
+TEST(Leaving, ListenersHearThatOperationsWereUnderWay) {
+  for (const bool is_pending : {false, true}) {
+    RankOptions options;
+    options.islands = layout("AB");
+    Ranks ranks(options);
+    ranks.group(0).set_timeout(milliseconds(300));
+    std::atomic<bool> ends{false};
+    std::atomic<bool> was_told{false};
+    std::vector<float> data(4);
+    Result result;
+    ranks.group(0).when_failed([&] {
+      was_told = true;
+      ends = true;
+    });
+    if (is_pending) {
+      Call call = broadcast(data, 0);
+      call.timeout = std::chrono::seconds(30);
+      call.ready = [&] { return ends.load(); };
+      ranks.group(0).submit(std::move(call), result.completion());
+    }
+    ranks.group(0).shutdown();
+    EXPECT_EQ(was_told, is_pending);
+    if (is_pending) result.future().wait();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, LostBefore,

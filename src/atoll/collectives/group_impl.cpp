@@ -263,6 +263,7 @@ void Group::Impl::stop_worker() {
 }
 
 void Group::Impl::shutdown() {
+  bool is_drained = false;
   {
     std::unique_lock lock(mutex);
     if (is_shut_down) return;
@@ -271,7 +272,10 @@ void Group::Impl::shutdown() {
     while ((busy || !queue.empty()) && !failure.is_set() && !limit.expired()) {
       changed.wait_for(lock, limit.remaining(std::chrono::milliseconds(100)));
     }
+    is_drained = !busy && queue.empty();
   }
+  // Whoever waits for a library on the worker's behalf is told, so that the worker ends.
+  if (!is_drained) fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
   if (!failure.is_set()) {
     messages.drain(Deadline::after(kLongestDrain));
     tell_peers(kControlLeft, Error(ErrorKind::kAborted, "left"));

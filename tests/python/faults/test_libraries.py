@@ -177,6 +177,35 @@ def run_ahead(me: Me) -> None:
     dist.destroy_process_group()
 
 
+def run_far_ahead(me: Me) -> None:
+    """Rank 1 calls more than its passage has room for; the others call when they have the result of each call."""
+    me.join(20)
+    device = atoll.device()
+    ones, part, whole = (torch.ones(count, device=device) for count in (1000, 1000, 3000))
+    if me.rank == 0:
+        me.listen()
+    works = []
+    for number in range(30):
+        if number % 3 == 2:
+            works.append(dist.reduce_scatter_tensor(part, whole, async_op=True))
+        else:
+            works.append(dist.all_reduce(ones.clone(), async_op=True))
+        if me.rank != 1:
+            works[-1].wait()
+    for work in works:
+        work.wait()
+    assert part.cpu().eq(3).all()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+def test_a_rank_that_is_far_ahead_of_its_island(tmp_path: Path, environment: dict[str, str]) -> None:
+    with Job(tmp_path, run_far_ahead, "AAB", (), {**environment, "ATOLL_STAGING": "1"}) as job:
+        job.send(0, "go on")
+        job.wait_for("end")
+        job.check_ends()
+
+
 @pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
 def test_a_rank_that_is_ahead_of_its_island(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, run_ahead, "AAB", (), environment) as job:

@@ -19,6 +19,22 @@ std::exception_ptr closed() {
       Error(ErrorKind::kAborted, "the group was closed while an operation's result was on its way"));
 }
 
+/// Whoever has it does what has become possible meanwhile, too; given back in any case, with the mutex held.
+class Turn {
+ public:
+  Turn(std::unique_lock<std::mutex>& lock, bool& is_taken) : lock_(lock), is_taken_(is_taken) { is_taken_ = true; }
+  ~Turn() {
+    if (!lock_.owns_lock()) lock_.lock();
+    is_taken_ = false;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+  bool& is_taken_;
+};
+
 }  // namespace
 
 Passage::Passage(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock)
@@ -31,6 +47,7 @@ Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surrou
                                  const collectives::Call& call, std::function<void(const std::exception_ptr&)> stored) {
   auto entry = std::make_shared<Entry>();
   const std::lock_guard lock(mutex_);
+  if (is_closed_) std::rethrow_exception(closed());
   Slot& slot = slots_[(first_ + entries_.size()) % slots_.size()];
   if (!slot.memory.defined()) slot.memory = pinned_memory(kSlotBytes, device_);
   entry->piece = std::make_unique<Piece>(trip, around, call, &slot, clock_);
@@ -43,7 +60,8 @@ Passage::EntryPtr Passage::enter(const std::shared_ptr<Trip>& trip, const Surrou
 // must cross, or those ranks would never get there: the mutex is not held, and nobody waits for who is loading.
 void Passage::load() {
   std::unique_lock lock(mutex_);
-  if (std::exchange(is_loading_, true)) return;  // who does goes on with what has become possible
+  if (is_loading_) return;
+  const Turn turn(lock, is_loading_);
   while (loaded_ < std::min(entries_.size(), slots_.size())) {
     const EntryPtr entry = entries_[loaded_++];
     lock.unlock();
@@ -60,7 +78,6 @@ void Passage::load() {
     entry->error = error;
     entry->is_issued = true;
   }
-  is_loading_ = false;
 }
 
 bool Passage::is_loaded(Entry& entry) {
@@ -72,37 +89,43 @@ bool Passage::is_loaded(Entry& entry) {
   return entry.piece->is_loaded();
 }
 
-// To store may block as loading may, so that nobody waits here either: who stores goes on with what has crossed meanwhile.
+// To store may block as loading may, so that nobody waits here either. Whoever loads next stores no more: it could wait for a rank
+// that waits for what has crossed here.
 void Passage::crossed(const EntryPtr& entry) {
-  std::unique_lock lock(mutex_);
-  entry->has_crossed = true;
-  if (is_closed_) {
-    lock.unlock();
-    return finish(*entry, closed());
-  }
-  if (std::exchange(is_storing_, true)) return;
-  while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) {
-    const EntryPtr front = entries_.front();  // keeps its slot until it is stored
-    front->is_storing = true;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      front->piece->store();
-    } catch (...) {
-      error = std::current_exception();
+  {
+    std::unique_lock lock(mutex_);
+    entry->has_crossed = true;
+    if (is_closed_) {
+      lock.unlock();
+      return finish(*entry, closed());
     }
-    lock.lock();
-    if (!is_closed_) {
-      entries_.pop_front();
-      ++first_;
-      --loaded_;
-    }
-    lock.unlock();
-    finish(*front, error);
-    load();
-    lock.lock();
+    if (is_storing_) return;
+    const Turn turn(lock, is_storing_);
+    while (!is_closed_ && !entries_.empty() && entries_.front()->has_crossed) store_front(lock);
   }
-  is_storing_ = false;
+  load();
+}
+
+/// Unlocks meanwhile.
+void Passage::store_front(std::unique_lock<std::mutex>& lock) {
+  const EntryPtr front = entries_.front();  // keeps its slot until it is stored
+  front->is_storing = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    front->piece->store();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (!is_closed_) {
+    entries_.pop_front();
+    ++first_;
+    --loaded_;
+  }
+  lock.unlock();
+  finish(*front, error);
+  lock.lock();
 }
 
 void Passage::finish(Entry& entry, const std::exception_ptr& error) {

@@ -55,6 +55,7 @@ class Passage {
   void close();
 
  private:
+  void store_front(std::unique_lock<std::mutex>& lock);
   static void finish(Entry& entry, const std::exception_ptr& error);
 
   const c10::Device device_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/inner/plain_text.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/library_failure.h"
 
@@ -89,11 +90,22 @@ WorkPtr Passages::issue(const About& about, const std::vector<collectives::Call>
   if (!on_caller) regions_.note(work);
   const std::lock_guard in_order(issue_mutex_);
   std::vector<Passage::EntryPtr> entries;
-  for (const collectives::Call& call : calls) {
-    around.library = library_for(call, trip->operands());
-    entries.push_back(passage->enter(trip, around, call, stored));
+  bool has_library = false;
+  try {
+    for (const collectives::Call& call : calls) {
+      around.library = library_for(call, trip->operands());
+      has_library = has_library || around.library;
+      entries.push_back(passage->enter(trip, around, call, stored));
+    }
+  } catch (const std::exception& error) {
+    // Those that have entered would be in the way of all that come.
+    group->fail(Error(ErrorKind::kUnavailable, "an operation was given up: " + plain_text(error)));
+    for (std::size_t part = 0; part < calls.size(); ++part) work->part_done(std::current_exception());
+    return work;
   }
   passage->load();
+  // What a library issues may block until other ranks call it, perhaps with the result of a piece that is to cross here first.
+  const auto elsewhere = has_library ? open_->process()->completions : nullptr;
   for (const auto& entry : entries) {
     try {
       collectives::Call call = on_host(group, passage, entry);
@@ -102,8 +114,9 @@ WorkPtr Passages::issue(const About& about, const std::vector<collectives::Call>
         passage->crossed(entry);
         continue;
       }
-      group->submit(std::move(call), [work, passage, entry](const std::exception_ptr& error) {
-        error ? work->part_done(error) : passage->crossed(entry);
+      group->submit(std::move(call), [work, passage, entry, elsewhere](const std::exception_ptr& error) {
+        if (error) return work->part_done(error);
+        elsewhere ? elsewhere->post([passage, entry] { passage->crossed(entry); }) : passage->crossed(entry);
       });
     } catch (const std::exception& error) {
       // The island's part is under way, so a call that does not follow it ends the group, whatever the reason.
