@@ -347,7 +347,7 @@ AIMS = [
     ),
     Aim("pipelines_long", "500 iterations: loss off one process's", 1, "percent", pipelines.losses, at_most=True),
     Aim("pipelines", "float64: 20 steps off one process's", 1, "x 1e-10", pipelines.exactness, at_most=True),
-    Aim("planner", "131 items over 16 devices of 4 classes", 1000, "ms", planner.longest("plans"), at_most=True),
+    Aim("planner", "a plan of 131 items on 16 devices", 1000, "ms", planner.longest("plans"), at_most=True),
     Aim("planner", "a step of 4096 ranks simulated", 1000, "ms", planner.longest("simulations"), at_most=True),
     Aim("ready", "import, beyond torch's", 100, "ms", ready.more_than("imports", "import torch, atoll"), at_most=True),
     Aim("ready", "4 ranks ready, beyond Gloo's", 2, "s", ready.more_than("jobs", "atoll run, Atoll"), at_most=True),

@@ -23,10 +23,11 @@ def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
         return
     worst = max(lacks, key=lambda lack: lack.needed - lack.limit)
     named = " and ".join(f"stage {number} ({_held(stage, parts)})" for number, stage in worst.stages)
+    plural = "" if len(worst.stages) > 1 else "s"
     raise ValueError(
-        f"the plan does not fit the memory that is given: {named} needs {worst.needed:.0f} bytes on rank {worst.rank}, "
-        f"where Settings(memory_bytes=..., margin={request['margin']:g}) leave {worst.limit:.0f}; "
-        f"{_way_out(answer, parts)}"
+        f"the plan does not fit the memory that is given: {named} need{plural} {worst.needed:.0f} bytes on rank "
+        f"{worst.rank}, where Settings(memory_bytes=..., margin={request['margin']:g}) leave {worst.limit:.0f}; "
+        f"{_way_out(answer, parts, kind)}"
     )
 
 
@@ -112,10 +113,11 @@ def _state(of: dict[str, Any]) -> float:
     return float(of["weight_bytes"] + of["gradient_bytes"] + of["optimiser_bytes"])
 
 
-def _way_out(answer: dict[str, Any], parts: Parts) -> str:
+def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
     """The nearest plan that fits, and how to have it."""
     if answer["feasible"]:  # the planner's own, where the user's could not be priced
-        return f"nearest that fits: {_shown(answer, parts)}; give that, or plan='auto'"
+        schedule = " and schedule='zero-bubble'" if kind.is_v else ""
+        return f"nearest that fits, with one stage on each rank{schedule}: {_shown(answer, parts)}; give that plan"
     for change in answer["nearest"]:
         if change["change"] == "stages":
             return f"nearest that fits: {_shown(change, parts)}; give that, or plan='auto'"

@@ -239,7 +239,8 @@ def given_body(rank: int) -> None:
 
     limit = 400_000
     with raises(ValueError, "the plan does not fit", "stage 1 (block 1 to head) needs ", " bytes on rank 1",
-                f"leave {limit}; nearest that fits: ", " on rank 0, then block ", "plan='auto'"):  # fmt: skip
+                f"leave {limit}; nearest that fits: embedding to block 1 on rank 0, then block 2 to head on rank 1; ",
+                "plan='auto'"):  # fmt: skip
         made([1, 3], {1: limit})
     for plan in ("equal", made([1, 3], {}).plan, made([1, 3], {}).plan.to_json()):
         with raises(ValueError, "the plan does not fit", "no plan of these ranks", "more on each device"):
@@ -248,6 +249,9 @@ def given_body(rank: int) -> None:
         made([1, 1, 1, 1], {0: 10_000}, schedule="interleaved")
     with raises(ValueError, "stage 0 (", "and stage 3 (", " bytes on rank 0, where"):
         made([1, 1, 1, 1], {0: 10_000}, schedule="zbv")
+    with raises(ValueError, "nearest that fits, with one stage on each rank and schedule='zero-bubble': embedding to "):
+        made([1, 1, 1, 1], {0: 300_000}, schedule="zbv")
+    made([2, 2], {1: limit})  # as the error said
     pipe = made([1, 3], {0: 10**7, 1: 10**7})
     assert pipe.step(*batch(8)).isfinite()
     for schedule in ("interleaved", "zbv"):
