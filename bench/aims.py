@@ -13,6 +13,7 @@ import kaitian
 import online
 import parity
 import pipelines_figures as pipelines
+import planner
 import ready
 import shares
 from fewer_bytes import bytes_of_half, losses_of_exact
@@ -346,6 +347,8 @@ AIMS = [
     ),
     Aim("pipelines_long", "500 iterations: loss off one process's", 1, "percent", pipelines.losses, at_most=True),
     Aim("pipelines", "float64: 20 steps off one process's", 1, "x 1e-10", pipelines.exactness, at_most=True),
+    Aim("planner", "a plan of 131 items on 16 devices", 1000, "ms", planner.longest("plans"), at_most=True),
+    Aim("planner", "a step of 4096 ranks simulated", 1000, "ms", planner.longest("simulations"), at_most=True),
     Aim("ready", "import, beyond torch's", 100, "ms", ready.more_than("imports", "import torch, atoll"), at_most=True),
     Aim("ready", "4 ranks ready, beyond Gloo's", 2, "s", ready.more_than("jobs", "atoll run, Atoll"), at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),

@@ -4,10 +4,13 @@
 import json
 from functools import cache
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import kaitian
+import uneven
+from pipelines_cases import PLANNER
+from pipelines_figures import by, row_of, settled, windows
+from pipelines_sets import FAST, MIXED, SLOW
 from results import RESULTS
 
 Document = dict[str, Any]
@@ -80,24 +83,24 @@ def balancenet(*models: str) -> str:
 def pipeline_throughput() -> str:
     texts = []
     for part in document("pipelines")["parts"]:
-        rows = {row["layout"]: row["tokens_s"] for row in part["rows"]
-                if (row["transport"], row["split"]) == ("dcbs", "the planner's")}  # fmt: skip
-        mixed = rows["mixed"]["median"]
-        texts.append(
-            f"{part['pair']['name']}: mixed by fast-fast {mixed / rows['fast-fast']['median']:.1%}, by slow-slow "
-            f"{mixed / rows['slow-slow']['median']:.1%}"
-        )
+        fast, slow = (_of_mixed(part["rows"], layout) for layout in (FAST, SLOW))
+        texts.append(f"{part['pair']['name']}: mixed by fast-fast {fast}, by slow-slow {slow}")
     return "; ".join(texts)
+
+
+def _of_mixed(rows: list[Document], layout: str) -> str:
+    """The mixed pipeline by this one, both as the planner divides them, round by round."""
+    ratio = by(row_of(rows, MIXED, PLANNER), row_of(rows, layout, PLANNER))
+    return percent(None if ratio is None else ratio["median"])
 
 
 def pipeline_steadiness() -> str:
     texts = []
     for part in document("pipelines_long")["parts"]:
         for row in part["long"]["rows"]:
-            speeds = [speed for step, speed in enumerate(row["tokens_s"]) if step % part["long"]["chunk"]]
-            tenths = quantiles(speeds, n=10)
-            texts.append(f"{part['pair']['name']} {row['layout']} {median(speeds):.0f} tokens/s "
-                         f"({tenths[0]:.0f} to {tenths[-1]:.0f})")  # fmt: skip
+            of = settled(row, part["long"]["chunk"])
+            rate = uneven.figure(row, f"{of['median']:.0f} tokens/s ({of['p10']:.0f} to {of['p90']:.0f})")
+            texts.append(f"{part['pair']['name']} {row['layout']} {rate}")
     return "; ".join(texts)
 
 
@@ -105,9 +108,9 @@ def pipeline_losses() -> str:
     texts = []
     for part in document("pipelines_long")["parts"]:
         long = part["long"]
-        last = {row["layout"]: row["losses"][-1] for row in long["rows"]}
+        last = {row["layout"]: windows(row["losses"])[-1] for row in long["rows"]}
         values = ", ".join(f"{layout} {loss:.4f}" for layout, loss in last.items())
-        texts.append(f"{part['pair']['name']}: last loss {values}, one process {long['alone'][-1]:.4f}")
+        texts.append(f"{part['pair']['name']}: last loss {values}, one process {windows(long['alone'])[-1]:.4f}")
     return "; ".join(texts)
 
 

@@ -17,7 +17,7 @@ def predict(request: Document, plan: Document) -> dict[str, float]:
     that does not fit."""
     answer: Document = json.loads(_C.price_layers(json.dumps({**request, "plan": as_asked(request, plan)})))
     if not answer["feasible"]:
-        raise RuntimeError(f"the plan does not fit: {answer['reason']}")
+        raise RuntimeError(answer["reason"])
     simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
     return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
 

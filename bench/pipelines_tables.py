@@ -35,8 +35,10 @@ def _intro(document: Document) -> str:
         "All contenders have processes of their own that sleep while others are measured, and take turns in blocks of "
         f"{document['steps']} steps. Tokens per second are of whole iterations, medians of rounds with their 10th to "
         "90th percentile. *Passes* are without the optimizer, which is what the planner and the simulator speak of; "
-        "the bound is the planner's: no plan of these devices is shorter, and it counts no transfers and divides items "
-        "at will. *Off* is how far the simulated step is from the measured passes. The blocks of a stage are followed "
+        "the bound is the planner's, of as many pipelines as its own plan has there: no plan of so many over these "
+        "devices is shorter, and it counts no transfers and divides items at will. Rows of *replicas* are two "
+        "pipelines and stand against the bound of one, which they may pass: they are not filled and drained. *Off* is "
+        "how far the simulated step is from the measured passes. The blocks of a stage are followed "
         "by its rank: in mixed rows rank 0 is the fast device.\n"
     )
 

@@ -17,6 +17,7 @@ import online
 import parity
 import pipelines
 import pipelines_long
+import planner
 import rails
 import ready
 import reliability
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, Scenario] = {
     "fewer_bytes": fewer_bytes,
     "pipelines": pipelines,
     "pipelines_long": pipelines_long,
+    "planner": planner,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
     "split_bytes": split_bytes,

@@ -78,6 +78,55 @@ TEST(LayersJson, WhatDoesNotFitIsExplained) {
   EXPECT_TRUE(has_memory);
 }
 
+Json stage_of(int first, int last, const char* device) { return {{"items", {first, last}}, {"device", device}}; }
+
+// All but the head on the first device, which is too much for it; a plan of the same devices fits.
+Json lopsided(double memory) {
+  Json request = example();
+  request["devices"][0]["memory_bytes"] = memory;
+  request["devices"][0]["count"] = 1;
+  request["devices"][1]["memory_bytes"] = memory;
+  const Json stages = {stage_of(0, 7, "a"), stage_of(7, 8, "b")};
+  request["plan"] = {{"micro_batch", 1}, {"pipelines", Json::array({{{"micro_batches", 8}, {"stages", stages}}})}};
+  return request;
+}
+
+TEST(LayersJson, APlanThatDoesNotFitIsExplained) {
+  const Json answer = Json::parse(price_layers_json(lopsided(50).dump()));
+  ASSERT_FALSE(answer.at("feasible").get<bool>());
+  EXPECT_EQ(answer.at("pipelines").size(), 1u) << "the plan is priced all the same";
+  EXPECT_EQ(answer.at("tightest"), [&] {
+    Json stage = answer.at("pipelines")[0].at("stages")[0];
+    stage["missing_bytes"] = stage.at("memory_bytes").get<int>() - 50;
+    return stage;
+  }());
+  EXPECT_GT(answer.at("tightest").at("missing_bytes").get<int>(), 0);
+  ASSERT_EQ(answer.at("nearest").size(), 1u);
+  const Json& nearest = answer.at("nearest")[0];
+  EXPECT_EQ(nearest.at("change"), "stages");
+  const auto& reason = answer.at("reason").get_ref<const std::string&>();
+  EXPECT_NE(reason.find("the plan does not fit the devices' memories: embed to layers.5 on a"), std::string::npos);
+  EXPECT_NE(reason.find("what would help: other stages: "), std::string::npos) << reason;
+  Json again = lopsided(50);
+  again["plan"] = {{"micro_batch", nearest.at("micro_batch")}, {"pipelines", nearest.at("pipelines")}};
+  const Json priced = Json::parse(price_layers_json(again.dump()));
+  EXPECT_TRUE(priced.at("feasible").get<bool>());
+  EXPECT_EQ(priced.at("seconds"), nearest.at("seconds"));
+  EXPECT_FALSE(priced.contains("reason"));
+}
+
+TEST(LayersJson, WhereNoStagesFitAGivenPlanHasTheChangesOfTheRequest) {
+  const Json answer = Json::parse(price_layers_json(lopsided(20).dump()));
+  ASSERT_FALSE(answer.at("feasible").get<bool>());
+  EXPECT_EQ(answer.at("tightest").at("device"), "a");
+  bool has_memory = false;
+  for (const Json& change : answer.at("nearest")) {
+    EXPECT_NE(change.at("change"), "stages");
+    has_memory |= change.at("change") == "memory";
+  }
+  EXPECT_TRUE(has_memory);
+}
+
 struct Wrong {
   const char* where;
   Json value;

@@ -250,6 +250,20 @@ def test_scenarios_write_pages(tmp_path: Path) -> None:
     assert "not measured yet (`bench/run.py host`)" in index
 
 
+def test_planner_scenario_times_plans_and_simulations(tmp_path: Path) -> None:
+    done = run_scenarios(tmp_path, "planner")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "planner.json").read_text())
+    assert [row["tied"] for row in document["plans"]] == [False, True]
+    for row in (*document["plans"], *document["simulations"]):
+        assert 0 < row["seconds"]["median"] < 10
+    assert all(row["distance"] >= 1 for row in document["plans"])
+    assert document["simulations"][0]["ranks"] == 16
+    page = (tmp_path / "planner.md").read_text()
+    assert "| micro-batches | tied | ms |" in page
+    assert "| 16 | 4 |" in page
+
+
 @pytest.mark.verify
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_rails_scenario_writes_its_page(tmp_path: Path) -> None:

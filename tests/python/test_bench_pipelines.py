@@ -213,6 +213,10 @@ def test_predictions_come_from_a_request(load: Any) -> None:
     assert 0 < found["simulated_s"] <= found["planned_s"] * (1 + 1e-9)
     worse = prediction.predict(request, cases.cut_plan([[0, 1]], 3, 4, 4))
     assert worse["simulated_s"] > found["simulated_s"]
+    devices[0]["memory_bytes"] = 1
+    items[0]["weight_bytes"] = 2
+    with pytest.raises(RuntimeError, match=r"the plan does not fit .* on fast needs"):
+        prediction.predict(request, best)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -2,6 +2,7 @@
 """docs/results/papers.md is what its script writes, and leaves out no figure and no table of the five papers."""
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +71,32 @@ def test_figures_of_the_guides_are_those_of_the_results(load: Any) -> None:
                 if (case["profile"], case["encoding"]) == ("nsdi25_VGG19_BN", "compact"))  # fmt: skip
     means = {name: 1e3 * row["seconds"]["mean"] for name, row in links["outdoors"]["rows"].items()}
     answers = [f"{means['auto']:.0f} ms on average, {means['local']:.0f} ms alone"]
-    passes = {row["layout"]: row for row in found.document("pipelines")["parts"][0]["rows"]
-              if (row["transport"], row["split"]) == ("dcbs", "the planner's")}  # fmt: skip
-    speed = {layout: row["tokens_s"]["median"] for layout, row in passes.items()}
-    bound = passes["mixed"]["bound_s"] / passes["mixed"]["passes_s"]["median"]
-    layers = [f"at {speed['mixed'] / speed['fast-fast']:.0%} of two fast devices' throughput and "
-              f"{speed['mixed'] / speed['slow-slow']:.0%} of two slow ones'",
+    figures, sets = load("pipelines_figures"), load("pipelines_sets")
+    rows = found.document("pipelines")["parts"][0]["rows"]
+    planner = load("pipelines_cases").PLANNER
+    mixed = figures.row_of(rows, sets.MIXED, planner)
+    by = [figures.by(mixed, figures.row_of(rows, layout, planner))["median"] for layout in (sets.FAST, sets.SLOW)]
+    bound = figures.of_seconds(mixed, "bound_s")["median"]
+    layers = [f"at {by[0]:.0%} of two fast devices' throughput and {by[1]:.0%} of two slow ones'",
               f"at {bound:.0%} of the planner's bound"]  # fmt: skip
     for guide, texts in (("mixed-gpus", saved), ("robot-and-server", answers), ("memory-bound", layers)):
         said = " ".join((ROOT / f"docs/guides/{guide}.md").read_text().split()).replace(" %", "%")
         for text in texts:
             assert text in said, f"{guide}: {text}"
+
+
+def test_figures_of_pipelines_are_those_of_their_pages(load: Any) -> None:
+    found = load("papers_found")
+    pipelines, long = ((ROOT / f"docs/results/{name}.md").read_text() for name in ("pipelines", "pipelines_long"))
+    parts = found.pipeline_throughput().split("; ")
+    assert len(parts) == 2
+    for text, part in zip(parts, pipelines.split("### Beside the paper")[1:], strict=True):
+        fast, slow = re.findall(r"[\d.]+%", text)
+        assert re.search(rf"\| mixed by fast-fast \| [\d.]+% \| {re.escape(fast)} \(", part)
+        assert re.search(rf"\| mixed by slow-slow \| [\d.]+% \| {re.escape(slow)} \(", part)
+    for text, part in zip(found.pipeline_losses().split("; "), long.split("\n## ")[1:], strict=True):
+        for layout, loss in re.findall(r"([a-z][a-z -]+) (\d\.\d{4})", text.replace("last loss ", "")):
+            assert re.search(rf"\| {layout} \|.*\| {re.escape(loss)} \|", part), text
 
 
 def test_a_missing_result_is_said(load: Any, tmp_path: Path) -> None:

@@ -113,6 +113,26 @@ def test_what_does_not_fit_ends_with_the_nearest_plan(tmp_path: Path) -> None:
     assert "no plan fits" in (tmp_path / "plan.html").read_text()
 
 
+def test_a_given_plan_that_does_not_fit_ends_with_the_nearest_that_does(tmp_path: Path) -> None:
+    asked = request()
+    asked["devices"][0]["memory_bytes"] = 500
+    stages = [{"items": [0, 5], "device": "fast"}, {"items": [5, 7], "device": "slow"}]
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps({"micro_batch": 1, "pipelines": [{"micro_batches": 16, "stages": stages}]}))
+    result = plan(tmp_path, asked, "--plan", str(given))
+    assert result.exit_code == 1
+    text = " ".join(lines_of(result))
+    assert "does not fit" in text
+    assert re.search("With other stages: (4 items on fast, 3 items on slow|3 items on slow, 4 items on fast): ", text)
+    assert "Atoll: the plan does not fit the devices' memories: layers.0 to layers.4 on fast needs " in text
+    answer = json.loads(plan(tmp_path, asked, "--plan", str(given), "--json", "-").stdout)
+    assert answer["tightest"]["missing_bytes"] == answer["tightest"]["memory_bytes"] - 500 > 0
+    (nearest,) = answer["nearest"]
+    nearest_plan = tmp_path / "nearest.json"
+    nearest_plan.write_text(json.dumps(nearest))
+    assert plan(tmp_path, asked, "--plan", str(nearest_plan)).exit_code == 0
+
+
 def test_the_page_has_a_lane_for_each_stage(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     asked = request(replicas=2)

@@ -5,7 +5,7 @@ import copy
 import json
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.pipeline.asking import Link, Measured, Wish, ask, plan_of, request_of, with_possible_shares
 from atoll.pipeline.families import parts_of
+from atoll.pipeline.fitting import check_fits
 from atoll.pipeline.initial import Draw, check_rules, without_data
 from atoll.pipeline.items import Parts, check_parts, ties_of
 from atoll.pipeline.losses import Loss
@@ -217,12 +218,51 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
     """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing
     fits."""
     wish = _wish(wanted)
+    sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
+    asked = _ask_everyone(wanted, known, device, exchange, sizes)
+
+    def planned() -> tuple[Plan, dict[str, Any]]:
+        request = asked(wish)
+        plan = with_possible_shares(plan_of(ask(request)), known.kind, request)
+        check_plan(plan, known.parts, known.kind, exchange.ranks)
+        _check_passed(plan, known.parts, known.between, known.kind)
+        return plan, {"plan": plan.to_json()["pipes"]}
+
+    return exchange.agree("atoll.pipeline.Pipeline", planned, SAME_ARGUMENTS)
+
+
+def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan | None:
+    """The user's plan; None where it is to be made of measurements. Collective. Where Settings give some rank's memory,
+    each item is measured, and ValueError is raised on all ranks for a plan that does not fit."""
+    plan = known.plan
+    limits = exchange.facts(wanted.settings.memory_bytes or 0)
+    if plan is None or not any(limits):
+        return plan
+    size = max(1, len(wanted.example.inputs) // sum(plan.shares))
+    schedule = "zero-bubble" if known.kind.splits_backward else wanted.schedule
+    again = "never" if known.kind.splits_backward else "auto"
+    of = wanted.settings
+    wish = Wish(size * sum(plan.shares), schedule, len(plan.pipes), None, again, of.margin, of.optimiser_states)
+    asked = _ask_everyone(wanted, known, device, exchange, [size], limits)
+
+    def checked() -> tuple[Plan, dict[str, Any]]:
+        check_fits(plan, known.parts, known.kind, {**asked(wish), "micro_batch": size})
+        return plan, {}
+
+    return exchange.agree("atoll.pipeline.Pipeline", checked, SAME_ARGUMENTS)
+
+
+def _ask_everyone(
+    wanted: Wanted, known: Known, device: torch.device, exchange: Exchange, sizes: Sequence[int],
+    limits: Sequence[int] | None = None,
+) -> Callable[[Wish], dict[str, Any]]:  # fmt: skip
+    """Measures micro-batches of these sizes and links, and returns what makes the planner's request of a wish.
+    Collective. `limits`: the memory of each rank, instead of what it may use."""
     hosts = exchange.facts(socket.gethostname())
     measuring = Measuring(
         copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
         device, wanted.seed, wanted.initial, known.source,
     )  # fmt: skip
-    sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
     name = measuring.fingerprint(sizes, hosts.count(hosts[exchange.rank]))
     earlier = measuring.earlier(name) if wanted.settings.reuse else None
     if not all(have == [1.0] for have in exchange.numbers([0.0 if earlier is None else 1.0])):
@@ -240,14 +280,9 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
     links = _measured_links(exchange)
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
 
-    def planned() -> tuple[Plan, dict[str, Any]]:
-        request = request_of(known.whole, known.parts, output_bytes, everyone, links, wish)
-        plan = with_possible_shares(plan_of(ask(request)), known.kind, request)
-        check_plan(plan, known.parts, known.kind, exchange.ranks)
-        _check_passed(plan, known.parts, known.between, known.kind)
-        return plan, {"plan": plan.to_json()["pipes"]}
-
-    return exchange.agree("atoll.pipeline.Pipeline", planned, SAME_ARGUMENTS)
+    if limits is not None:
+        everyone = [replace(each, memory_bytes=limit) for each, limit in zip(everyone, limits, strict=True)]
+    return lambda wish: request_of(known.whole, known.parts, output_bytes, everyone, links, wish)
 
 
 def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, costs: list[list[Cost]]) -> Measured:

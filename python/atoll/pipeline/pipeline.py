@@ -14,7 +14,7 @@ from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
 from atoll.pipeline import checkpoints
-from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, know
+from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
 from atoll.pipeline.feeding import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
@@ -82,7 +82,8 @@ class Pipeline:
             return (wanted, known), facts
 
         wanted, known = self._exchange.agree("atoll.pipeline.Pipeline", asked, SAME_ARGUMENTS)
-        self.plan: Plan = known.plan or find_plan(wanted, known, self.device, self._exchange)
+        given = given_plan(wanted, known, self.device, self._exchange)
+        self.plan: Plan = given or find_plan(wanted, known, self.device, self._exchange)
         """Who holds what; `plan.answer` is what the planner said."""
         self.place = self.plan.place(self.rank)
         """The number of this rank's pipeline, and so of its part of the batch."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """Of atoll.pipeline.Pipeline where it makes the plan; equal on all ranks, but for memory_bytes."""
+    """Of atoll.pipeline.Pipeline; equal on all ranks, but for memory_bytes."""
 
     memory_bytes: int | None = None
-    """What this rank's stages may use. Without it what an accelerator says of itself, and no limit on a CPU. May differ
-    between ranks."""
+    """What this rank's stages may use; a plan of the user's that needs more is refused. Without it, with plan="auto"
+    what an accelerator says of itself, and otherwise no limit. May differ between ranks."""
     margin: float = 0.1
     """Part of each memory that stays free."""
     optimiser_states: float = 2

@@ -15,6 +15,7 @@ namespace atl::plan {
 namespace {
 
 constexpr std::int64_t kFewPlacements = 20;  // that are looked at for the bytes that lack
+constexpr std::size_t kFewStages = 8;        // that a sentence names
 
 std::string gib(double bytes) {
   return bytes >= 1 << 28 ? number(bytes / (1 << 30)) + " GiB" : number(bytes / (1 << 20)) + " MiB";
@@ -137,6 +138,47 @@ std::string stage_text(const LayerRequest& request, const LayerStage& stage) {
          gib(stage.cap_bytes);
 }
 
+LayerStage tightest_of(const LayerPlan& plan) {
+  const auto lack = [](const LayerStage& each) { return each.memory_bytes - each.cap_bytes; };
+  LayerStage tightest = plan.pipelines.front().stages.front();
+  for (const LayerPipeline& pipeline : plan.pipelines) {
+    for (const LayerStage& stage : pipeline.stages) {
+      if (lack(stage) > lack(tightest)) tightest = stage;
+    }
+  }
+  return tightest;
+}
+
+// "other stages: 4 items on a, 3 items on b (recomputed)", of each pipeline; without them where there are many.
+std::string other_stages(const LayerRequest& request, const LayerPlan& plan) {
+  std::size_t stages = 0;
+  std::string text;
+  for (const LayerPipeline& pipeline : plan.pipelines) {
+    text += text.empty() ? ": " : " and ";
+    for (std::size_t k = 0; k < pipeline.stages.size(); ++k) {
+      const LayerStage& stage = pipeline.stages[k];
+      const auto items = counted(static_cast<std::int64_t>(stage.end - stage.begin), "item");
+      text += (k == 0 ? "" : ", ") + items + " on " + request.devices[stage.device].name;
+      if (stage.recompute) text += " (recomputed)";
+    }
+    stages += pipeline.stages.size();
+  }
+  return "other stages" + (stages <= kFewStages ? text : "");
+}
+
+std::string what_would_help(const std::vector<LayerChange>& nearest) {
+  std::string ways;
+  for (const LayerChange& change : nearest) ways += (ways.empty() ? "" : "; ") + change.text;
+  return ways.empty() ? "; no change of memory alone helps" : "; what would help: " + ways;
+}
+
+bool uses_all_devices(const LayerRequest& request, const LayerPlan& plan) {
+  std::size_t left = 0;
+  for (const LayerDevices& devices : request.devices) left += static_cast<std::size_t>(devices.count);
+  for (const LayerPipeline& pipeline : plan.pipelines) left -= pipeline.stages.size();
+  return left == 0;
+}
+
 void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   const double missing = missing_bytes(request);
   if (missing == HUGE_VAL) return;
@@ -149,10 +191,9 @@ void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   for (LayerPipeline& pipeline : found.plan->pipelines) {
     for (LayerStage& stage : pipeline.stages) {
       stage.cap_bytes = request.devices[stage.device].memory_bytes * (1 - request.margin);
-      const auto lack = [](const LayerStage& each) { return each.memory_bytes - each.cap_bytes; };
-      if (!answer.tightest || lack(stage) > lack(*answer.tightest)) answer.tightest = stage;
     }
   }
+  answer.tightest = tightest_of(*found.plan);
   found.plan->fits = false;
   answer.nearest.push_back({"memory", gib(missing) + " more on each device", missing, std::move(*found.plan)});
 }
@@ -193,9 +234,26 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
   answer.reason = request.ties.empty() ? "no plan fits the devices' memories"
                                        : "no plan fits the devices' memories and keeps tied items as asked";
   if (answer.tightest) answer.reason += ": " + stage_text(request, *answer.tightest) + " at best";
-  std::string ways;
-  for (const LayerChange& change : answer.nearest) ways += (ways.empty() ? "" : "; ") + change.text;
-  answer.reason += ways.empty() ? "; no change of memory alone helps" : "; what would help: " + ways;
+  answer.reason += what_would_help(answer.nearest);
+}
+
+LayerAnswer explain_given(const LayerRequest& request, const LayerPlan& plan) {
+  LayerRequest other = request;
+  other.leave_out = !uses_all_devices(request, plan);
+  other.micro_batches = {plan.micro_batch};
+  other.replicas = {static_cast<std::int64_t>(plan.pipelines.size())};
+  LayerAnswer answer;
+  attempt(answer, other, "stages", "");
+  if (answer.nearest.empty()) {
+    explain_infeasible(other, answer);
+  } else {
+    answer.nearest.front().text = other_stages(request, answer.nearest.front().plan);
+  }
+  answer.plan = plan;
+  answer.tightest = tightest_of(plan);
+  answer.reason = "the plan does not fit the devices' memories: " + stage_text(request, *answer.tightest) +
+                  what_would_help(answer.nearest);
+  return answer;
 }
 
 }  // namespace atl::plan

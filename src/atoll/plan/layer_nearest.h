@@ -11,4 +11,9 @@ namespace atl::plan {
 /// are tried by bisection, which takes for granted that what fits in some pipelines fits in fewer, with more devices.
 void explain_infeasible(const LayerRequest& request, LayerAnswer& answer);
 
+/// For a priced plan that does not fit: `plan`, the reason, its own stage that lacks most memory, and the nearest that
+/// fits: the fastest other stages for the same batch, micro-batches, number of pipelines and devices in use; where there
+/// are none, the changes of `explain_infeasible`.
+LayerAnswer explain_given(const LayerRequest& request, const LayerPlan& plan);
+
 }  // namespace atl::plan

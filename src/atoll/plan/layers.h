@@ -134,7 +134,7 @@ struct LayerProof {
 
 /// A change of the request that makes a plan feasible.
 struct LayerChange {
-  std::string change;  ///< "recompute", "schedule", "micro_batch", "replicas", "leave_out" or "memory"
+  std::string change;  ///< "stages", "recompute", "schedule", "micro_batch", "replicas", "leave_out" or "memory"
   std::string text;
   double missing_bytes = 0;  ///< of "memory": for each device
   LayerPlan plan;
@@ -151,7 +151,7 @@ struct LayerAnswer {
 
   // Without a plan:
   std::string reason;
-  std::optional<LayerStage> tightest;  ///< of the plan that lacks least
+  std::optional<LayerStage> tightest;  ///< of the plan that lacks least, or of the given one
   std::vector<LayerChange> nearest;    ///< the fastest first
 };
 

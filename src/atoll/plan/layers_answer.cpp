@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "atoll/plan/layer_formats.h"
+#include "atoll/plan/layer_nearest.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -139,10 +140,32 @@ Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound
           {"formats", write_formats(request, plan)}};
 }
 
+// Why nothing fits, or a given plan does not, and what would.
+void write_reason(const LayerRequest& request, const LayerAnswer& answer, Json& value) {
+  value["reason"] = answer.reason;
+  value["tightest"] = nullptr;
+  if (answer.tightest) {
+    value["tightest"] = write(request, *answer.tightest);
+    value["tightest"]["missing_bytes"] = bytes(answer.tightest->memory_bytes - answer.tightest->cap_bytes);
+  }
+  value["nearest"] = Json::array();
+  for (const LayerChange& change : answer.nearest) {
+    Json each{{"change", change.change},
+              {"text", change.text},
+              {"seconds", change.plan.seconds},
+              {"micro_batch", change.plan.micro_batch},
+              {"pipelines", write_pipelines(request, change.plan)}};
+    if (change.change == "memory") each["missing_bytes"] = bytes(change.missing_bytes);
+    value["nearest"].push_back(std::move(each));
+  }
+}
+
 }  // namespace
 
 Json write_priced(const LayerRequest& request, const LayerPlan& plan) {
-  return write_plan(request, plan, layer_bound(request));
+  Json value = write_plan(request, plan, layer_bound(request));
+  if (!plan.fits) write_reason(request, explain_given(request, plan), value);
+  return value;
 }
 
 Json write_answer(const LayerRequest& request, const LayerAnswer& answer) {
@@ -167,22 +190,7 @@ Json write_answer(const LayerRequest& request, const LayerAnswer& answer) {
                       {"pruned", answer.proof.pruned}};
     return value;
   }
-  value["reason"] = answer.reason;
-  value["tightest"] = nullptr;
-  if (answer.tightest) {
-    value["tightest"] = write(request, *answer.tightest);
-    value["tightest"]["missing_bytes"] = bytes(answer.tightest->memory_bytes - answer.tightest->cap_bytes);
-  }
-  value["nearest"] = Json::array();
-  for (const LayerChange& change : answer.nearest) {
-    Json each{{"change", change.change},
-              {"text", change.text},
-              {"seconds", change.plan.seconds},
-              {"micro_batch", change.plan.micro_batch},
-              {"pipelines", write_pipelines(request, change.plan)}};
-    if (change.change == "memory") each["missing_bytes"] = bytes(change.missing_bytes);
-    value["nearest"].push_back(std::move(each));
-  }
+  write_reason(request, answer, value);
   return value;
 }
 

@@ -231,6 +231,38 @@ def test_no_room(ranks: Ranks) -> None:
     ranks.run(no_room_body)
 
 
+def given_body(rank: int) -> None:
+    def made(plan: Any, of_rank: dict[int, int], **more: Any) -> atoll.pipeline.Pipeline:
+        settings = atoll.pipeline.Settings(memory_bytes=of_rank.get(rank), margin=0)
+        arguments = {"plan": plan, "micro_batches": 4, "settings": settings, "seed": SEED, **more}
+        return atoll.pipeline.Pipeline(MODELS["gpt2"], batch(8)[0], **arguments)
+
+    limit = 400_000
+    with raises(ValueError, "the plan does not fit", "stage 1 (block 1 to head) needs ", " bytes on rank 1",
+                f"leave {limit}; nearest that fits: embedding to block 1 on rank 0, then block 2 to head on rank 1; ",
+                "plan='auto'"):  # fmt: skip
+        made([1, 3], {1: limit})
+    for plan in ("equal", made([1, 3], {}).plan, made([1, 3], {}).plan.to_json()):
+        with raises(ValueError, "the plan does not fit", "no plan of these ranks", "more on each device"):
+            made(plan, {0: 10_000, 1: 10_000})
+    with raises(ValueError, "stage 0 (", "and stage 2 (", " bytes on rank 0, where"):
+        made([1, 1, 1, 1], {0: 10_000}, schedule="interleaved")
+    with raises(ValueError, "stage 0 (", "and stage 3 (", " bytes on rank 0, where"):
+        made([1, 1, 1, 1], {0: 10_000}, schedule="zbv")
+    with raises(ValueError, "nearest that fits, with one stage on each rank and schedule='zero-bubble': embedding to "):
+        made([1, 1, 1, 1], {0: 300_000}, schedule="zbv")
+    made([2, 2], {1: limit})  # as the error said
+    pipe = made([1, 3], {0: 10**7, 1: 10**7})
+    assert pipe.step(*batch(8)).isfinite()
+    for schedule in ("interleaved", "zbv"):
+        made([1, 1, 1, 1], {0: 10**7}, schedule=schedule)
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_a_plan_of_the_users_is_held_to_the_memory_that_is_given(ranks: Ranks) -> None:
+    ranks.run(given_body)
+
+
 def test_the_cache_is_the_tests_own() -> None:
     assert "atoll-cache-" in os.environ["ATOLL_CACHE"]
 

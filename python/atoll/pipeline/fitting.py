@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a plan of the user's fits the memories that Settings give."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.pipeline.asking import plan_of
+from atoll.pipeline.items import Parts
+from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.schedules import Kind
+
+Request = dict[str, Any]
+
+
+def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
+    """Raises ValueError for a plan that does not fit the memories of `request`, which asks the planner the same of the
+    plan's devices: with the stage that lacks most, its bytes, the limit, and the nearest plan that fits."""
+    several = any(len(pipe.stages) > len(pipe.ranks) for pipe in plan.pipes)
+    lacks, answer = _of_ranks(plan, kind, request) if several else _of_stages(plan, request)
+    if not lacks:
+        return
+    worst = max(lacks, key=lambda lack: lack.needed - lack.limit)
+    named = " and ".join(f"stage {number} ({_held(stage, parts)})" for number, stage in worst.stages)
+    plural = "" if len(worst.stages) > 1 else "s"
+    raise ValueError(
+        f"the plan does not fit the memory that is given: {named} need{plural} {worst.needed:.0f} bytes on rank "
+        f"{worst.rank}, where Settings(memory_bytes=..., margin={request['margin']:g}) leave {worst.limit:.0f}; "
+        f"{_way_out(answer, parts, kind)}"
+    )
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A rank whose stages, here with their numbers in the pipeline, need more than its limit."""
+
+    rank: int
+    stages: list[tuple[int, Stage]]
+    needed: float
+    limit: float
+
+
+def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]]:
+    """As the planner prices it."""
+    from atoll import _C
+
+    classes = _classes(request)
+    pipelines = [
+        {"micro_batches": pipe.micro_batches, "stages": [
+            {"items": [stage.first, stage.last], "device": classes[stage.rank]["name"], "recompute": stage.recompute}
+            for stage in pipe.stages
+        ]} for pipe in plan.pipes
+    ]  # fmt: skip
+    asked = {**request, "plan": {"micro_batch": request["micro_batch"], "pipelines": pipelines}}
+    answer: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
+    lacks: list[Lack] = []
+    for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True):
+        for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)):
+            if not of["fits"]:
+                lacks.append(Lack(stage.rank, [(number, stage)], of["memory_bytes"], of["memory_cap_bytes"]))
+    return lacks, answer
+
+
+def _of_ranks(plan: Plan, kind: Kind, request: Request) -> tuple[list[Lack], dict[str, Any]]:
+    """With several stages on a rank, of which the planner knows nothing: what they keep is spread evenly over them."""
+    from atoll import _C
+
+    classes = _classes(request)
+    lacks: list[Lack] = []
+    for pipe in plan.pipes:
+        for position, rank in enumerate(pipe.ranks):
+            held = [(number, stage) for number, stage in enumerate(pipe.stages) if stage.rank == rank]
+            limit = classes[rank].get("memory_bytes", float("inf")) * (1 - request["margin"])
+            needed = _bytes([stage for _, stage in held], _in_flight(pipe, kind, position), request)
+            if needed > limit:
+                lacks.append(Lack(rank, held, needed, limit))
+    return lacks, json.loads(_C.plan_layers(json.dumps(request))) if lacks else {}
+
+
+def _classes(request: Request) -> dict[int, dict[str, Any]]:
+    return {rank: device for device in request["devices"] for rank in device["ranks"]}
+
+
+def _in_flight(pipe: Pipe, kind: Kind, position: int) -> float:
+    """Micro-batches whose activations all stages of the rank hold at once, as the planner counts them."""
+    positions, stages = len(pipe.ranks), len(pipe.stages)
+    if kind.splits_backward:
+        return min(positions, pipe.micro_batches)
+    chunks = stages // positions
+    held = 2 * (positions - position - 1) + (chunks - 1) * positions + 1
+    return min(held, pipe.micro_batches * chunks) / chunks
+
+
+def _bytes(stages: Sequence[Stage], in_flight: float, request: Request) -> float:
+    """Of all stages of a rank."""
+    samples = request["micro_batch"]
+    needed, again, names = 0.0, 0.0, []
+    for stage in stages:
+        for item in (request["items"][number] for number in stage.numbers):
+            names.append(item["name"])
+            twice = stage.recompute and "recompute_bytes" in item
+            kept = item["recompute_bytes"] if twice else item["kept_bytes"]
+            needed += _state(item) + in_flight * samples * kept
+            again = max(again, samples * item["kept_bytes"] if twice else 0.0)
+    needed += again
+    for tie in request["ties"]:
+        needed -= max(0, sum(name in names for name in tie["items"]) - 1) * _state(tie)
+    return needed
+
+
+def _state(of: dict[str, Any]) -> float:
+    return float(of["weight_bytes"] + of["gradient_bytes"] + of["optimiser_bytes"])
+
+
+def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
+    """The nearest plan that fits, and how to have it."""
+    if answer["feasible"]:  # the planner's own, where the user's could not be priced
+        schedule = " and schedule='zero-bubble'" if kind.is_v else ""
+        return f"nearest that fits, with one stage on each rank{schedule}: {_shown(answer, parts)}; give that plan"
+    for change in answer["nearest"]:
+        if change["change"] == "stages":
+            return f"nearest that fits: {_shown(change, parts)}; give that, or plan='auto'"
+    nearest = [f"{change['text']} ({_shown(change, parts)})" for change in answer["nearest"]]
+    return f"no plan of these ranks and micro-batches does; nearest with {'; or with '.join(nearest) or 'nothing'}"
+
+
+def _shown(found: dict[str, Any], parts: Parts) -> str:
+    lines = [
+        f"{_held(stage, parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
+        for pipe in plan_of({"pipelines": found["pipelines"]}).pipes for stage in pipe.stages
+    ]  # fmt: skip
+    return ", then ".join(lines)
+
+
+def _held(stage: Stage, parts: Parts) -> str:
+    names = parts.names[stage.first : stage.last]
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
