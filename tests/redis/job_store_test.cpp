@@ -10,16 +10,20 @@
 #include <set>
 
 #include "atoll/core/error.h"
+#include "atoll/redis/connection.h"
 #include "atoll/redis/job_store.h"
 #include "atoll/redis/jobs.h"
+#include "atoll/redis/script.h"
 #include "tests/redis/server_process.h"
 #include "tests/support/relay.h"
 
 namespace atl::test {
 namespace {
 
+using redis::Connection;
 using redis::JobStore;
 using redis::LifeSigns;
+using redis::Reply;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
@@ -71,6 +75,29 @@ TEST_F(RedisJobStore, AChangeIsMadeOnceWhereverTheConnectionBreaks) {
   EXPECT_EQ(direct->add("sum", 0, soon()), sum);
   EXPECT_EQ(direct->get("text", soon()).size(), static_cast<std::size_t>(3 * cuts));
   EXPECT_EQ(direct->length("queue", soon()), 3 * cuts);
+}
+
+/// As when a connection that was given up delivers after the one that took its place.
+TEST_F(RedisJobStore, AChangeThatComesBehindALaterOneIsNotMade) {
+  const auto store = open();
+  Connection connection(server_.url("job=j"), nullptr, soon());
+  const std::vector<std::string> ask{"HGET", "atoll:{j}:job", "incarnation"};
+  const std::string incarnation = connection.call(ask, soon()).text;
+  const auto append = [&](int change, const std::string& value) {
+    const std::vector<std::string> command{
+        "EVAL", redis::kCallScript,     "1",  "atoll:{j}:job", "atoll:{j}:", incarnation, "me",
+        "0",    std::to_string(change), "60", "append",        "text",       value};
+    return connection.call(command, soon());
+  };
+  EXPECT_NE(append(1, "a").kind, Reply::Kind::kError);
+  EXPECT_NE(append(3, "c").kind, Reply::Kind::kError);
+  const Reply late = append(2, "b");
+  EXPECT_EQ(late.kind, Reply::Kind::kError);
+  EXPECT_THAT(late.text, HasSubstr("ATOLLLATE"));
+  EXPECT_NE(append(3, "c").kind, Reply::Kind::kError);  // repeated: no effect
+  EXPECT_NE(append(4, "d").kind, Reply::Kind::kError);
+  const auto text = store->get("text", soon());
+  EXPECT_EQ(std::string(text.begin(), text.end()), "acd");
 }
 
 TEST_F(RedisJobStore, AServerThatStallsIsAnErrorInTime) {

@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFarewell{500};
 constexpr milliseconds kJoinPause{200};
+constexpr milliseconds kPatience{2000};  // for a sign of life
 
 std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
 
@@ -107,7 +108,8 @@ struct Membership::Keeper {
   bool refresh() {
     const std::string who = "the Redis server at " + to_string(owner.url_);
     try {
-      const Reply reply = server.evaluate(kCallScript, owner.job_key(), command("refresh"), Deadline::after(every));
+      const Reply reply = server.evaluate(kCallScript, owner.job_key(), command("refresh"),
+                                          Deadline::after(std::min(every, kPatience)));
       if (reply.kind != Reply::Kind::kError) {
         if (!std::exchange(is_in_touch, true)) log(LogLevel::kWarning, who + " answers again");
         return true;

@@ -29,7 +29,7 @@ class Membership {
   /// alive, or the job has another size; kStore.
   static std::shared_ptr<Membership> join(const Url& url, const LifeSigns& signs, Deadline deadline);
 
-  /// Ends the signs of life and says goodbye, as the destructor does; takes half a second beside a server that stalls.
+  /// Ends the signs of life and says goodbye, as the destructor does; takes up to 2.5 s beside a server that stalls.
   void leave() noexcept;
   /// The same for all of this process: for its end.
   static void leave_all() noexcept;

@@ -53,6 +53,8 @@ if change > 0 and last == change then
   if outcome == '' then return false end
   return string.sub(outcome, 2)
 end
+-- Of a connection that was given up: its client has made later ones, and does not want to know any more.
+if change > 0 and change < last then return redis.error_reply('ATOLLLATE change ' .. change .. ' of ' .. last) end
 if last < answered then return redis.error_reply('ATOLLSTALE changes are missing') end
 
 local function each()

@@ -21,7 +21,8 @@ extern const char* const kOpenScript;
 
 /// One operation of a client that has joined. Arguments: key prefix, incarnation, client, number of its last change
 /// that was answered, of this change (0: changes nothing), expiry in s, operation, and what it takes. The errors ATOLLGONE
-/// (no such job any more), ATOLLANEW (begun anew by others) and ATOLLSTALE (changes are missing) tell what was lost.
+/// (no such job any more), ATOLLANEW (begun anew by others) and ATOLLSTALE (changes are missing) tell what was lost. A change that
+/// arrives behind a later one of its client is not made: ATOLLLATE.
 extern const char* const kCallScript;
 
 }  // namespace atl::redis

@@ -63,6 +63,9 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
                         "its port through?");
       }
       if (!std::exchange(has_warned, true)) log(LogLevel::kWarning, what + error.what() + "; trying again");
+    } catch (...) {
+      connection_.reset();  // an answer may be under way, which is not that of the next call
+      throw;
     }
     std::this_thread::sleep_for(pause);
   }
