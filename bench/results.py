@@ -51,10 +51,15 @@ def say(text: str) -> None:
     print(f"bench: {text}", flush=True)
 
 
+def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """With "-dirty" where something differs from it that is measured, and not only read."""
+    name = git("describe", "--always").stdout.strip()
+    changed = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs", ":(exclude)*.md").returncode
+    return f"{name}{'-dirty' if changed else ''}" if name else "unknown"
 
 
 def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:

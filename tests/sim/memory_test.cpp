@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <cstring>
 #include <random>
 #include <vector>
@@ -103,6 +105,22 @@ TEST(DeviceMemory, RandomUseNeitherOverlapsNorLeaks) {
   while (!blocks.empty()) ASSERT_NO_FATAL_FAILURE(check_and_release(0));
   EXPECT_EQ(memory.stats().allocated, 0U);
   memory.release(memory.allocate(kCapacity));  // all ranges have been merged
+}
+
+// Small allocations of ever other places would in time have a page in each.
+TEST(DeviceMemory, FreeRangesKeepFewPages) {
+  DeviceMemory memory(std::size_t{256} << 20);
+  constexpr std::size_t kSmall = std::size_t{512} << 10;
+  std::vector<void*> blocks(400);
+  for (void*& at : blocks) {
+    at = memory.allocate(kSmall);
+    std::memset(memory.host_view(at), 1, kSmall);
+  }
+  for (void* const at : blocks) memory.release(at);
+  struct stat file {};
+  ASSERT_EQ(::fstat(memory.descriptor(), &file), 0);
+  EXPECT_EQ(memory.stats().held, 0U);
+  EXPECT_LE(static_cast<std::size_t>(file.st_blocks) * 512, kMostKept + (std::size_t{1} << 20));
 }
 
 }  // namespace

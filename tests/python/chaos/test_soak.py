@@ -34,6 +34,7 @@ WARM_UP = 8000  # on each layout besides, until caches hold what they ever will
 SMALL = (1, 2, 61, 1009)
 WHOLE = (0, 1)  # of these groups
 SAMPLES = 40  # looks at what a process holds, over its whole run
+MANY_LARGE, FEW_LARGE = 0.2, 0.02  # of the calls while warming up, so that every page of the rings is touched; and then
 MOST_GROWTH = 0.01
 MOST_THREADS = 2  # one joins those that run what follows operations when all of them are busy: seldom, and it stays
 SEED = int(os.environ.get("SOAK_SEED", str(random.SystemRandom().getrandbits(31))))
@@ -76,7 +77,7 @@ class Caller:
     def __init__(self, me: Me, seed: int, small: bool) -> None:
         import atoll
 
-        self.small = small
+        self.small, self.large = small, MANY_LARGE
         self.rng, self.device = random.Random(seed), str(atoll.device())
         self.made = [dist.new_group(list(ranks), timeout=timedelta(seconds=60)) for ranks in GROUPS]
         self.sides = {
@@ -92,7 +93,7 @@ class Caller:
     def count(self) -> int:
         if self.small:
             return self.rng.choice((0, *SMALL))
-        return self.rng.choice(LARGE if self.rng.random() < 0.02 else COUNTS)
+        return self.rng.choice(LARGE if self.rng.random() < self.large else COUNTS)
 
     def call(self) -> None:
         on_device, rng = self.rng.random() < 0.5, self.rng
@@ -119,6 +120,7 @@ def operate(me: Me, seed: int, warm_up: int, calls: int, small: bool) -> None:
     caller = Caller(me, seed, small)
     for _ in range(warm_up):
         caller.call()
+    caller.large = FEW_LARGE
     held, begin = [], time.monotonic()
     for index in range(calls):
         if index % max(1, calls // SAMPLES) == 0:

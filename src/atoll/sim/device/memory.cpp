@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kReturnFrom = std::size_t{1} << 20;  // smaller ranges keep their pages
+constexpr std::size_t kLookEvery = std::size_t{1} << 20;   // released bytes
 constexpr int kPoison = 0xEE;
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -102,14 +104,35 @@ void DeviceMemory::release(void* device) noexcept {
   stats_.held -= bytes;
   used_.erase(found);
   if (bytes >= kReturnFrom) {
-    const std::size_t first = round_up(offset, kPage);
-    const std::size_t end = (offset + bytes) / kPage * kPage;
-    ::fallocate(memory_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
-                static_cast<off_t>(end - first));
+    give_back_pages(offset, bytes);
     std::memset(host_ + offset, kPoison, kPage);
   } else {
     std::memset(host_ + offset, kPoison, bytes);
   }
+  released_ += bytes;
+  add_free(offset, bytes);
+  if (released_ >= kLookEvery) {
+    released_ = 0;
+    give_back_free_pages();
+  }
+}
+
+void DeviceMemory::give_back_pages(std::size_t offset, std::size_t bytes) noexcept {
+  const std::size_t first = round_up(offset, kPage);
+  const std::size_t end = (offset + bytes) / kPage * kPage;
+  if (first >= end) return;
+  ::fallocate(memory_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+              static_cast<off_t>(end - first));
+}
+
+void DeviceMemory::give_back_free_pages() noexcept {
+  struct stat file {};
+  if (::fstat(memory_, &file) != 0) return;
+  if (static_cast<std::size_t>(file.st_blocks) * 512 <= stats_.held + kMostKept) return;
+  for (const auto& [offset, bytes] : free_) give_back_pages(offset, bytes);
+}
+
+void DeviceMemory::add_free(std::size_t offset, std::size_t bytes) noexcept {
   const auto after = free_.find(offset + bytes);
   if (after != free_.end()) {
     bytes += after->second;

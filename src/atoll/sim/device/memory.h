@@ -16,6 +16,9 @@ struct MemoryStats {
 };
 
 inline constexpr std::size_t kMemoryAlignment = 512;  ///< of every allocation, bytes
+/// Bytes of the host's memory that a device may take beyond what is held and the mebibyte released last, so that small
+/// allocations find their pages again.
+inline constexpr std::size_t kMostKept = std::size_t{16} << 20;
 
 /// Memory of a simulated device. It is mapped twice: at the addresses that allocate() gives, which host code cannot touch
 /// (a touch is a segmentation fault, as with a real device's), and where host_view() says, for the device's own work.
@@ -63,6 +66,10 @@ class DeviceMemory {
     bool is_retired;
   };
 
+  void add_free(std::size_t offset, std::size_t bytes) noexcept;
+  void give_back_pages(std::size_t offset, std::size_t bytes) noexcept;
+  void give_back_free_pages() noexcept;
+
   std::byte* device_ = nullptr;  // the mapping without access
   std::byte* host_ = nullptr;    // the same pages, readable and writable
   std::size_t capacity_ = 0;
@@ -72,6 +79,7 @@ class DeviceMemory {
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are merged
   std::map<std::size_t, Used> used_;
   MemoryStats stats_;
+  std::size_t released_ = 0;  // bytes, since the last look at the pages of free ranges
 };
 
 }  // namespace atl::sim
