@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training of fewer_bytes.py: what it sent, and the loss at the end."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import atoll
 import models
 import samples
-from fewer_bytes import EXACT, HALF, NO_FEEDBACK, Run
+from fewer_bytes import EXACT, HALF, NO_FEEDBACK, PIPELINES, Run
 
 MICROBATCHES = 4
 TEST_SAMPLES = 512
@@ -24,7 +24,7 @@ def train(run: Run) -> dict[str, float]:
     """Collective. The loss is the last rank's; bytes are those of the steps after the first one."""
     train_on, test = samples.load("text")
     inputs, targets = train_on.tensors
-    training: Replica | Stage = Replica(run) if run.kind == "gradients" else Stage(run)
+    training = TRAININGS[run.kind](run)
     before = 0
     for step, chosen in enumerate(order(len(inputs), run)):
         if step == 1:
@@ -154,6 +154,58 @@ class Stage:
 
     def close(self) -> None:
         pass
+
+
+class Start(nn.Module):
+    """What stands before the layers."""
+
+    def __init__(self, whole: models.ByteModel) -> None:
+        super().__init__()
+        self.embedding, self.place = whole.embedding, whole.place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.embedding(x) + self.place[: x.size(1)]
+        return found
+
+
+class Pipelines:
+    """One of four in two pipelines of two stages."""
+
+    def __init__(self, run: Run) -> None:
+        whole = byte_model(run)
+        model = nn.Sequential(Start(whole), *whole.body)
+        first = 1 + run.layers  # as in Stage
+        example = torch.zeros(run.batch, len(whole.place), dtype=torch.long)
+        packing = None if run.packing == EXACT else run.packing
+        self._batch = run.batch
+        self._pipe = atoll.pipeline.Pipeline(
+            model, (example, example), items=[name for name, _ in model.named_children()],
+            plan=[first, len(model) - first], micro_batches=MICROBATCHES, replicas=2, boundaries=packing,
+            gradients=packing, loss=atoll.pipeline.Loss(sum_of_losses, torch.Tensor.numel),
+        )  # fmt: skip
+        self._optimizer = torch.optim.Adam(self._pipe.parameters(), lr=run.rate)
+
+    def _mine(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor.chunk(2)[self._pipe.place] for tensor in tensors]
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self._pipe.step(*self._mine(inputs, targets))
+        self._optimizer.step()
+
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return self._pipe.evaluate(*self._mine(inputs, targets)).item()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+def sum_of_losses(found: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(found.reshape(-1, found.size(-1)), targets.reshape(-1), reduction="sum")
+
+
+TRAININGS: dict[str, Callable[[Run], Replica | Stage | Pipelines]] = {
+    "gradients": Replica, "boundary": Stage, PIPELINES: Pipelines
+}  # fmt: skip
 
 
 def cast(module: nn.Module, is_first: bool) -> None:

@@ -23,6 +23,7 @@ from atoll.pipeline.initial import Draw, check_rules, without_data
 from atoll.pipeline.items import Parts, check_parts, ties_of
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
+from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Plan, check_plan, equal_counts, from_counts, ranks_in_lines
 from atoll.pipeline.schedules import Kind, schedule_of
 from atoll.pipeline.settings import Settings
@@ -51,6 +52,7 @@ class Wanted:
     initial: Draw | None
     seed: int
     settings: Settings
+    packing: Packing
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
         "recompute": wanted.recompute, "example": [list(inputs.shape), str(inputs.dtype)],
         "example with labels": wanted.example.labels is not None, "model with data": source is not None,
         "initial given": wanted.initial is not None, "loss given": wanted.loss != Loss(),
+        **asdict(wanted.packing),
         "settings": {name: value for name, value in asdict(wanted.settings).items() if name != "memory_bytes"},
     }  # fmt: skip
     return Known(whole, source, parts, between, kind, plan), facts
@@ -277,7 +280,7 @@ def _ask_everyone(
         Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
         for facts in exchange.facts(asdict(measured))
     ]
-    links = _measured_links(exchange)
+    links = _measured_links(exchange, wanted.packing.link_ratio(known.between, wanted.replicas))
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
 
     if limits is not None:
@@ -309,17 +312,19 @@ def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> li
     return [size for size in settings.sizes or SIZES if samples % size == 0]
 
 
-def _measured_links(exchange: Exchange) -> list[Link]:
-    """Of each pair that was measured, its slower direction. Collective."""
+def _measured_links(exchange: Exchange, ratio: float) -> list[Link]:
+    """Of each pair that was measured, its slower direction; of bytes between islands `ratio` is sent. Collective."""
     from atoll.doctor.links import measure
 
     if exchange.ranks == 1:
         return []
     islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
-    return [
-        Link(pair["a"], pair["b"], pair["latency_us"] * 1e-6, 1 / (min(pair["a_to_b"], pair["b_to_a"]) * 1e9))
-        for pairs in exchange.facts(measure(exchange.group, islands)) for pair in pairs
-    ]  # fmt: skip
+    found = []
+    for pair in (pair for pairs in exchange.facts(measure(exchange.group, islands)) for pair in pairs):
+        crosses = not any(pair["a"] in ranks and pair["b"] in ranks for ranks in islands)
+        per_byte = 1 / (min(pair["a_to_b"], pair["b_to_a"]) * 1e9)
+        found.append(Link(pair["a"], pair["b"], pair["latency_us"] * 1e-6, per_byte * ratio if crosses else per_byte))
+    return found
 
 
 def default_group() -> dist.ProcessGroup:

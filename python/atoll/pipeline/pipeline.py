@@ -10,9 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
+from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
 from atoll.pipeline.feeding import PipelineWeights, check_batch, check_lengths
@@ -21,6 +23,7 @@ from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.losses import Loss, loss_of
 from atoll.pipeline.measuring import Example
+from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Pipe, Plan
 from atoll.pipeline.reducing import Reducer, total_norm
 from atoll.pipeline.running import Runner
@@ -54,6 +57,10 @@ class Pipeline:
     autocast: torch.bfloat16 computes in it where PyTorch says it can; parameters and gradients keep their type.
     recompute: whether blocks are computed again for their gradients instead of keeping what they need, for all stages
         or for each. None: as the planner finds, or not.
+    boundaries: "int8", "fp8_e4m3" or "fp8_e5m2" sends what crosses from a stage of one island to one of another as
+        packed blocks, activations and their gradients (docs/fewer-bytes.md): a quarter of float32's bytes, at a loss.
+    gradients: the same for gradients of parameters that ranks of several islands hold, with error feedback, which
+        checkpoints leave out.
     initial: of a module, gives its own parameters (recurse=False) their first values, where the model's own way is not
         wanted.
 
@@ -65,7 +72,8 @@ class Pipeline:
         micro_batches: int | Sequence[int] | None = None, plan: PlanLike = "auto", schedule: str = "1f1b",
         replicas: int = 1, seed: int = 0, loss: Loss | Callable[..., torch.Tensor] | None = None,
         items: Sequence[str] | Parts | None = None, autocast: torch.dtype | None = None,
-        recompute: bool | Sequence[bool] | None = None, initial: Draw | None = None,
+        recompute: bool | Sequence[bool] | None = None, boundaries: str | None = None, gradients: str | None = None,
+        initial: Draw | None = None,
         device: torch.device | str | None = None, settings: Settings | None = None,
     ) -> None:  # fmt: skip
         group = default_group()
@@ -76,8 +84,9 @@ class Pipeline:
         def asked() -> tuple[tuple[Wanted, Known], dict[str, Any]]:
             wanted = Wanted(
                 model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast,
-                items, loss_of(loss), initial, seed, settings or Settings(),
+                items, loss_of(loss), initial, seed, settings or Settings(), Packing(boundaries, gradients),
             )  # fmt: skip
+            wanted.packing.check(islands_of(group), self.rank)
             known, facts = know(wanted, self.device, self._exchange.ranks)
             return (wanted, known), facts
 
@@ -101,11 +110,13 @@ class Pipeline:
         modules = parts.modules(number for stage in mine.values() for number in stage.numbers)
         held = list(dict.fromkeys([*modules, *parts.everywhere]))
 
-        def filled() -> tuple[None, dict[str, Any]]:
+        def filled() -> tuple[list[BoundaryCodec | None], dict[str, Any]]:
             fill(whole, held, known.source, wanted.seed, wanted.initial, self.device)
-            return None, {}
+            islands = islands_of(self._exchange.group)
+            codecs = [wanted.packing.codecs(pipe, parts, known.between, islands) for pipe in self.plan.pipes]
+            return [*codecs[self.place], None], {}
 
-        self._exchange.agree("atoll.pipeline.Pipeline", filled, SAME_ARGUMENTS)
+        codecs = self._exchange.agree("atoll.pipeline.Pipeline", filled, SAME_ARGUMENTS)
         prune(whole, held)
         self.model = whole
         """The whole model, in which the modules that other ranks hold are missing."""
@@ -113,14 +124,16 @@ class Pipeline:
         for number, stage in mine.items():
             computing = Computing(stage.recompute, wanted.autocast)
             sends = None if stage.last == len(parts.items) else known.between[stage.last - 1].dtype
-            stages[number] = StageModule(whole, parts, stage.numbers, computing, self.device, sends)
+            stages[number] = StageModule(
+                whole, parts, stage.numbers, computing, self.device, sends, codecs[number], codecs[number + 1]
+            )
         self._autocast = Computing(autocast=wanted.autocast)
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
-                              lambda inputs: passes(skeleton, parts, inputs))  # fmt: skip
+                              lambda inputs: passes(skeleton, parts, inputs), codecs[:-1])  # fmt: skip
         self._named = self._first_names(modules)
         first = self.plan.pipes[0]  # for all pipelines: with other cuts or devices a sum has other last bits
         self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
-        self._reducer = Reducer(self._named, holders, self._groups.copies)
+        self._reducer = Reducer(self._named, holders, self._groups.copies, wanted.packing.gradients)
         know_weights(whole, PipelineWeights(self._groups.share))
 
     def _first_names(self, modules: Sequence[str]) -> dict[str, nn.Parameter]:
@@ -276,6 +289,10 @@ class Pipeline:
         options.setdefault("settings", LoaderSettings(update_interval=0, measure=False))
         options.setdefault("drop_last", True)
         return DataLoader(dataset, global_batch, model=self.model, policy="fixed", shares=self.plan.shares, **options)
+
+    def close(self) -> None:
+        """Ends the connections of packed gradients, after the last step. On all ranks."""
+        self._reducer.close()
 
     def __str__(self) -> str:
         return self.plan.table(self._parts)

@@ -3,51 +3,122 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from atoll.loading.communication import islands_of
+from atoll.packing.exchange import Exchange
+
 BUCKET_BYTES = 25 << 20
+_Pending = tuple[Any, torch.Tensor, list[nn.Parameter], list[torch.Tensor]]
+"""The work, what it reduces, its parameters and their gradients."""
 
 
 class Reducer:
     """Adds up gradients over the ranks that hold copies of a parameter: those of other pipelines, and stages that share
-    it. Each gets the same bits."""
+    it. Each gets the same bits. With a format they cross between islands as packed blocks, with error feedback."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]],
-        groups: Mapping[tuple[int, ...], dist.ProcessGroup],
+        groups: Mapping[tuple[int, ...], dist.ProcessGroup], format: str | None = None,
     ) -> None:  # fmt: skip
-        """`parameters`: of this rank, by their first names in the whole model."""
+        """`parameters`: of this rank, by their first names in the whole model. Collective over the groups."""
         self._copies: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
+        self._packed: list[_Packed] = []
         for ranks, group in groups.items():
             held = [name for name in sorted(parameters) if holders[name] == ranks and parameters[name].requires_grad]
+            lossy = [name for name in held if parameters[name].is_floating_point()]
+            if lossy and format is not None and len(islands_of(group)) > 1:
+                self._packed.append(_Packed(group, format, [parameters[name] for name in lossy]))
+                held = [name for name in held if name not in lossy]
             if held:
                 self._copies.append((group, [parameters[name] for name in held]))
+
+    def close(self) -> None:
+        """Ends the connections of packed gradients. On all ranks."""
+        for packed in self._packed:
+            packed.exchange.close()
 
     @torch.no_grad()
     def reduce(self) -> None:
         """Collective, after the last backward pass of a step. Where only some ranks used a parameter, others count as
         zeros; what nobody used has no gradient."""
+        pending = self._begin()
+        for packed in self._packed:
+            packed.reduce()
+        self._end(pending)
+
+    def _begin(self) -> list[_Pending]:
         pending = []
         for group, parameters in self._copies:
             for bucket in _buckets(parameters):
-                gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
-                used = gradients[0].new_ones(len(bucket))
-                for place, parameter in enumerate(bucket):
-                    if parameter.grad is None:
-                        used[place] = 0
-                flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), used])
+                gradients = _gradients(bucket)
+                flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), _used(bucket, gradients[0])])
                 work = dist.all_reduce(flat, group=group, async_op=True)
                 pending.append((work, flat, bucket, gradients))
+        return pending
+
+    def _end(self, pending: list[_Pending]) -> None:
         for work, flat, bucket, gradients in pending:
             if work is not None:
                 work.wait()
-            *parts, used = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(bucket)])
-            for place, (parameter, gradient, part) in enumerate(zip(bucket, gradients, parts, strict=True)):
-                if parameter.grad is not None or used[place] > 0:
-                    parameter.grad = part.view_as(gradient)  # copying each back would take a pass over all of them
+            values, used = torch.split(flat, [len(flat) - len(bucket), len(bucket)])
+            _take(bucket, gradients, values, used)
+
+
+class _Packed:
+    """Gradients of one group's parameters as packed blocks. What is not sent yet is added to the next step's."""
+
+    def __init__(self, group: dist.ProcessGroup, format: str, parameters: Sequence[nn.Parameter]) -> None:
+        self._group, self._buckets = group, _buckets(parameters)
+        self.exchange = Exchange(group, format, False, 1)
+        self._residuals = [self._residual(bucket) for bucket in self._buckets]
+
+    def _residual(self, bucket: Sequence[nn.Parameter]) -> torch.Tensor | None:
+        led = self.exchange.led(sum(parameter.numel() for parameter in bucket))
+        return None if led is None else torch.zeros(len(led), dtype=torch.float32, device=bucket[0].device)
+
+    def reduce(self) -> None:
+        used = [_used(bucket, bucket[0].new_empty(0, dtype=torch.float32)) for bucket in self._buckets]
+        flags = torch.cat(used)
+        work = dist.all_reduce(flags, group=self._group, async_op=True)
+        sums = []
+        for bucket, residual in zip(self._buckets, self._residuals, strict=True):
+            gradients = _gradients(bucket)
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            self.exchange.mean(flat, residual)
+            sums.append((gradients, flat.mul_(self.exchange.size)))
+        if work is not None:
+            work.wait()
+        flags_of = torch.split(flags, [len(bucket) for bucket in self._buckets])
+        for bucket, (gradients, flat), own in zip(self._buckets, sums, flags_of, strict=True):
+            _take(bucket, gradients, flat, own)
+
+
+def _gradients(bucket: Sequence[nn.Parameter]) -> list[torch.Tensor]:
+    return [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+
+
+def _used(bucket: Sequence[nn.Parameter], like: torch.Tensor) -> torch.Tensor:
+    """Of each parameter, whether this rank used it."""
+    used = like.new_ones(len(bucket))
+    for place, parameter in enumerate(bucket):
+        if parameter.grad is None:
+            used[place] = 0
+    return used
+
+
+def _take(
+    bucket: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor], values: torch.Tensor, used: torch.Tensor
+) -> None:
+    """Parameters that somebody used get views of `values`: copying each back would take a pass over all of them."""
+    parts = torch.split(values, [gradient.numel() for gradient in gradients])
+    for place, (parameter, gradient, part) in enumerate(zip(bucket, gradients, parts, strict=True)):
+        if parameter.grad is not None or used[place] > 0:
+            parameter.grad = part.view_as(gradient)
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

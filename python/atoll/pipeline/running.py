@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages and schedules of torch.distributed.pipelining for the shapes that come, made once for each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
+from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline.plan import Pipe
 from atoll.pipeline.schedules import Kind
 from atoll.pipeline.stage import StageModule
@@ -26,11 +27,12 @@ class Runner:
 
     def __init__(
         self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
-        device: torch.device, passes: Passes,
+        device: torch.device, passes: Passes, codecs: Sequence[BoundaryCodec | None],
     ) -> None:  # fmt: skip
-        """`modules`: by the stage's number. `passes`: of inputs without data, what each item gives (stage.passes)."""
+        """`modules`: by the stage's number. `passes`: of inputs without data, what each item gives (stage.passes).
+        `codecs`: of each stage, what packs its input."""
         self._modules, self._pipe, self._kind, self._group = dict(sorted(modules.items())), pipe, kind, group
-        self._device, self._passes = device, passes
+        self._device, self._passes, self._codecs = device, passes, codecs
         self._made: dict[tuple[Any, ...], Any] = {}
         self._loss: LossOf | None = None
 
@@ -113,7 +115,7 @@ class Runner:
         return self._pipe.ranks.index(self._pipe.stages[number].rank)
 
     def _buffers(self, inputs: torch.Tensor, number: int) -> list[torch.Tensor]:
-        like = self._passes(self._micro(inputs))[self._pipe.stages[number].first - 1]
+        like = self._received(self._micro(inputs))[number - 1]
         return [torch.empty_like(like, device=self._device) for _ in range(self._pipe.micro_batches)]
 
     def _sum(self, losses: list[torch.Tensor]) -> torch.Tensor:
@@ -126,17 +128,26 @@ class Runner:
         samples = inputs.shape[0] // self._pipe.micro_batches
         return torch.empty(samples, *inputs.shape[1:], dtype=inputs.dtype, device="meta")
 
+    def _received(self, micro: torch.Tensor) -> list[torch.Tensor]:
+        """What each stage but the first takes for inputs of this shape, without data. Raises ValueError on all ranks of
+        the pipeline where some of it is not as wide as in the example, and packed."""
+        between = self._passes(micro)
+        found = []
+        for stage, codec in zip(self._pipe.stages[1:], self._codecs[1:], strict=True):
+            value = between[stage.first - 1]
+            found.append(value if codec is None else codec.encode(value))
+        return found
+
     def _schedule(self, inputs: torch.Tensor) -> Any:
         """With shapes stated, so that PyTorch need not run the model to find them out."""
         micro = self._micro(inputs)
-        between = [_trained(each) for each in self._passes(micro)]
+        received = [_trained(each) for each in self._received(micro)]
         stages = []
         for number, module in self._modules.items():
-            of = self._pipe.stages[number]
             stages.append(PipelineStage(
                 module, number, len(self._pipe.stages), self._device, group=self._group,
-                input_args=micro if module.is_first else between[of.first - 1],
-                output_args=micro if module.is_last else between[of.last - 1],  # of the last one nothing is sent
+                input_args=micro if module.is_first else received[number - 1],
+                output_args=micro if module.is_last else received[number],  # of the last one nothing is sent
             ))  # fmt: skip
         is_single = isinstance(self._kind.build, type) and issubclass(self._kind.build, PipelineScheduleSingle)
         held: Any = stages[0] if is_single else stages

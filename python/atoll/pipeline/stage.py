@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline.items import Call, Item, Parts
 
 
@@ -60,21 +61,25 @@ class StageModule(nn.Module):
 
     def __init__(
         self, whole: nn.Module, parts: Parts, numbers: Sequence[int], computing: Computing, device: torch.device,
-        passed: torch.dtype | None,
+        passed: torch.dtype | None, incoming: BoundaryCodec | None = None, outgoing: BoundaryCodec | None = None,
     ) -> None:  # fmt: skip
-        """`numbers`: of its items, in a row. `passed`: the type of what it sends to the next stage."""
+        """`numbers`: of its items, in a row. `passed`: the type of what it sends to the next stage. `incoming` and
+        `outgoing`: how that comes packed and leaves packed."""
         super().__init__()
         self.numbers = list(numbers)
         self.is_first, self.is_last = self.numbers[0] == 0, self.numbers[-1] == len(parts.items) - 1
         self._whole, self._parts = (whole,), parts  # in a tuple, so that it is no child
         self._computing, self._device, self._passed = computing, device, passed
+        self._incoming, self._outgoing = incoming, outgoing
         self.held = nn.ModuleDict(
             {name.replace(".", "/"): whole.get_submodule(name) for name in parts.modules(self.numbers)}
         )
 
     def forward(self, value: torch.Tensor, **given: Any) -> torch.Tensor:
         (whole,) = self._whole
-        if not self.is_first:
+        if self._incoming is not None:
+            value = self._incoming.decode(value)
+        elif not self.is_first:
             value = _Received.apply(value)  # type: ignore[no-untyped-call]
         call = Call(self._parts, whole, given)
         with self._computing.context(self._device):
@@ -91,6 +96,8 @@ class StageModule(nn.Module):
 
     def _sendable(self, value: torch.Tensor) -> torch.Tensor:
         value = value.to(self._passed).contiguous()
+        if self._outgoing is not None:
+            value = self._outgoing.encode(value)
         if torch.is_grad_enabled() and value.is_floating_point() and not value.requires_grad:
             value.requires_grad_()  # nothing before it is trained; the next stage sends a gradient all the same
         return value
