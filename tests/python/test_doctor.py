@@ -85,6 +85,19 @@ def test_tables_and_json_of_a_mixed_job(tmp_path: Path) -> None:
     assert "lane 0" in part["steps"]
 
 
+@pytest.mark.parametrize(("devices", "inner", "library"), [("sim,sim,cpu", "", "simccl"), ("cpu", "cpu:gloo", "gloo")])
+def test_what_reduces_inside_each_island_is_shown(
+    devices: str, inner: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOLL_INNER", inner)
+    done = doctor("--layout", "AAB", "--device", devices)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert f"A 0 1 {devices[:3]} {library}" in lines
+    assert "B 2 cpu atoll" in lines
+    assert f"cpu atoll 0-2 A: {library}, B: atoll" in lines
+
+
 def test_under_torchrun_rank_0_prints() -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = doctor("--layout", "AB", "--json", "-", launcher=launcher)

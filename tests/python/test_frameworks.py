@@ -2,12 +2,16 @@
 """DeepSpeed and Megatron-Core train over Atoll what they train over Gloo."""
 
 import functools
+import json
+import random
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from atoll import _C
 from frameworks import FRAMEWORKS, skip_without
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +59,59 @@ def test_megatron_core_divides_one_training() -> None:
     skip_without("megatron-core")
     by_batches = losses_of("megatron_tiny.py", "--layout", "data")
     assert by_batches == pytest.approx(losses_of("megatron_tiny.py", "--layout", "tensor"), abs=EQUAL)
+
+
+LAYOUTS_OF = """
+import json, sys
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+
+found = []
+for layout, size, blocks in json.load(sys.stdin):
+    parsed = PipelineParallelLayerLayout(layout, size)
+    parsed.validate_layer_layout(blocks, None)
+    found.append([[layer.name for chunk in rank for layer in chunk] for rank in parsed.layout])
+print(json.dumps(found))
+"""
+KINDS = {"embedding": ["embedding"], "block": ["decoder"], "norm": [], "head": ["loss"]}
+
+
+def random_request(chance: random.Random) -> dict[str, Any]:
+    """Of a language model on two to five devices."""
+    kinds = ["embedding", *["block"] * chance.randint(6, 30), "norm", "head"]
+    devices = [{"name": f"device{number}", "kind": f"kind{number}"} for number in range(chance.randint(2, 5))]
+    speeds = {device["kind"]: chance.uniform(0.5, 2) for device in devices}
+    items = []
+    for number, kind in enumerate(kinds):
+        weight = chance.uniform(0.5, 4) if kind == "head" else 0.05 if kind in ("embedding", "norm") else 1.0
+        times = {name: [[1, weight * speed, 2 * weight * speed]] for name, speed in speeds.items()}
+        items.append({"name": f"{kind}{number}", "kind": kind, "times": times, "weight_bytes": 8, "kept_bytes": 8})
+    for item in items[:-1]:
+        item["output_bytes"] = 8
+    return {"items": items, "devices": devices, "batch": 32, "recompute": "never"}
+
+
+def test_megatron_core_reads_our_layouts() -> None:
+    """Its own class takes the planner's layouts, and divides as the planner does."""
+    skip_without("megatron-core")
+    chance = random.Random(20261124)
+    asked, expected = [], []
+    for _ in range(50):
+        request = random_request(chance)
+        answer = json.loads(_C.plan_layers(json.dumps(request)))
+        format = answer["formats"]["megatron"]
+        if "refused" in format:  # what Megatron-Core cannot have: the final norm before the last stage
+            assert "norm" in format["refused"] or "head" in format["refused"], format
+            continue
+        kinds = [item["kind"] for item in request["items"]]
+        asked.append([
+            format["pipeline_model_parallel_layout"], format["pipeline_model_parallel_size"], kinds.count("block")
+        ])  # fmt: skip
+        stages = answer["pipelines"][0]["stages"]
+        expected.append([[name for kind in kinds[slice(*stage["items"])] for name in KINDS[kind]] for stage in stages])
+    assert len(asked) >= 25
+    done = subprocess.run(
+        [FRAMEWORKS / "bin/python", "-c", LAYOUTS_OF], input=json.dumps(asked), capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == expected

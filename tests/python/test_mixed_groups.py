@@ -249,3 +249,26 @@ def issue_to_a_slow_device(rank: int, count: int) -> float:
 def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
     mixed.run(issue_to_a_slow_device, 1000)
     assert max(mixed.run(issue_to_a_slow_device, 5_000_000)) < 0.2  # the copy to the host alone takes 0.4 s
+
+
+def compute_while_receiving(rank: int, turn: int) -> None:
+    """What a rank sends is computed while its receive is pending, and sent when all have computed: a receive that blocked
+    the device's work, or a send behind it, would wait for ever."""
+    size = dist.get_world_size()
+    left, right = (rank - 1) % size, (rank + 1) % size
+    store = dist.distributed_c10d._get_default_store()
+    incoming = torch.empty(3000, device=device())
+    receiving = dist.irecv(incoming, left)
+    found = own(rank, 3000).to(device()) * 2 + turn
+    assert torch.equal(found.cpu(), own(rank, 3000) * 2 + turn)  # the copy waits for all work of this stream
+    store.set(f"computed/{turn}/{rank}", "")
+    store.wait([f"computed/{turn}/{other}" for other in range(size)])
+    sending = dist.isend(found, right)
+    receiving.wait()
+    sending.wait()
+    check(incoming, own(left, 3000) * 2 + turn, "what the left neighbour computed")
+
+
+def test_receives_never_block_compute(mixed: Ranks) -> None:
+    for turn in range(3):
+        mixed.run(compute_while_receiving, turn)
