@@ -252,7 +252,7 @@ def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
 
 
 def compute_while_receiving(rank: int, turn: int) -> None:
-    """What a rank sends is computed while its receive is pending, and sent when all have computed: a receive that held up
+    """What a rank sends is computed while its receive is pending, and sent when all have computed: a receive holding up
     the work of the device, or a send behind it, would wait for ever."""
     size = dist.get_world_size()
     left, right = (rank - 1) % size, (rank + 1) % size

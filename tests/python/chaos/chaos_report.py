@@ -162,14 +162,14 @@ def page(facts: dict[str, Any]) -> str:
 Each trial draws from its number: 2 to 6 ranks in islands, on CPUs and simulated devices, on one host or several; groups
 and what they call, with empty and odd sizes, at once or later; a fault, and the point at which it comes: while groups
 are made, before, inside or after an operation, while they are destroyed. Every result is compared with what it must be.
-Some faults come when
-all is over: they have not struck. The machine's load was {facts["all"]["load"]:g} at most.
+Some faults come when all is over: they have not struck. The machine's load was {facts["all"]["load"]:g} at most.
 
 {table(facts)}
 - Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link
   breaks, and {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the
   group's timeout of 6 s and 2 s more: who has not come by then was never heard of.
 - A slow rank, and a store that is lost when groups have been made, must be no exception at all.
+- Right rank named: the exception says something of the rank that the fault befell, not only that it told of it.
 - Other: a crash, an exception where none belongs, or none where one does.
 """
 

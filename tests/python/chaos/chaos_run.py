@@ -26,6 +26,10 @@ RESUMED_S = 2.0  # from a stopped rank's going on to its exception
 SLICE_S = 0.001  # of a processor, which a slow rank gets
 PAUSE_S = 0.5
 OWN_WORDS = re.compile(r"descriptor|open files|EMFILE|errno 24", re.IGNORECASE)
+OF_THE_JOB = re.compile(r"\brank \d+ \(rank (\d+) of the job\)")
+TELLERS = re.compile(r"\brank (\d+) reported: ")
+TOLD_BY = re.compile(r"[^:;]*? on rank \d+(?: timed out)?: |\brank \d+ reported: ")
+RANKS = re.compile(r"\branks? (\d+(?:(?:, | and |-)\d+)*)\b")
 
 
 @dataclass
@@ -62,6 +66,17 @@ class Outcome:
     def complaints(self) -> list[str]:
         kinds = {"hang": self.hangs, "wrong": self.wrong, "late": self.late, "fault": self.faults}
         return [f"{kind}: {text}" for kind, texts in kinds.items() for text in texts]
+
+
+def blamed(text: str) -> set[int]:
+    """The ranks that an exception's text says something of, by their numbers in the job: neither the one that it is
+    raised on, nor the other end of an operation, nor the one that told, unless that speaks of nobody but itself."""
+
+    def numbers(text: str) -> set[int]:
+        return {int(number) for ranks in RANKS.findall(text) for number in re.findall(r"\d+", ranks)}
+
+    text = OF_THE_JOB.sub(r"rank \1", text)
+    return numbers(TOLD_BY.sub("", text)) or {int(number) for number in TELLERS.findall(text)}
 
 
 def processor_seconds(pid: int) -> float:
@@ -266,7 +281,7 @@ class Judge:
         if trial.fault == "descriptors" and rank == trial.victim:
             return bool(OWN_WORDS.search(text))
         right = {trial.victim} | ({trial.peer} if trial.fault in ("cut", "half_open") else set())
-        return any(re.search(rf"\branks? (\d+, )*{other}\b", text) for other in right - {rank})
+        return not blamed(text).isdisjoint(right - {rank})
 
     def look_at_all(self) -> None:
         kinds = {end.kind == "end" for end in self.run.ends.values()}
