@@ -92,9 +92,10 @@ def run_pytest(markers: str | None, name: str) -> Outcome:
     junit = BUILD / "pytest.xml"
     junit.unlink(missing_ok=True)
     command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}"]
-    if not markers:
-        # Each worker begins with one half of the tests in their order, so that layouts of ranks are started once.
-        command += ["--numprocesses", JOBS, "--dist", "worksteal"]
+    if markers != "soak":  # which says how long things take, and how much memory
+        # Of all tests each worker begins with one half in their order, so that layouts of ranks are started once; of
+        # the longer ones it takes the next, groups of several that share much first.
+        command += ["--numprocesses", JOBS, "--dist", "loadgroup" if markers else "worksteal"]
     if markers:
         command += ["-m", markers, "--timeout=3600"]
     status, summary = streamed(command, r"^=+ .* in [0-9.]+s")

@@ -53,6 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
+@pytest.mark.xdist_group("wheel")  # which is built once
 def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "empty", folder=tmp_path)
     python = tmp_path / "empty/bin/python"
@@ -66,6 +67,7 @@ def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: 
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
+@pytest.mark.xdist_group("wheel")  # which is built once
 def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Path) -> None:
     """All that is needed and is part of no Linux, but for PyTorch's own, is inside."""
     wheel = made[1]
@@ -86,6 +88,7 @@ def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Pat
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
+@pytest.mark.xdist_group("wheel")  # which is built once
 def test_the_archive_holds_the_sources_and_no_more(made: tuple[Path, Path]) -> None:
     with tarfile.open(made[0]) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
