@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "atoll/collectives/context_impl.h"
+#include "atoll/collectives/control_message.h"
 #include "atoll/collectives/dump_signal.h"
 #include "atoll/core/fd.h"
 
@@ -78,8 +79,8 @@ void Context::Impl::on_control(transport::Link& link, std::span<const std::byte>
   const auto body = message.subspan(kGroupIdBytes);
   if (group) {
     group->on_control(link, body);
-  } else if (ended && !body.empty() && body[0] == std::byte{kControlInquiry}) {
-    link.send_control_behind_frames(control_report(id, kControlLeft, -1, Error(ErrorKind::kAborted, "left")));
+  } else if (ended && control_type(body) == ControlType::kInquiry) {
+    link.send_control_behind_frames(encode(id, ControlType::kLeft, Report{ErrorKind::kAborted, -1, "left"}));
   }
 }
 
@@ -93,20 +94,6 @@ void Context::Impl::on_link_failed(transport::Link& link, const Error& error, bo
 
 void Context::Impl::dump_groups() {
   for (const auto& group : live_groups()) group->on_dump_requested();
-}
-
-std::vector<std::byte> control_report(std::uint64_t group_id, std::uint8_t type, int rank, const Error& error) {
-  const std::string text = std::string(error.what()).substr(0, kLongestReport);
-  std::vector<std::byte> message(kGroupIdBytes + 2 + sizeof(std::int32_t) + text.size());
-  const auto kind = static_cast<std::uint8_t>(error.kind());
-  const std::int32_t origin = rank;
-  std::byte* out = message.data();
-  std::memcpy(out, &group_id, sizeof group_id);
-  std::memcpy(out + kGroupIdBytes, &type, 1);
-  std::memcpy(out + kGroupIdBytes + 1, &kind, 1);
-  std::memcpy(out + kGroupIdBytes + 2, &origin, sizeof origin);
-  std::memcpy(out + kGroupIdBytes + 2 + sizeof origin, text.data(), text.size());
-  return message;
 }
 
 Context::Context(transport::EndpointOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -58,21 +58,4 @@ struct Context::Impl final : transport::LinkObserver {
 /// Whether this process's key is the content of ATOLL_KEY_FILE, which all ranks must have or none.
 bool key_comes_from_file();
 
-/// Control messages begin with the group's id; the rest is the group's own.
-inline constexpr std::size_t kGroupIdBytes = sizeof(std::uint64_t);
-
-/// Types of the control messages between the members of a group.
-inline constexpr std::uint8_t kControlError = 1;  ///< a report of the group's first error
-inline constexpr std::uint8_t kControlLeft = 2;   ///< a report that the sender takes no further part
-inline constexpr std::uint8_t kControlInquiry =
-    3;  ///< from who waits in vain; answered with a report where there is one
-inline constexpr std::uint8_t kControlRollCall = 4;  ///< who is where in a collective; see roll_call_message.h
-inline constexpr std::uint8_t kControlClock = 5;     ///< a question for the time, or its answer
-
-/// Longest text of a report.
-inline constexpr std::size_t kLongestReport = 2048;
-
-/// Group id, type, kind, rank, text: what `rank` has to say to a member of its group.
-std::vector<std::byte> control_report(std::uint64_t group_id, std::uint8_t type, int rank, const Error& error);
-
 }  // namespace atl::collectives

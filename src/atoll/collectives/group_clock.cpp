@@ -11,8 +11,6 @@ namespace {
 constexpr int kSeries = 8;
 constexpr std::chrono::milliseconds kNext{20};
 constexpr std::chrono::milliseconds kPause{10000};
-constexpr std::uint8_t kAsk = 0;
-constexpr std::uint8_t kAnswer = 1;
 constexpr int kReference = 0;
 
 }  // namespace
@@ -32,7 +30,7 @@ void Group::Impl::ask_time_on_loop() {
   const auto state = link ? link->state() : transport::LinkState::kFailed;
   if (state == transport::LinkState::kClosed || state == transport::LinkState::kFailed) return;
   if (state == transport::LinkState::kUp) {
-    tell_time(*link, kAsk, EventRing::now_us(), 0);
+    link->send_control(encode(ports.group_id(), ClockMessage{false, EventRing::now_us(), 0}));
     ++clock_asks;
   }
   auto delay = kNext;
@@ -52,34 +50,16 @@ void Group::Impl::stop_clock_on_loop() {
   clock_timer.reset();
 }
 
-void Group::Impl::tell_time(transport::Link& link, std::uint8_t what, std::int64_t asked_us, std::int64_t now_us) {
-  std::vector<std::byte> message(kGroupIdBytes);
-  const std::uint64_t id = ports.group_id();
-  std::memcpy(message.data(), &id, sizeof id);
-  ByteWriter writer(message);
-  writer.integer(kControlClock);
-  writer.integer(what);
-  writer.integer(static_cast<std::uint64_t>(asked_us));
-  writer.integer(static_cast<std::uint64_t>(now_us));
-  link.send_control(message);
-}
-
-void Group::Impl::hear_time(transport::Link& link, int from, std::span<const std::byte> message) {
-  if (message.size() != 1 + 2 * sizeof(std::uint64_t)) return;
+void Group::Impl::hear_time(transport::Link& link, int from, std::span<const std::byte> body) {
   const std::int64_t now_us = EventRing::now_us();
-  ByteReader reader(message, "a time");
-  const auto what = reader.integer<std::uint8_t>();
-  const auto asked_us = static_cast<std::int64_t>(reader.integer<std::uint64_t>());
-  const auto answered_us = static_cast<std::int64_t>(reader.integer<std::uint64_t>());
-  if (what == kAsk) return tell_time(link, kAnswer, asked_us, now_us);
-  // Times that no clock shows would overflow what is computed from them.
-  constexpr std::int64_t kLatest = std::int64_t{1} << 60;
-  if (what != kAnswer || from != kReference || asked_us < 0 || asked_us > kLatest || answered_us < 0 ||
-      answered_us > kLatest) {
-    return;
+  const auto heard = decode_clock(body);
+  if (!heard) return;
+  if (!heard->is_answer) {
+    link.send_control(encode(ports.group_id(), ClockMessage{true, heard->asked_us, now_us}));
+  } else if (from == kReference) {
+    const std::lock_guard lock(clock_mutex);
+    clock_samples.add(heard->asked_us, heard->answered_us, now_us);
   }
-  const std::lock_guard lock(clock_mutex);
-  clock_samples.add(asked_us, answered_us, now_us);
 }
 
 }  // namespace atl::collectives

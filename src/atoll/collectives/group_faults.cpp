@@ -16,7 +16,7 @@ void Group::Impl::fail(const Error& error) noexcept {
   try {
     if (!failure.set(error)) return;
     context->endpoint().doorbell().ring_all();
-    tell_peers(kControlError, error);
+    tell_peers(ControlType::kError, error);
     messages.fail_pending();
     if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
     std::vector<std::function<void()>> listeners;
@@ -41,13 +41,13 @@ void Group::Impl::throw_failure(const Signature& signature, std::uint64_t count)
   }
 }
 
-void Group::Impl::tell_peers(std::uint8_t type, const Error& error) noexcept {
-  const auto message = control_report(ports.group_id(), type, options.rank, error);
+void Group::Impl::tell_peers(ControlType type, const Error& error) noexcept {
+  const auto message = encode(ports.group_id(), type, report_of(error));
   // Also over links that this group has not used: a peer may have opened one to wait for this rank.
   for (transport::Link* link : context->endpoint().links()) {
     if (ports.rank_of(link->peer()) < 0) continue;
     // Who hears that this rank has left waits for nothing more of it: that must not come before what it has sent.
-    type == kControlLeft ? link->send_control_behind_frames(message) : link->send_control(message);
+    type == ControlType::kLeft ? link->send_control_behind_frames(message) : link->send_control(message);
   }
 }
 
@@ -56,28 +56,25 @@ void Group::Impl::report_failure_again() noexcept {
   try {
     std::rethrow_exception(failure.get());
   } catch (const Error& error) {
-    tell_peers(kControlError, error);
+    tell_peers(ControlType::kError, error);
   }
 }
 
 // A report reaches only who has a link by then, and a peer may wait for frames of another operation than this rank does, so that
 // none ever arrives: who waits in vain asks, and tells what is called here.
 void Group::Impl::ask_peer(int peer, bool about_collective) {
-  static_assert(std::is_trivially_copyable_v<Issued>);
-  std::vector<std::byte> message(kGroupIdBytes + 1);
-  const std::uint64_t id = ports.group_id();
-  std::memcpy(message.data(), &id, sizeof id);
-  message[kGroupIdBytes] = std::byte{kControlInquiry};
+  Inquiry inquiry;
   if (about_collective) {
-    message.resize(message.size() + sizeof(Issued));
     const std::lock_guard lock(mutex);
-    std::memcpy(message.data() + kGroupIdBytes + 1, &issued[current.sequence % issued.size()], sizeof(Issued));
+    inquiry.call = issued[current.sequence % issued.size()];
   }
-  if (transport::Link* link = ports.link_if_open(peer)) link->send_control(message);
+  if (transport::Link* link = ports.link_if_open(peer)) link->send_control(encode(ports.group_id(), inquiry));
 }
 
 void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message) {
-  if (message.size() == sizeof(Issued)) compare_calls(from, message);
+  const auto inquiry = decode_inquiry(message);
+  if (!inquiry) return;
+  if (inquiry->call) compare_calls(from, *inquiry->call);
   bool left = false;
   {
     const std::lock_guard lock(mutex);
@@ -87,15 +84,13 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
   try {
     std::rethrow_exception(failure.get());
   } catch (const Error& error) {
-    const auto report = control_report(ports.group_id(), left ? kControlLeft : kControlError, options.rank, error);
+    const auto report = encode(ports.group_id(), left ? ControlType::kLeft : ControlType::kError, report_of(error));
     left ? link.send_control_behind_frames(report) : link.send_control(report);
   }
 }
 
-void Group::Impl::compare_calls(int from, std::span<const std::byte> message) {
-  Issued theirs;
-  std::memcpy(&theirs, message.data(), sizeof theirs);
-  Issued mine;
+void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
+  IssuedCall mine;
   {
     const std::lock_guard lock(mutex);
     const std::uint64_t sequence = theirs.signature.sequence;
@@ -113,35 +108,37 @@ void Group::Impl::compare_calls(int from, std::span<const std::byte> message) {
 }
 
 void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
-  constexpr std::size_t kHead = 2 + sizeof(std::int32_t);
   const int from = ports.rank_of(link.peer());
-  if (from < 0 || message.empty()) return;
-  const auto type = std::to_integer<std::uint8_t>(message[0]);
-  if (type == kControlInquiry) return answer_inquiry(link, from, message.subspan(1));
-  if (type == kControlRollCall) return answer_roll_call(link, message.subspan(1));
-  if (type == kControlClock) return hear_time(link, from, message.subspan(1));
-  if (message.size() < kHead) return;
-  if (type == kControlLeft) {
-    executor.mark_left(from);
-    messages.mark_left(from);
-    context->endpoint().doorbell().ring_all();
-  } else if (type == kControlError) {
-    const auto kind = std::to_integer<std::uint8_t>(message[1]);
-    if (kind > static_cast<std::uint8_t>(ErrorKind::kInternal)) return;
-    const auto text = message.subspan(kHead);
-    const std::string what(reinterpret_cast<const char*>(text.data()), text.size());
-    const bool relayed = what.rfind("rank ", 0) == 0 && what.find(" reported: ") != std::string::npos;
-    fail(Error(static_cast<ErrorKind>(kind), relayed ? what : "rank " + std::to_string(from) + " reported: " + what));
+  const auto type = control_type(message);
+  if (from < 0 || !type) return;
+  const auto body = message.subspan(1);
+  switch (*type) {
+    case ControlType::kInquiry: return answer_inquiry(link, from, body);
+    case ControlType::kRollCall: return answer_roll_call(link, body);
+    case ControlType::kClock: return hear_time(link, from, body);
+    case ControlType::kLeft:
+      if (decode_report(body)) mark_left(from);
+      return;
+    case ControlType::kError: break;
   }
+  const auto report = decode_report(body);
+  if (!report) return;
+  const std::string& text = report->text;
+  const bool relayed = text.rfind("rank ", 0) == 0 && text.find(" reported: ") != std::string::npos;
+  fail(Error(report->kind, relayed ? text : "rank " + std::to_string(from) + " reported: " + text));
+}
+
+void Group::Impl::mark_left(int peer) {
+  executor.mark_left(peer);
+  messages.mark_left(peer);
+  context->endpoint().doorbell().ring_all();
 }
 
 void Group::Impl::on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) {
   const int from = ports.rank_of(peer);
   if (from < 0) return;
   if (closed_in_order) {
-    executor.mark_left(from);
-    messages.mark_left(from);
-    context->endpoint().doorbell().ring_all();
+    mark_left(from);
   } else {
     const char* where = topology.same_island(options.rank, from) ? " (inside the island)" : " (over the bridge)";
     fail(Error(error.kind(), error.what() + std::string(where)));

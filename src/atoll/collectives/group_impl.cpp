@@ -278,7 +278,7 @@ void Group::Impl::shutdown() {
   if (!is_drained) fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
   if (!failure.is_set()) {
     messages.drain(Deadline::after(kLongestDrain));
-    tell_peers(kControlLeft, Error(ErrorKind::kAborted, "left"));
+    tell_peers(ControlType::kLeft, Error(ErrorKind::kAborted, "left"));
     // Nobody is told of this: it only makes later use of the group an error.
     failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));
   } else {

@@ -10,6 +10,7 @@
 
 #include "atoll/collectives/clock_samples.h"
 #include "atoll/collectives/context_impl.h"
+#include "atoll/collectives/control_message.h"
 #include "atoll/collectives/event_ring.h"
 #include "atoll/collectives/executor.h"
 #include "atoll/collectives/failure.h"
@@ -24,12 +25,6 @@ namespace atl::collectives {
 struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_this<Group::Impl> {
   Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting);
   ~Impl() override;
-
-  // What peers must have called as well under the same number.
-  struct Issued {
-    Signature signature;
-    std::uint64_t count = 0;  // over all ranks' parts, where every rank knows it
-  };
 
   // A collective that has its number and its place in the order.
   struct Pending {
@@ -57,7 +52,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   /// The first error ends the group: it is kept, dumped, told to the peers, and every waiter wakes.
   void fail(const Error& error) noexcept;
   void report_failure_again() noexcept;
-  void tell_peers(std::uint8_t type, const Error& error) noexcept;
+  void tell_peers(ControlType type, const Error& error) noexcept;
+  Report report_of(const Error& error) const { return {error.kind(), options.rank, error.what()}; }
   /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.
   void ask_peer(int peer, bool about_collective);
   void answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message);
@@ -68,7 +64,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void on_stall(const Stall& stall) override;
   void on_stall_over(const Stall& stall) override;
   std::string account(const Stall& stall) override;
-  void compare_calls(int from, std::span<const std::byte> message);
+  void compare_calls(int from, const IssuedCall& theirs);
   /// The group's error as `signature` meets it: names the operation where the error itself does not.
   [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
   void shutdown();
@@ -77,6 +73,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void stop_worker();
 
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
+  /// Nothing more comes from `peer`, in good order.
+  void mark_left(int peer);
   void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) override;
   void on_dump_requested() override;
   std::string dump_json() const;
@@ -88,7 +86,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void watch_clock();
   void ask_time_on_loop();
   void stop_clock_on_loop();
-  void tell_time(transport::Link& link, std::uint8_t what, std::int64_t asked_us, std::int64_t now_us);
   void hear_time(transport::Link& link, int from, std::span<const std::byte> message);
   std::vector<ClockSample> clock_list() const;
 
@@ -128,8 +125,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   bool is_shut_down = false;
   std::vector<std::function<void()>> failure_listeners;
   Signature current;
-  std::array<Issued, 256> issued;  // the last collectives by sequence, to compare with what peers wait for
-  Shape shape;                     // of the executing thread; kept so that building a key allocates nothing
+  std::array<IssuedCall, 256> issued;  // the last collectives by sequence, to compare with what peers wait for
+  Shape shape;                         // of the executing thread; kept so that building a key allocates nothing
   std::byte barrier_byte{0};
   std::thread worker;
   PointToPoint messages;  // ends first: its thread may report a failure, which takes what is above

@@ -51,10 +51,7 @@ Whereabouts Group::Impl::whereabouts(std::uint64_t sequence) const {
 }
 
 void Group::Impl::call_roll(transport::Link& link, std::uint64_t sequence, bool asks) {
-  std::vector<std::byte> message(kGroupIdBytes + 1);
-  const std::uint64_t id = ports.group_id();
-  std::memcpy(message.data(), &id, sizeof id);
-  message[kGroupIdBytes] = std::byte{kControlRollCall};
+  auto message = begin_control(ports.group_id(), ControlType::kRollCall);
   encode(roll_call.message(sequence, whereabouts(sequence), asks, Clock::now()), message);
   link.send_control(message);
 }

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/control_message.h"
+
+#include <tuple>
+
+#include "atoll/core/bytes.h"
+
+namespace atl::collectives {
+namespace {
+
+// Times that no clock shows would overflow what is computed from them.
+constexpr std::uint64_t kLatest = std::uint64_t{1} << 60;
+
+auto fields(const IssuedCall& call) {
+  const Signature& of = call.signature;
+  return std::tuple(of.operation, of.dtype, of.reduce_op, of.root, of.sequence, of.attempt, call.count);
+}
+
+/// The value of an enumeration that begins with 0; nothing behind its last one.
+template <class Enum>
+std::optional<Enum> enumerator(ByteReader& reader, int last) {
+  const auto value = reader.integer<std::uint8_t>();
+  if (value > last) return std::nullopt;
+  return static_cast<Enum>(value);
+}
+
+/// What `read` makes of the whole body; nothing where that is too short or too long.
+template <class Read>
+auto whole(std::span<const std::byte> body, const Read& read) -> decltype(read(std::declval<ByteReader&>())) {
+  try {
+    ByteReader reader(body, "a control message");
+    auto found = read(reader);
+    if (found) reader.expect_end();
+    return found;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+bool IssuedCall::operator==(const IssuedCall& other) const noexcept { return fields(*this) == fields(other); }
+
+std::vector<std::byte> begin_control(std::uint64_t group_id, ControlType type) {
+  std::vector<std::byte> message;
+  ByteWriter writer(message);
+  writer.integer(group_id);
+  writer.integer(static_cast<std::uint8_t>(type));
+  return message;
+}
+
+std::optional<ControlType> control_type(std::span<const std::byte> message) {
+  if (message.empty()) return std::nullopt;
+  const auto type = static_cast<ControlType>(std::to_integer<std::uint8_t>(message.front()));
+  if (type < ControlType::kError || type > ControlType::kClock) return std::nullopt;
+  return type;
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const Report& report) {
+  auto message = begin_control(group_id, type);
+  ByteWriter writer(message);
+  writer.integer(static_cast<std::uint8_t>(report.kind));
+  writer.integer(static_cast<std::uint32_t>(report.rank));
+  writer.bytes(as_byte_span(std::string_view(report.text).substr(0, kLongestReport)));
+  return message;
+}
+
+std::optional<Report> decode_report(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<Report> {
+    const auto kind = enumerator<ErrorKind>(reader, static_cast<int>(ErrorKind::kInternal));
+    const auto rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    if (!kind || reader.left() > kLongestReport) return std::nullopt;
+    const auto text = reader.bytes(reader.left());
+    return Report{*kind, rank, std::string(reinterpret_cast<const char*>(text.data()), text.size())};
+  });
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, const Inquiry& inquiry) {
+  auto message = begin_control(group_id, ControlType::kInquiry);
+  if (!inquiry.call) return message;
+  const Signature& of = inquiry.call->signature;
+  ByteWriter writer(message);
+  writer.integer(static_cast<std::uint8_t>(of.operation));
+  writer.integer(static_cast<std::uint8_t>(of.dtype));
+  writer.integer(static_cast<std::uint8_t>(of.reduce_op));
+  writer.integer(static_cast<std::uint32_t>(of.root));
+  writer.integer(of.sequence);
+  writer.integer(of.attempt);
+  writer.integer(inquiry.call->count);
+  return message;
+}
+
+std::optional<Inquiry> decode_inquiry(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<Inquiry> {
+    if (reader.left() == 0) return Inquiry{};
+    const auto operation = enumerator<Operation>(reader, static_cast<int>(Operation::kReceive));
+    const auto dtype = enumerator<DataType>(reader, kDataTypeCount - 1);
+    const auto reduce_op = enumerator<ReduceOp>(reader, kReduceOpCount - 1);
+    if (!operation || !dtype || !reduce_op) return std::nullopt;
+    IssuedCall call{{*operation, *dtype, *reduce_op}, 0};
+    call.signature.root = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    call.signature.sequence = reader.integer<std::uint64_t>();
+    call.signature.attempt = reader.integer<std::uint32_t>();
+    call.count = reader.integer<std::uint64_t>();
+    return Inquiry{call};
+  });
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, const ClockMessage& message) {
+  auto bytes = begin_control(group_id, ControlType::kClock);
+  ByteWriter writer(bytes);
+  writer.integer(static_cast<std::uint8_t>(message.is_answer ? 1 : 0));
+  writer.integer(static_cast<std::uint64_t>(message.asked_us));
+  writer.integer(static_cast<std::uint64_t>(message.answered_us));
+  return bytes;
+}
+
+std::optional<ClockMessage> decode_clock(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<ClockMessage> {
+    const auto what = reader.integer<std::uint8_t>();
+    const auto asked = reader.integer<std::uint64_t>();
+    const auto answered = reader.integer<std::uint64_t>();
+    if (what > 1 || asked > kLatest || answered > kLatest) return std::nullopt;
+    return ClockMessage{what == 1, static_cast<std::int64_t>(asked), static_cast<std::int64_t>(answered)};
+  });
+}
+
+}  // namespace atl::collectives

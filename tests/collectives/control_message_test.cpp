@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What members of a group tell each other outside its channels: as it was said, and nothing for bytes that say nothing.
+#include "atoll/collectives/control_message.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/fuzz/group_control_target.h"
+
+namespace atl::testing {
+namespace {
+
+using namespace collectives;  // NOLINT
+
+std::span<const std::byte> behind_id(const std::vector<std::byte>& message) {
+  return std::span(message).subspan(kGroupIdBytes);
+}
+
+const IssuedCall kCall{{Operation::kBroadcast, DataType::kBFloat16, ReduceOp::kMax, 3, 812, 2}, 1'000'000'007};
+
+std::vector<std::vector<std::byte>> samples() {
+  return {encode(7, ControlType::kError, Report{ErrorKind::kPeerLost, 2, "rank 1 has gone"}),
+          encode(7, ControlType::kLeft, Report{ErrorKind::kAborted, -1, ""}), encode(7, Inquiry{}),
+          encode(7, Inquiry{kCall}), encode(7, ClockMessage{true, 1'700'000'000'000'000, 1})};
+}
+
+TEST(ControlMessage, ComesAsItWasSaid) {
+  const auto all = samples();
+  const auto body = [&](std::size_t i) { return behind_id(all[i]).subspan(1); };
+  EXPECT_EQ(control_type(behind_id(all[0])), ControlType::kError);
+  const auto report = decode_report(body(0));
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(report->rank, 2);
+  EXPECT_EQ(report->text, "rank 1 has gone");
+  EXPECT_EQ(decode_report(body(1))->rank, -1);
+  EXPECT_FALSE(decode_inquiry(body(2))->call);
+  EXPECT_EQ(decode_inquiry(body(3))->call, kCall);
+  const auto clock = decode_clock(body(4));
+  ASSERT_TRUE(clock);
+  EXPECT_TRUE(clock->is_answer);
+  EXPECT_EQ(clock->asked_us, 1'700'000'000'000'000);
+  EXPECT_EQ(clock->answered_us, 1);
+}
+
+TEST(ControlMessage, ALongReportIsCut) {
+  const auto message = encode(7, ControlType::kError, Report{ErrorKind::kTimeout, 0, std::string(5000, 'x')});
+  EXPECT_EQ(decode_report(behind_id(message).subspan(1))->text, std::string(kLongestReport, 'x'));
+}
+
+TEST(ControlMessage, WhatIsNoneIsPassedOver) {
+  EXPECT_FALSE(control_type({}));
+  for (const std::uint8_t type : {0, 6, 255}) EXPECT_FALSE(control_type(std::as_bytes(std::span(&type, 1))));
+  auto inquiry = encode(7, Inquiry{kCall});
+  inquiry[kGroupIdBytes + 1] = std::byte{11};  // behind the last operation
+  EXPECT_FALSE(decode_inquiry(behind_id(inquiry).subspan(1)));
+  auto report = encode(7, ControlType::kError, Report{ErrorKind::kInternal, 0, ""});
+  report[kGroupIdBytes + 1] = std::byte{200};
+  EXPECT_FALSE(decode_report(behind_id(report).subspan(1)));
+  EXPECT_FALSE(decode_clock(behind_id(encode(7, ClockMessage{true, -1, 0})).subspan(1)));
+}
+
+TEST(ControlMessage, MutatedBytes) {
+  std::mt19937 random(20261124);  // NOLINT
+  for (const auto& whole : samples()) {
+    for (int i = 0; i < 5000; ++i) {
+      auto bytes = whole;
+      for (int change = 0; change < 1 + i % 3; ++change)
+        bytes[kGroupIdBytes + random() % (bytes.size() - kGroupIdBytes)] = std::byte(random() & 0xff);
+      bytes.resize(kGroupIdBytes + random() % (bytes.size() - kGroupIdBytes + 1));
+      fuzz::group_control(behind_id(bytes));
+      bytes.push_back(std::byte(random() & 0xff));
+      fuzz::group_control(behind_id(bytes));
+    }
+    fuzz::group_control(behind_id(whole));
+  }
+}
+
+}  // namespace
+}  // namespace atl::testing

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "atoll/collectives/control_message.h"
+
+namespace atl::fuzz {
+
+/// What a group does with a member's word outside the channels. Bodies that are none are nothing; the others come back the same
+/// when they are sent again, and can be spoken of.
+inline void group_control(std::span<const std::byte> message) {
+  using namespace collectives;  // NOLINT
+  const auto type = control_type(message);
+  if (!type) return;
+  const auto body = message.subspan(1);
+  std::vector<std::byte> again;
+  if (*type == ControlType::kInquiry) {
+    const auto inquiry = decode_inquiry(body);
+    if (!inquiry) return;
+    if (inquiry->call && describe(inquiry->call->signature, inquiry->call->count).empty()) std::abort();
+    again = encode(0, *inquiry);
+  } else if (*type == ControlType::kClock) {
+    const auto clock = decode_clock(body);
+    if (!clock) return;
+    if (clock->asked_us < 0 || clock->answered_us < 0) std::abort();
+    again = encode(0, *clock);
+  } else if (*type == ControlType::kError || *type == ControlType::kLeft) {
+    const auto report = decode_report(body);
+    if (!report) return;
+    if (report->text.size() > kLongestReport) std::abort();
+    again = encode(0, *type, *report);
+  } else {
+    return;  // roll calls have a target of their own
+  }
+  if (!std::equal(message.begin(), message.end(), again.begin() + kGroupIdBytes, again.end())) std::abort();
+}
+
+}  // namespace atl::fuzz
