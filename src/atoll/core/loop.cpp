@@ -128,12 +128,13 @@ struct Loop::State {
   }
 
   void dispatch(const epoll_event& event) {
-    if (event.data.u64 == kWakeToken) {
+    const std::uint64_t token = event.data.u64;  // of a packed structure: nothing may refer to it
+    if (token == kWakeToken) {
       std::uint64_t count = 0;
       [[maybe_unused]] const auto got = ::read(wake.get(), &count, sizeof count);
       return;
     }
-    const auto found = tokens.find(event.data.u64);
+    const auto found = tokens.find(token);
     if (found == tokens.end()) return;  // removed by an earlier handler of this batch
     if (const auto watch = found->second.lock()) guarded([&] { watch->handler(event.events); });
   }
