@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the guides tell people to type works: commands that say so are run, the others' options exist."""
 
-import contextlib
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,37 +16,8 @@ from atoll.cli import app
 from atoll.generate.islands import parse_all
 from atoll.launch.islands import parse_island, place
 from atoll.launch.run import make_parser
+from guides import GUIDES, PORTS, follow, shell, steps_of
 from launching import eventually, free_port
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-GUIDES = ["get-started.md", "launchers.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
-BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MARK = re.compile(r"<!-- (file|run|elsewhere)(?:: (.*?))? -->")
-PORTS = ("4700", "29500")  # in the guides; a test takes free ones
-SECONDS = 100  # for one command, on a busy machine
-
-
-@dataclass(frozen=True)
-class Step:
-    kind: str  # "file", "run" or "elsewhere"
-    what: str  # a file's name, or what a command's output holds
-    text: str
-
-
-def steps_of(guide: str) -> list[Step]:
-    """In order. Every block of commands says whether it can be run here."""
-    found = []
-    for marks, language, text in BLOCK.findall((DOCS / guide).read_text()):
-        said = MARK.findall(marks)
-        assert said or language != "bash", f"{guide}: say of this block whether it is run:\n{text}"
-        for kind, what in said:
-            name, _, other = what.partition(" from ")
-            if other:
-                (text_of_file,) = (step.text for step in steps_of(other) if (step.kind, step.what) == ("file", name))
-                found.append(Step(kind, name, text_of_file))
-            else:
-                found.append(Step(kind, what.strip('"'), text))
-    return found
 
 
 def commands(script: str) -> list[list[str]]:
@@ -106,35 +73,7 @@ def test_guide_can_be_followed(guide: str, tmp_path: Path) -> None:
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "ATOLL_CACHE": str(tmp_path / ".cache")}
 
-    def here(text: str) -> str:
-        return re.sub("|".join(rf"\b{port}\b" for port in PORTS), lambda match: ports[match[0]], text)
-
-    for step in steps_of(guide):
-        if step.kind == "file":
-            (tmp_path / step.what).write_text(here(step.text))
-        elif step.kind == "run":
-            status, said = shell(here(step.text), tmp_path, environment)
-            assert status == 0, f"{step.text}\n{said}"
-            assert step.what in said, f"{step.text}\n{said}"
-
-
-def shell(script: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """Its status and what it said; nothing that it has started is left."""
-    command = ["bash", "-e", "-o", "pipefail", "-c", script]
-    log = folder / "said.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            status = process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            status = -1
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(SECONDS)
-    return status, log.read_text(errors="replace")
+    assert len(list(follow(guide, tmp_path, environment, ports))) == sum(step.kind == "run" for step in steps_of(guide))
 
 
 def test_what_a_block_started_ends_with_it(tmp_path: Path) -> None:
@@ -144,7 +83,7 @@ def test_what_a_block_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_block_without_a_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.DOCS", tmp_path)
+    monkeypatch.setattr("guides.DOCS", tmp_path)
     (tmp_path / "guide.md").write_text("```bash\natoll info\n```\n")
     with pytest.raises(AssertionError, match="say of this block"):
         steps_of("guide.md")

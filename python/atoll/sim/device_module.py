@@ -183,5 +183,5 @@ def memory_reserved(device: _DeviceLike = None) -> int:
 
 
 def empty_cache() -> None:
-    """Takes back what was freed and is done with; allocating does so too."""
+    """Takes back what was freed and is done with, as allocating does too, and gives free memory's pages to the host."""
     torch.accelerator.empty_cache()

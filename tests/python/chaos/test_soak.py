@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import chaos_report
@@ -52,6 +53,8 @@ class Held:
 
 def look() -> Held:
     gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
     ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return Held(int(status["VmRSS"].split()[0]) / 1024, len(os.listdir("/proc/self/fd")), int(status["Threads"]))

@@ -113,7 +113,7 @@ void DeviceMemory::release(void* device) noexcept {
   add_free(offset, bytes);
   if (released_ >= kLookEvery) {
     released_ = 0;
-    give_back_free_pages();
+    if (keeps_too_much()) give_back_free_pages();
   }
 }
 
@@ -125,10 +125,17 @@ void DeviceMemory::give_back_pages(std::size_t offset, std::size_t bytes) noexce
               static_cast<off_t>(end - first));
 }
 
-void DeviceMemory::give_back_free_pages() noexcept {
+bool DeviceMemory::keeps_too_much() const noexcept {
   struct stat file {};
-  if (::fstat(memory_, &file) != 0) return;
-  if (static_cast<std::size_t>(file.st_blocks) * 512 <= stats_.held + kMostKept) return;
+  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMostKept;
+}
+
+void DeviceMemory::empty_cache() noexcept {
+  const std::lock_guard lock(mutex_);
+  give_back_free_pages();
+}
+
+void DeviceMemory::give_back_free_pages() noexcept {
   for (const auto& [offset, bytes] : free_) give_back_pages(offset, bytes);
 }
 

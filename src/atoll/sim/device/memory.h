@@ -42,6 +42,9 @@ class DeviceMemory {
   /// Gives back what allocate() returned, retired or not, and fills it with 0xEE bytes, so that late readers show.
   void release(void* device) noexcept;
 
+  /// Gives the pages of all free ranges back to the host.
+  void empty_cache() noexcept;
+
   bool contains(const void* address) const noexcept;
 
   /// Where the byte at `device`, an address inside this memory, can be read and written.
@@ -68,6 +71,7 @@ class DeviceMemory {
 
   void add_free(std::size_t offset, std::size_t bytes) noexcept;
   void give_back_pages(std::size_t offset, std::size_t bytes) noexcept;
+  bool keeps_too_much() const noexcept;
   void give_back_free_pages() noexcept;
 
   std::byte* device_ = nullptr;  // the mapping without access

@@ -102,7 +102,10 @@ class SimAllocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return is_initialized(); }
-  void emptyCache(c10::MempoolId_t) override { retired().collect(); }
+  void emptyCache(c10::MempoolId_t) override {
+    retired().collect();
+    empty_caches();
+  }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override { note_use(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     const MemoryStats now = device(index).memory().stats();

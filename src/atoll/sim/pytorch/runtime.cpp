@@ -135,6 +135,12 @@ Device& device(c10::DeviceIndex index) {
   return *slot.load();
 }
 
+void empty_caches() noexcept {
+  for (const auto& slot : runtime().devices) {
+    if (Device* const made = slot.load()) made->memory().empty_cache();
+  }
+}
+
 bool is_initialized() noexcept {
   for (const auto& slot : runtime().devices) {
     if (slot.load() != nullptr) return true;

@@ -57,6 +57,9 @@ c10::DeviceIndex device_count();
 /// Device `index`, or the current one for -1. Throws c10::Error for one that is not there, and in a forked child.
 Device& device(c10::DeviceIndex index);
 
+/// Gives the host's pages of what is free on all devices back.
+void empty_caches() noexcept;
+
 /// Whether a device has been used.
 bool is_initialized() noexcept;
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tries Atoll as a new user would, and writes how long each step takes: docs/results/new_user.md.
+
+From a fresh clone of the last commit README's two commands, then the wheel into an empty environment, and there every
+command of the guides. Stops at the first step that fails. Takes about an hour."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from common import ROOT, fail, say
+
+PAGE = ROOT / "docs/results/new_user.md"
+LOG = ROOT / "build/logs/trial.log"
+sys.path += [str(ROOT / "tests/python"), str(ROOT / "bench")]
+
+
+@dataclass
+class Trial:
+    """`rows`: where, what was typed, seconds, and the last line that it said."""
+
+    folder: Path
+    rows: list[tuple[str, str, float, str]] = field(default_factory=list)
+
+    @property
+    def clone(self) -> Path:
+        return self.folder / "atoll"
+
+    @property
+    def empty(self) -> Path:
+        return self.folder / "empty"
+
+    def environment(self, programs: Path | None = None) -> dict[str, str]:
+        """Without the environment that runs this; with `programs` first."""
+        own = str(Path(sys.executable).parent)
+        path = [part for part in os.environ["PATH"].split(os.pathsep) if part != own]
+        kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+        paths = [str(programs), *path] if programs else path
+        return kept | {"PATH": os.pathsep.join(paths), "ATOLL_CACHE": str(self.folder / "cache")}
+
+    def type(self, where: str, command: str, folder: Path, programs: Path | None = None) -> None:
+        begin = time.monotonic()
+        with LOG.open("a") as output:
+            place = output.tell()
+            print(f"$ {command}", file=output, flush=True)
+            status = subprocess.call(
+                command, shell=True, cwd=folder, env=self.environment(programs), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        with LOG.open(errors="replace") as output:
+            output.seek(place)
+            lines = [line for line in output.read().splitlines() if line.strip()]
+        if status != 0:
+            raise fail(f"{where}: {command} ended with {status}:\n" + "\n".join(lines[-40:]))
+        self.note(where, command, time.monotonic() - begin, lines[-1] if len(lines) > 1 else "")
+
+    def note(self, where: str, command: str, seconds: float, said: str) -> None:
+        self.rows.append((where, command, seconds, said))
+        say(f"{where}: {command.splitlines()[0]}: {seconds:.1f} s")
+
+    def follow_guides(self) -> None:
+        from guides import GUIDES, PORTS, follow
+        from launching import free_port
+
+        for guide in GUIDES:
+            folder = self.folder / guide.replace("/", "-")
+            folder.mkdir()
+            ports = {port: str(free_port()) for port in PORTS}
+            begin = time.monotonic()
+            try:
+                for step in follow(guide, folder, self.environment(self.empty / "bin"), ports):
+                    self.note(guide, step.text.strip(), time.monotonic() - begin, step.what)
+                    begin = time.monotonic()
+            except AssertionError as error:
+                raise fail(f"{guide}: {error}") from None
+
+
+def page(rows: list[tuple[str, str, float, str]]) -> str:
+    from atoll.bench import machine
+    from results import commit, table
+
+    computer = machine.describe()
+
+    def cell(text: str) -> str:
+        return text.replace("|", "\\|").replace("\n", " ")[:100]
+
+    lines = [[where, f"`{cell(command)}`", f"{seconds:.1f} s", cell(said)] for where, command, seconds, said in rows]
+    total = sum(seconds for *_, seconds, _ in rows)
+    return (
+        "# As a new user\n\n"
+        f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
+        f"{computer['kernel']}, at commit {commit()}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
+        "A fresh clone, README's commands in it, the wheel in an empty environment, and there each command of the "
+        "guides that can be run on one machine without accelerators; the others' options are checked by `make test`. "
+        "Packages of Debian were installed before; PyPI's come over the network.\n\n"
+        f"{table(['where', 'typed', 'took', 'and said'], lines)}\nAll together: {total / 60:.0f} minutes.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args()
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    LOG.write_text("")
+    with tempfile.TemporaryDirectory(prefix="atoll-trial-") as name:
+        trial = Trial(Path(name))
+        trial.type("README", f"git clone --quiet file://{ROOT} atoll", trial.folder)
+        for command in ("make demo", "make test", "make demo", "make wheel"):
+            trial.type("README", command, trial.clone)
+        trial.type("the wheel", "python3 -m venv empty", trial.folder)
+        trial.type("the wheel", "pip install --quiet atoll/dist/*.whl", trial.folder, trial.empty / "bin")
+        trial.follow_guides()
+        rows = trial.rows
+    rows[0] = (rows[0][0], "git clone", *rows[0][2:])
+    PAGE.write_text(page(rows))
+    minutes = sum(row[2] for row in rows) / 60
+    say(f"a new user was through after {minutes:.0f} minutes; {PAGE.relative_to(ROOT)} says more")
+
+
+if __name__ == "__main__":
+    main()
