@@ -176,7 +176,9 @@ def ensure_build(with_tests: bool) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packages", metavar="TIER", help="check, verify, aarch64 or bench: only what that tier needs")
+    parser.add_argument(
+        "--packages", metavar="TIER", help="build, check, verify, aarch64 or bench: only what that tier needs"
+    )
     parser.add_argument("--no-tests", action="store_true", help="do not build the C++ tests")
     options = parser.parse_args()
     begin = time.monotonic()
