@@ -26,9 +26,8 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 def packages(setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch, absent: list[str], user: int) -> None:
     monkeypatch.setattr(setup["shutil"], "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setitem(setup, "missing", lambda packages: absent)
-    monkeypatch.setitem(
-        setup, "words_of", lambda *command: {"amd64"} if command[-1] == "--print-architecture" else set()
-    )
+    known = {"--print-architecture": ["amd64"]}
+    monkeypatch.setitem(setup, "words_of", lambda *command: known.get(command[-1], []))
     monkeypatch.setattr(setup["os"], "geteuid", lambda: user)
     setup["ensure_packages"]("build")
 
