@@ -44,7 +44,7 @@ def test_train_digits(backend: str) -> None:
 
 @pytest.mark.verify
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning"])
+@pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning", "fabric"])
 def test_digits_on_uneven_batches(library: str) -> None:
     islands = ["--island", "a:1,device=cpu", "--island", "b:1,device=cpu"]
     done = atoll("run", *islands, EXAMPLES / f"digits_{library}.py", OMP_NUM_THREADS="1")

@@ -33,3 +33,13 @@ class DataLoader(loader.DataLoader):
     def __iter__(self) -> Iterator[Any]:
         self.set_epoch(self._trainer.current_epoch)
         return super().__iter__()
+
+
+class FabricDataLoader(loader.DataLoader):
+    """The same in a loop of one's own with Lightning Fabric: `model` is what `fabric.setup` has returned; other
+    arguments are those of atoll.DataLoader. The loop says which epoch comes (`set_epoch`) and gives each loss to
+    `fabric.backward` as it is."""
+
+    def __init__(self, model: Any, dataset: Any, global_batch: int, **options: Any) -> None:
+        wrapped = reducing(getattr(model, "_forward_module", model), "Fabric")
+        super().__init__(dataset, global_batch, model=wrapped, **options)
