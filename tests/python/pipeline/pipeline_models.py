@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small language models with random weights, batches for them, and what one process makes of both."""
+"""Small language models with random weights, batches for them, and what one process makes of both; and layers between
+which nothing has a gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -126,3 +127,30 @@ def check_close(own: list[float], expected: list[float], relative: float = 1e-10
     assert len(own) == len(expected)
     for step, (mine, other) in enumerate(zip(own, expected, strict=True)):
         assert abs(mine - other) <= relative * abs(other), f"step {step}: {mine} instead of {other}"
+
+
+class Tokens(nn.Module):
+    """Gives what has no gradient, as do its parameters then."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.dtype = nn.Linear(3, 4), dtype
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return (self.linear(value) > 0).to(self.dtype)
+
+
+class Weighs(nn.Module):
+    """Takes what Tokens gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2).double()
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.linear(value.double())
+        return result
+
+
+def square_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().sum()

@@ -11,34 +11,8 @@ from atoll.pipeline.items import in_turn
 from atoll.pipeline.losses import Loss, samples
 from atoll.pipeline.measuring import Example, Measuring
 from atoll.pipeline.stage import Computing
+from pipeline_models import Tokens, Weighs, square_sum
 from support import Ranks, raises
-
-
-class Tokens(nn.Module):
-    """Gives what has no gradient, as do its parameters then."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.linear, self.dtype = nn.Linear(3, 4), dtype
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return (self.linear(value) > 0).to(self.dtype)
-
-
-class Weighs(nn.Module):
-    """Takes what Tokens gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2).double()
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.linear(value.double())
-        return result
-
-
-def square_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output - target).square().sum()
 
 
 def without_gradient_body(rank: int, dtype: torch.dtype, schedule: str, plan: list[int] | str) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import atoll
 from atoll.pipeline.packing import Packing
-from pipeline_models import MODELS, SEED, adam, batch, my_rows
+from pipeline_models import MODELS, SEED, Tokens, Weighs, adam, batch, my_rows, square_sum
 from support import Ranks, device, raises
 
 STEPS, SAMPLES = 6, 8
@@ -108,29 +108,9 @@ def test_what_gradients_lose_comes_with_the_next_step(ranks: Ranks) -> None:
     ranks.run(lost_for_good_body)
 
 
-class Signs(nn.Module):
-    """Gives what has no gradient, so that its parameters have none."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.linear, self.dtype = nn.Linear(3, 4).double(), dtype
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return (self.linear(value) > 0).to(self.dtype)
-
-
-class Weighs(nn.Linear):
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return super().forward(value.double())
-
-
-def square_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output - target).square().sum()
-
-
 def small(dtype: torch.dtype, **more: Any) -> Any:
     torch.manual_seed(4)
-    model = nn.Sequential(Signs(dtype), Weighs(4, 2, dtype=torch.float64))
+    model = nn.Sequential(Tokens(dtype).double(), Weighs())
     return atoll.pipeline.Pipeline(
         model, (torch.zeros(4, 3).double(), torch.zeros(4, 2).double()), items=["0", "1"], plan=[1, 1], loss=square_sum,
         micro_batches=2, **more,
@@ -141,7 +121,9 @@ def unused_body(rank: int) -> None:
     pipe = small(torch.float64, replicas=2, gradients="int8")
     pipe.step(torch.ones(4, 3).double(), torch.ones(4, 2).double())
     assert {name: parameter.grad is None for name, parameter in pipe.named_parameters()} == (
-        {"0.linear.weight": True, "0.linear.bias": True} if rank < 2 else {"1.weight": False, "1.bias": False}
+        {"0.linear.weight": True, "0.linear.bias": True}
+        if rank < 2
+        else {"1.linear.weight": False, "1.linear.bias": False}
     )
     pipe.close()
 
