@@ -61,6 +61,16 @@ TEST(Stream, AnEventThatWaitsForNothingIsReachedWhenItIsRecorded) {
   }
 }
 
+TEST(Stream, IsIdleForWhoeverHasWaitedForIt) {
+  Punctuality punctuality;
+  Stream stream(punctuality);
+  for (int i = 0; i < 2000; ++i) {
+    stream.enqueue([](double) {}, {});
+    stream.synchronize();
+    ASSERT_TRUE(stream.is_idle()) << i;
+  }
+}
+
 TEST(Stream, WorkThatSaysItselfWhenItEndsHoldsUpWhatFollows) {
   Punctuality punctuality;
   Stream stream(punctuality);

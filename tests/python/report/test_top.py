@@ -177,8 +177,10 @@ def test_ctrl_c_ends_it_without_a_word() -> None:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     command = [sys.executable, "-m", "atoll.cli", "top", f"127.0.0.1:{server.server_port}", "--interval", "0.1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "COLUMNS": "80"})  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a job in the background has ignored
+    )  # fmt: skip
     try:
         for _ in range(3):
             assert Counting.asked.acquire(timeout=60)

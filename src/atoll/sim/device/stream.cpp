@@ -146,12 +146,13 @@ void Stream::serve() {
     finish_ = finish;
     queue_.pop_front();
     changed_.notify_all();
+    if (task.kind == Task::Kind::kPass) task.event.pass(finish);  // who waits for it finds the stream without it
   }
 }
 
 Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
   switch (task.kind) {
-    case Task::Kind::kPass: task.event.pass(begin); return begin;
+    case Task::Kind::kPass: return begin;
     case Task::Kind::kWait: task.event.wait(); return std::max(begin, task.event.when());
     case Task::Kind::kOpen: {
       std::this_thread::sleep_until(begin);
