@@ -2,6 +2,7 @@
 """What a library inside an island changes, and what it must not: results, sizes, reductions, order."""
 
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import atoll
+from launching import eventually
 from support import Ranks, device, raises
 
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
@@ -241,6 +243,22 @@ def coalesce(rank: int) -> None:
     assert [tensor[0].item() for tensor in incoming] == [source, source + 10]
 
 
+def let_go(rank: int) -> None:
+    """Of tensors whose messages took the library and the bridge in one region, as soon as nobody needs them."""
+    size = dist.get_world_size()
+    tensors = [torch.full((3000,), float(rank), device=device()), torch.empty(3000, device=device())]
+    ops = [
+        dist.P2POp(dist.isend, tensors[0], (rank + 1) % size),
+        dist.P2POp(dist.irecv, tensors[1], (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert tensors[1][0].item() == (rank - 1) % size
+    kept = [weakref.ref(tensor) for tensor in tensors]
+    del tensors, ops, work
+    eventually(lambda: not any(tensor() is not None for tensor in kept), "tensors are let go")
+
+
 def give_wrong_arguments(rank: int) -> None:
     with raises(ValueError, "root", "99"):
         options = dist.BroadcastOptions()
@@ -298,6 +316,7 @@ def one_island(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         interleave,
         give_strided,
         coalesce,
+        let_go,
         give_wrong_arguments,
         average_with_a_library_that_only_adds,
     ],
@@ -306,7 +325,7 @@ def test_one_island(one_island: Ranks, job: Any) -> None:
     one_island.run(job)
 
 
-@pytest.mark.parametrize("job", [give_strided, coalesce, give_wrong_arguments])
+@pytest.mark.parametrize("job", [give_strided, coalesce, let_go, give_wrong_arguments])
 def test_several_islands(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
 

@@ -64,10 +64,10 @@ WorkPtr Regions::combined(std::vector<WorkPtr> works) const {
   Tensors outputs;
   std::vector<c10::intrusive_ptr<WorkAtoll>> own;
   for (const WorkPtr& work : works) {
-    auto known = c10::dynamic_intrusive_pointer_cast<WorkAtoll>(work);
+    auto* const known = dynamic_cast<WorkAtoll*>(work.get());  // PyTorch's cast of intrusive pointers loses what fails
     if (!known) return island_->work_of(std::move(works), nullptr);  // each is watched already
     outputs.insert(outputs.end(), known->outputs().begin(), known->outputs().end());
-    own.push_back(std::move(known));
+    own.push_back(c10::intrusive_ptr<WorkAtoll>::reclaim_copy(known));
   }
   auto all = open_->new_work({c10d::OpType::COALESCED, "atoll:coalesced", c10d::kUnsetTimeout, true}, Operands(), {},
                              std::move(outputs));
