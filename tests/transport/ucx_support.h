@@ -45,7 +45,7 @@ inline std::string ucx_is_absent() {
 }
 
 /// Links through UCX alone, over shared memory and over a network (kUcxMemory, kUcxNetwork).
-class UcxLinks : public testing::TestWithParam<const char*> {
+class UcxLinks : public ::testing::TestWithParam<const char*> {
  protected:
   UcxLinks() : ucx_(GetParam()) {}
   void SetUp() override {

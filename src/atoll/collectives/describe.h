@@ -17,6 +17,8 @@ enum class FrameKind : std::uint8_t {
   kGrant,           ///< the receiver has posted a buffer for it
   kPayload,         ///< a part of a granted message
   kConsumed,        ///< eager bytes were taken by a receive: credit returns
+  kAnnounceDirect,  ///< a large message wants to come from device to device; its grant is kGrant
+  kLanded,          ///< it has come
 };
 
 /// What an operation looks like on one rank, as frame headers carry it.

@@ -75,25 +75,51 @@ const Topology& Group::topology() const noexcept { return impl_->topology; }
 void Group::run(const Call& call) { impl_->run(call); }
 void Group::submit(Call call, Completion done) { impl_->submit(std::move(call), std::move(done)); }
 
+void Group::Impl::check_destination(int destination) const {
+  if (destination >= 0 && destination < options.size && destination != options.rank) return;
+  throw Error(ErrorKind::kInvalidArgument, "send: rank " + std::to_string(options.rank) + " cannot send to rank " +
+                                               std::to_string(destination) + " in a group of " +
+                                               std::to_string(options.size));
+}
+
+void Group::Impl::check_source(int source) const {
+  if (source == kAnySource || (source >= 0 && source < options.size && source != options.rank)) return;
+  throw Error(ErrorKind::kInvalidArgument, "receive: rank " + std::to_string(options.rank) +
+                                               " cannot receive from rank " + std::to_string(source) +
+                                               " in a group of " + std::to_string(options.size));
+}
+
 void Group::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
                  std::optional<std::chrono::milliseconds> timeout, Completion done) {
-  if (destination < 0 || destination >= size() || destination == rank()) {
-    throw Error(ErrorKind::kInvalidArgument, "send: rank " + std::to_string(rank()) + " cannot send to rank " +
-                                                 std::to_string(destination) + " in a group of " +
-                                                 std::to_string(size()));
-  }
+  send_direct(destination, tag, dtype, data, nullptr, timeout, std::move(done));
+}
+
+void Group::send_direct(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
+                        std::shared_ptr<MessageDevice> device, std::optional<std::chrono::milliseconds> timeout,
+                        Completion done) {
+  impl_->check_destination(destination);
   impl_->messages.send(destination, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
-                       std::move(done));
+                       std::move(done), std::move(device));
 }
 
 void Group::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                     std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done) {
-  if (source != kAnySource && (source < 0 || source >= size() || source == rank())) {
-    throw Error(ErrorKind::kInvalidArgument, "receive: rank " + std::to_string(rank()) + " cannot receive from rank " +
-                                                 std::to_string(source) + " in a group of " + std::to_string(size()));
-  }
+  impl_->check_source(source);
   impl_->messages.receive(source, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
                           std::move(done));
+}
+
+void Group::receive(int source, std::uint64_t tag, DataType dtype, std::uint64_t bytes,
+                    std::shared_ptr<Landing> landing, std::optional<std::chrono::milliseconds> timeout,
+                    ReceiveCompletion done) {
+  impl_->check_source(source);
+  impl_->messages.receive(source, tag, dtype, {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(bytes)},
+                          Deadline::after(impl_->timeout_or_default(timeout)), std::move(done), std::move(landing));
+}
+
+transport::DirectPort* Group::direct_port(int destination, std::uint64_t bytes) const {
+  impl_->check_destination(destination);
+  return impl_->messages.direct_port(destination, bytes);
 }
 
 void Group::barrier(std::optional<std::chrono::milliseconds> timeout) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "atoll/collectives/context.h"
+#include "atoll/collectives/direct_messages.h"
 #include "atoll/collectives/schedule.h"
 #include "atoll/collectives/types.h"
 #include "atoll/core/deadline.h"
@@ -111,6 +112,18 @@ class Group {
             std::optional<std::chrono::milliseconds> timeout, Completion done);
   void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done);
+
+  /// The same from and to memory of a device. `data` of a send lies there, and send_direct asks for direct_port(); a receive of
+  /// `bytes` takes a message however it comes.
+  void send_direct(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
+                   std::shared_ptr<MessageDevice> device, std::optional<std::chrono::milliseconds> timeout,
+                   Completion done);
+  void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::uint64_t bytes,
+               std::shared_ptr<Landing> landing, std::optional<std::chrono::milliseconds> timeout,
+               ReceiveCompletion done);
+
+  /// Where a message of `bytes` to `destination` can go from device to device; nullptr: it cannot, or not yet.
+  transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;
 
   void barrier(std::optional<std::chrono::milliseconds> timeout = {});
 

@@ -35,6 +35,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
     Completion done;
   };
 
+  void check_destination(int destination) const;
+  void check_source(int source) const;
   void run(const Call& call);
   void submit(Call call, Completion done);
   void await_input(const Call& call, const Signature& signature, Deadline deadline);

@@ -10,15 +10,9 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::uint64_t kEagerBytes = std::uint64_t{16} << 10;    // larger messages are announced
-constexpr std::uint64_t kEagerBudget = std::uint64_t{256} << 10;  // unreceived eager bytes per pair and direction
-constexpr std::uint64_t kFrameCost = 64;                          // an empty message occupies the budget too
-constexpr std::uint64_t kAnnouncedBudget = 1024;                  // announced and not granted, per pair and direction
 constexpr std::chrono::milliseconds kLongestSleep{100};
 constexpr std::chrono::milliseconds kAskAfter{200};
 constexpr std::chrono::milliseconds kAskAgain{1000};
-
-std::uint64_t eager_cost(std::uint64_t bytes) { return bytes + kFrameCost; }
 
 }  // namespace
 
@@ -32,7 +26,8 @@ PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32
       spin_(spin),
       fail_(std::move(fail)),
       ask_(std::move(ask)),
-      peers_(static_cast<std::size_t>(ports.size())) {}
+      peers_(static_cast<std::size_t>(ports.size())),
+      direct_([this] { ports_.endpoint().doorbell().ring_all(); }) {}
 
 PointToPoint::~PointToPoint() {
   {
@@ -74,17 +69,19 @@ void PointToPoint::step_outside_lock(const std::function<void(Ready&)>& action) 
     break_off();
   }
   changed_.notify_all();
+  direct_.go_on();
   for (const auto& complete : ready) complete();
 }
 
 void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-                        Deadline deadline, Completion done) {
+                        Deadline deadline, Completion done, std::shared_ptr<MessageDevice> device) {
   auto shared = std::make_shared<Completion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready&) {
     Peer& peer = peers_[static_cast<std::size_t>(destination)];
     const auto id = peer.next_id++;
-    peer.outgoing.push_back({id, tag, dtype, data, deadline, [shared](std::exception_ptr e) { (*shared)(e); }});
+    auto tell = [shared](const std::exception_ptr& e) { (*shared)(e); };
+    peer.outgoing.push_back({id, tag, dtype, data, std::move(device), deadline, std::move(tell), nullptr});
     ++outgoing_count_;
     queued = true;
     open(destination);
@@ -93,12 +90,12 @@ void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std:
 }
 
 void PointToPoint::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
-                           ReceiveCompletion done) {
+                           ReceiveCompletion done, std::shared_ptr<Landing> landing) {
   auto shared = std::make_shared<ReceiveCompletion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready& ready) {
-    posted_.push_back(
-        {source, tag, dtype, data, deadline, [shared](std::exception_ptr e, int from) { (*shared)(e, from); }});
+    auto tell = [shared](const std::exception_ptr& e, int from) { (*shared)(e, from); };
+    posted_.push_back({source, tag, dtype, data, std::move(landing), deadline, std::move(tell), nullptr});
     queued = true;
     bool finished = false;
     Posted& posted = posted_.back();
@@ -114,17 +111,17 @@ void PointToPoint::receive(int source, std::uint64_t tag, DataType dtype, std::s
 }
 
 bool PointToPoint::pending() const {
-  return outgoing_count_ > 0 || owes_control_ || !posted_.empty() || !arriving_.empty();
+  return outgoing_count_ > 0 || not_landed_ > 0 || owes_control_ || !posted_.empty() || !arriving_.empty();
 }
 
 bool PointToPoint::progress(Ready& ready) {
-  bool moved = false;
+  bool moved = land(ready);
   owes_control_ = false;
   for (int rank = 0; rank < ports_.size(); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.channel || peer.ended) continue;
     moved |= exchange(rank, peer, ready);
-    owes_control_ |= peer.consumed > 0 || !peer.grants.empty();
+    owes_control_ |= peer.consumed > 0 || !peer.grants.empty() || !peer.landed.empty();
   }
   return moved;
 }
@@ -149,80 +146,9 @@ bool PointToPoint::exchange(int rank, Peer& peer, Ready& ready) {
   peer.ended = true;
   peer.consumed = 0;
   peer.grants.clear();
+  peer.landed.clear();
+  not_landed_ -= std::exchange(peer.not_landed, 0);
   return true;
-}
-
-bool PointToPoint::push_control(Peer& peer) {
-  bool moved = false;
-  while (!peer.grants.empty() && peer.channel->try_send(header(FrameKind::kGrant, peer.grants.front()), {})) {
-    peer.grants.pop_front();
-    --peer.announced_held;
-    moved = true;
-  }
-  if (peer.consumed > 0) {
-    auto credit = header(FrameKind::kConsumed, 0);
-    credit.count = peer.consumed;
-    if (peer.channel->try_send(credit, {})) {
-      peer.eager_held -= peer.consumed;
-      peer.consumed = 0;
-      moved = true;
-    }
-  }
-  return moved;
-}
-
-// The first frame of a message: the whole of it, or its announcement.
-bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
-  const bool fits =
-      message.data.size() <= kEagerBytes && peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
-  if (!fits && peer.announced_in_flight >= kAnnouncedBudget) return false;
-  auto first = header(fits ? FrameKind::kMessage : FrameKind::kAnnounce, message.tag);
-  first.dtype = static_cast<std::uint8_t>(message.dtype);
-  first.count = message.data.size();
-  first.sequence = message.id;
-  first.payload_bytes = fits ? static_cast<std::uint32_t>(message.data.size()) : 0;
-  if (!send_checked(peer, first, fits ? message.data : std::span<const std::byte>{})) return false;
-  if (fits) peer.eager_in_flight += eager_cost(message.data.size());
-  if (!fits) ++peer.announced_in_flight;
-  message.announced = true;
-  *finished = fits;
-  return true;
-}
-
-bool PointToPoint::stream(Peer& peer, Outgoing& message) {
-  bool moved = false;
-  while (message.sent < message.data.size()) {
-    const auto bytes = std::min<std::uint64_t>(message.data.size() - message.sent, peer.channel->max_payload());
-    auto part = header(FrameKind::kPayload, message.id);
-    part.offset = message.sent;
-    part.payload_bytes = static_cast<std::uint32_t>(bytes);
-    if (!send_checked(peer, part, message.data.subspan(message.sent, bytes))) break;
-    message.sent += bytes;
-    moved = true;
-  }
-  return moved;
-}
-
-bool PointToPoint::push(Peer& peer, Ready& ready) {
-  bool moved = push_control(peer);
-  for (auto it = peer.outgoing.begin(); it != peer.outgoing.end();) {
-    bool finished = false;
-    if (!it->announced) {
-      if (!start(peer, *it, &finished)) break;  // later messages must not overtake this one
-      moved = true;
-    } else if (it->granted) {
-      moved |= stream(peer, *it);
-      finished = it->sent == it->data.size();
-    }
-    if (!finished) {
-      ++it;
-      continue;
-    }
-    ready.push_back([done = std::move(it->done)] { done(nullptr); });
-    it = peer.outgoing.erase(it);
-    --outgoing_count_;
-  }
-  return moved;
 }
 
 bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
@@ -231,8 +157,10 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
     const auto& head = frame->header;
     check_payload(rank, *frame);
     switch (static_cast<FrameKind>(head.kind)) {
-      case FrameKind::kMessage: accept_start(rank, peer, *frame, false, ready); break;
-      case FrameKind::kAnnounce: accept_start(rank, peer, *frame, true, ready); break;
+      case FrameKind::kMessage:
+      case FrameKind::kAnnounce:
+      case FrameKind::kAnnounceDirect: accept_start(rank, peer, *frame, ready); break;
+      case FrameKind::kLanded: accept_landed(rank, peer, head.tag, ready); break;
       case FrameKind::kPayload: accept_payload(rank, *frame, ready); break;
       case FrameKind::kConsumed: peer.eager_in_flight -= std::min(peer.eager_in_flight, head.count); break;
       case FrameKind::kGrant:
@@ -240,6 +168,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
           if (message.id != head.tag || !message.announced || message.granted) continue;
           message.granted = true;
           --peer.announced_in_flight;
+          if (message.device) fly(rank, peer, message);
         }
         break;
       default:
@@ -261,14 +190,17 @@ void PointToPoint::check_size(const Posted& posted, int source, std::uint64_t by
                                         "): both sides must give the same size and dtype");
 }
 
-void PointToPoint::bind(Posted& posted, int source, std::uint64_t id, Peer& peer) {
-  posted.from = source;
-  posted.message_id = id;
-  peer.grants.push_back(id);
+void PointToPoint::bind(Posted& posted, const Unexpected& message, Peer& peer) {
+  posted.from = message.source;
+  posted.message_id = message.id;
+  if (message.kind == FrameKind::kAnnounceDirect) fly(posted);
+  if (message.kind == FrameKind::kAnnounce) posted.data = on_host(posted);
+  peer.grants.push_back(message.id);
 }
 
 // A message is as long as it says, and what a peer may send unasked is bounded.
-void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame, bool announced) {
+void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame) {
+  const bool announced = static_cast<FrameKind>(frame.header.kind) != FrameKind::kMessage;
   const std::uint64_t expected = announced ? 0 : frame.header.count;
   if (frame.payload.size() != expected) {
     throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message of " +
@@ -283,34 +215,44 @@ void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame, bo
   }
 }
 
-void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& frame, bool announced, Ready& ready) {
-  admit(rank, peer, frame, announced);
+void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& frame, Ready& ready) {
+  admit(rank, peer, frame);
   const auto& head = frame.header;
-  const auto dtype = static_cast<DataType>(head.dtype);
+  const auto kind = static_cast<FrameKind>(head.kind);
+  Unexpected message{rank, head.tag, static_cast<DataType>(head.dtype), head.count, kind, head.sequence, {}};
   for (auto it = posted_.begin(); it != posted_.end(); ++it) {
     if ((it->source != kAnySource && it->source != rank) || it->tag != head.tag) continue;
-    check_size(*it, rank, head.count, dtype);
-    if (announced && head.count > 0) {
-      bind(*it, rank, head.sequence, peer);
+    if (take(*it, message, frame.payload, ready)) {
+      posted_.erase(it);
+    } else {
       arriving_.splice(arriving_.end(), posted_, it);
-      return;
     }
-    if (announced) peer.grants.push_back(head.sequence);  // an empty message: the grant ends it
-    if (!announced) peer.consumed += eager_cost(head.count);
-    std::copy(frame.payload.begin(), frame.payload.end(), it->data.begin());
-    ready.push_back([done = std::move(it->done), rank] { done(nullptr, rank); });
-    posted_.erase(it);
     return;
   }
-  Unexpected message{rank, head.tag, dtype, head.count, announced, head.sequence, {}};
-  if (!announced) message.payload.assign(frame.payload.begin(), frame.payload.end());
+  message.payload.assign(frame.payload.begin(), frame.payload.end());
   unexpected_.push_back(std::move(message));
+}
+
+// A message and its receive have met; true when that is all there is to do.
+bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready) {
+  check_size(posted, message.source, message.bytes, message.dtype);
+  Peer& peer = peers_[static_cast<std::size_t>(message.source)];
+  const bool announced = message.kind != FrameKind::kMessage;
+  if (announced && message.bytes > 0) {
+    bind(posted, message, peer);
+    return false;
+  }
+  if (announced) peer.grants.push_back(message.id);  // an empty message: the grant ends it
+  if (!announced) peer.consumed += eager_cost(message.bytes);
+  std::copy(payload.begin(), payload.end(), on_host(posted).begin());
+  ready.push_back([done = std::move(posted.done), source = message.source] { done(nullptr, source); });
+  return true;
 }
 
 void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready& ready) {
   const auto& head = frame.header;
   for (auto it = arriving_.begin(); it != arriving_.end(); ++it) {
-    if (it->from != rank || it->message_id != head.tag) continue;
+    if (it->from != rank || it->message_id != head.tag || it->flight) continue;
     if (head.offset != it->received || frame.payload.size() > it->data.size() - it->received) {
       throw Error(ErrorKind::kProtocol,
                   "rank " + std::to_string(rank) + " sent a part of a message that does not fit it");
@@ -329,17 +271,7 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
 bool PointToPoint::match_unexpected(Posted& posted, Ready& ready, bool* finished) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
     if ((posted.source != kAnySource && posted.source != it->source) || posted.tag != it->tag) continue;
-    check_size(posted, it->source, it->bytes, it->dtype);
-    Peer& peer = peers_[static_cast<std::size_t>(it->source)];
-    if (it->announced && it->bytes > 0) {
-      bind(posted, it->source, it->id, peer);
-    } else {
-      if (it->announced) peer.grants.push_back(it->id);
-      if (!it->announced) peer.consumed += eager_cost(it->bytes);
-      std::copy(it->payload.begin(), it->payload.end(), posted.data.begin());
-      ready.push_back([done = std::move(posted.done), source = it->source] { done(nullptr, source); });
-      *finished = true;
-    }
+    *finished = take(posted, *it, it->payload, ready);
     unexpected_.erase(it);
     return true;
   }
@@ -373,7 +305,8 @@ void PointToPoint::work() {
     } catch (const std::exception&) {
       break_off();
     }
-    if (!ready.empty()) changed_.notify_all();
+    direct_.go_on();
+    if (moved || !ready.empty()) changed_.notify_all();
     for (const auto& complete : ready) complete();
     for (const int peer : to_ask) ask_(peer);
     if (!to_ask.empty()) ask_at = Clock::now() + kAskAgain;

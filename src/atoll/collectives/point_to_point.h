@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "atoll/collectives/describe.h"
+#include "atoll/collectives/direct_messages.h"
 #include "atoll/collectives/failure.h"
 #include "atoll/collectives/group.h"
 #include "atoll/collectives/peer_ports.h"
@@ -20,9 +21,13 @@ namespace atl::collectives {
 
 /// Tagged messages between the ranks of a group, over one channel per pair. Small messages travel at once and wait in a bounded buffer at
 /// the receiver (eager); larger ones are announced and travel when the receive is posted, straight into its buffer (rendezvous). So a message that
-/// nobody receives never stops another one, and memory is bounded on both sides. All functions are thread-safe.
+/// nobody receives never stops another one, and memory is bounded on both sides. Of a device's messages, large ones may be announced
+/// as direct: granted, they travel beside the channel through the rings of both ends (direct_messages.h), and when they have landed the receiver says so.
+/// All functions are thread-safe.
 class PointToPoint {
  public:
+  static constexpr std::uint64_t kEagerBytes = std::uint64_t{16} << 10;  ///< larger messages are announced
+
   /// Without locks held, `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `ask` about once a
   /// second with each peer that messages have been waiting for without any progress.
   PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
@@ -32,10 +37,14 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
+  /// With a device, `data` lies there, and direct_port() was not nullptr. With a landing only the size of `data` counts.
   void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data, Deadline deadline,
-            Completion done);
+            Completion done, std::shared_ptr<MessageDevice> device = nullptr);
   void receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
-               ReceiveCompletion done);
+               ReceiveCompletion done, std::shared_ptr<Landing> landing = nullptr);
+
+  /// See Group::direct_port.
+  transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;
 
   /// Fails everything pending with the group's error. Any thread.
   void fail_pending();
@@ -47,13 +56,21 @@ class PointToPoint {
   void drain(Deadline deadline);
 
  private:
+  static constexpr std::uint64_t kEagerBudget = std::uint64_t{256}
+                                                << 10;     // unreceived eager bytes per pair and direction
+  static constexpr std::uint64_t kFrameCost = 64;          // an empty message occupies the budget too
+  static constexpr std::uint64_t kAnnouncedBudget = 1024;  // announced and not granted, per pair and direction
+  static constexpr std::uint64_t eager_cost(std::uint64_t bytes) { return bytes + kFrameCost; }
+
   struct Outgoing {
     std::uint64_t id;
     std::uint64_t tag;
     DataType dtype;
     std::span<const std::byte> data;
+    std::shared_ptr<MessageDevice> device;  // nullptr: none
     Deadline deadline;
     Completion done;
+    std::shared_ptr<Flight> flight;  // of a granted direct message
     bool announced = false;
     bool granted = false;
     std::uint64_t sent = 0;
@@ -63,8 +80,10 @@ class PointToPoint {
     std::uint64_t tag;
     DataType dtype;
     std::span<std::byte> data;
+    std::shared_ptr<Landing> landing;  // nullptr: none
     Deadline deadline;
     ReceiveCompletion done;
+    std::shared_ptr<Flight> flight;  // of a direct message
     // Once matched with an announced message:
     int from = -1;
     std::uint64_t message_id = 0;
@@ -75,7 +94,7 @@ class PointToPoint {
     std::uint64_t tag;
     DataType dtype;
     std::uint64_t bytes;
-    bool announced;
+    FrameKind kind;  // kMessage, kAnnounce or kAnnounceDirect
     std::uint64_t id;
     std::vector<std::byte> payload;  // of an eager message
   };
@@ -88,6 +107,8 @@ class PointToPoint {
     std::uint64_t announced_in_flight = 0;  // messages announced and not granted
     std::uint64_t eager_held = 0;           // the same of the peer: bytes not credited back,
     std::uint64_t announced_held = 0;       // and messages not granted
+    std::deque<std::uint64_t> landed;       // to be said of direct messages
+    std::uint64_t not_landed = 0;           // direct messages that were granted, and the peer has not said this of
     std::uint64_t next_id = 1;
     bool left = false;
     bool ended = false;  // its link is gone, and what it sent was taken
@@ -102,11 +123,19 @@ class PointToPoint {
   bool start(Peer& peer, Outgoing& message, bool* finished);
   bool stream(Peer& peer, Outgoing& message);
   bool pull(int rank, Peer& peer, Ready& ready);
-  static void admit(int rank, Peer& peer, const transport::Frame& frame, bool announced);
-  void accept_start(int rank, Peer& peer, const transport::Frame& frame, bool announced, Ready& ready);
+  static void admit(int rank, Peer& peer, const transport::Frame& frame);
+  void accept_start(int rank, Peer& peer, const transport::Frame& frame, Ready& ready);
   void accept_payload(int rank, const transport::Frame& frame, Ready& ready);
+  bool take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready);
   bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
-  void bind(Posted& posted, int source, std::uint64_t id, Peer& peer);
+  void bind(Posted& posted, const Unexpected& message, Peer& peer);
+  static std::span<std::byte> on_host(Posted& posted);
+  void fly(int rank, Peer& peer, Outgoing& message);
+  void fly(Posted& posted);
+  static bool has_flown(const Outgoing& message);
+  bool land(Ready& ready);
+  void accept_landed(int rank, Peer& peer, std::uint64_t id, Ready& ready);
+  static void finish(const std::shared_ptr<Flight>& flight, std::function<void()> complete, Ready& ready);
   void check_size(const Posted& posted, int source, std::uint64_t bytes, DataType dtype) const;
   bool send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const;
   void check_payload(int rank, const transport::Frame& frame) const;
@@ -138,9 +167,11 @@ class PointToPoint {
   std::list<Posted> arriving_;        // matched with an announced message
   std::list<Unexpected> unexpected_;  // in order of arrival
   std::size_t outgoing_count_ = 0;
-  bool owes_control_ = false;  // grants or credit that found no room
+  std::size_t not_landed_ = 0;  // of all peers
+  bool owes_control_ = false;   // grants or credit that found no room
   bool stopping_ = false;
   std::thread worker_;
+  DirectMessages direct_;  // ends first, and its flights ring the bell
 };
 
 }  // namespace atl::collectives

@@ -27,11 +27,6 @@ std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error,
   }
 }
 
-bool PointToPoint::send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const {
-  if (check_data_ && !data.empty()) header.checksum = checksum_of(data);
-  return peer.channel->try_send(header, data);
-}
-
 void PointToPoint::check_payload(int rank, const transport::Frame& frame) const {
   if (!check_data_ || frame.payload.empty() || checksum_of(frame.payload) == frame.header.checksum) return;
   const std::uint64_t begin = frame.header.offset;
@@ -80,7 +75,8 @@ bool PointToPoint::fail_left(Ready& ready) {
     if (outgoing.empty() || !gone(rank)) continue;
     for (Outgoing& message : outgoing) {
       const auto left = error("send to " + name(rank) + me + ": " + name(rank) + " has left the group");
-      ready.push_back([done = std::move(message.done), left] { done(left); });
+      finish(
+          message.flight, [done = std::move(message.done), left] { done(left); }, ready);
     }
     outgoing_count_ -= outgoing.size();
     outgoing.clear();
@@ -95,7 +91,8 @@ bool PointToPoint::fail_left(Ready& ready) {
       }
       const auto left = error("receive from " + (from_any ? "any rank" : name(source)) + me + ": " +
                               (from_any ? "all other ranks have" : name(source) + " has") + " left the group");
-      ready.push_back([done = std::move(it->done), left] { done(left, -1); });
+      finish(
+          it->flight, [done = std::move(it->done), left] { done(left, -1); }, ready);
       it = receives->erase(it);
     }
   }
@@ -143,18 +140,22 @@ void PointToPoint::take_all(const std::exception_ptr& error, Ready& ready) {
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     for (Outgoing& message : peers_[rank].outgoing) {
       const auto named = name_operation(error, "send to rank " + std::to_string(rank) + me);
-      ready.push_back([done = std::move(message.done), named] { done(named); });
+      finish(
+          message.flight, [done = std::move(message.done), named] { done(named); }, ready);
     }
     peers_[rank].outgoing.clear();
+    peers_[rank].not_landed = 0;
   }
   outgoing_count_ = 0;
+  not_landed_ = 0;
   for (auto* receives : {&posted_, &arriving_}) {
     for (Posted& posted : *receives) {
       const std::string from = posted.source == kAnySource ? "any rank" : "rank " + std::to_string(posted.source);
       std::string what = "receive from ";
       what.append(from).append(me);
       const auto named = name_operation(error, what);
-      ready.push_back([done = std::move(posted.done), named] { done(named, -1); });
+      finish(
+          posted.flight, [done = std::move(posted.done), named] { done(named, -1); }, ready);
     }
     receives->clear();
   }
@@ -181,12 +182,17 @@ void PointToPoint::fail_pending() {
   }
   changed_.notify_all();
   for (const auto& complete : ready) complete();
+  try {
+    failure_.throw_if_set();
+  } catch (const Error& error) {
+    direct_.abandon(error);
+  }
 }
 
 void PointToPoint::drain(Deadline deadline) {
   std::unique_lock lock(mutex_);
   // A receive whose message has not begun to come holds nobody up.
-  const auto unfinished = [&] { return outgoing_count_ > 0 || owes_control_ || !arriving_.empty(); };
+  const auto unfinished = [&] { return outgoing_count_ > 0 || not_landed_ > 0 || owes_control_ || !arriving_.empty(); };
   while (unfinished() && !deadline.expired())
     changed_.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
 }

@@ -9,20 +9,33 @@
 
 namespace atl::transport {
 
-ChunkRing::ChunkRing(DirectPort& port, MemoryCopier& copier, Direction direction, const DirectBuffer& memory,
-                     std::size_t chunk_bytes)
-    : port_(port), copier_(copier), direction_(direction), memory_(memory), chunk_bytes_(chunk_bytes) {
-  if (chunk_bytes == 0 || memory.bytes < chunk_bytes) {
+std::shared_ptr<ChunkRing> ChunkRing::make(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction,
+                                           std::size_t chunk_bytes) {
+  const std::size_t bytes = memory->buffer().bytes;
+  if (chunk_bytes == 0 || bytes < chunk_bytes) {
     throw Error(ErrorKind::kInvalidArgument,
-                "a ring of " + std::to_string(memory.bytes) + " bytes in chunks of " + std::to_string(chunk_bytes));
+                "a ring of " + std::to_string(bytes) + " bytes in chunks of " + std::to_string(chunk_bytes));
   }
-  slots_.resize(memory.bytes / chunk_bytes);
-  port_.remember(memory_);
+  std::shared_ptr<ChunkRing> ring(new ChunkRing(port, std::move(memory), direction, chunk_bytes));
+  port.remember(ring->memory_->buffer());
+  ring->is_known_ = true;
+  return ring;
 }
 
+ChunkRing::ChunkRing(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction, std::size_t chunk_bytes)
+    : port_(port),
+      memory_(std::move(memory)),
+      direction_(direction),
+      chunk_bytes_(chunk_bytes),
+      slots_(memory_->buffer().bytes / chunk_bytes) {}
+
 ChunkRing::~ChunkRing() {
+  if (is_known_) forget();
+}
+
+void ChunkRing::forget() noexcept {
   try {
-    port_.forget(memory_);
+    port_.forget(memory_->buffer());
   } catch (const Error& error) {
     log(LogLevel::kDebug, std::string("a chunk ring outlived its link: ") + error.what());
   }
@@ -35,7 +48,40 @@ void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPor
   message->done = std::move(done);
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(message));
+    if (abandoned_) {
+      message->problem = abandoned_;
+      tell_once(message);
+    } else {
+      waiting_.push_back(std::move(message));
+    }
+    if (std::exchange(is_pumping_, true)) return;
+  }
+  pump();
+}
+
+void ChunkRing::abandon(const Error& why) {
+  const auto self = shared_from_this();
+  bool is_last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (abandoned_) return;
+    abandoned_ = why;
+    const auto end = [&](const std::shared_ptr<Message>& message) {
+      if (!message->problem) message->problem = why;
+      message->is_begun = true;
+      if (message->copies == 0) tell_once(message);
+    };
+    for (const Slot& slot : slots_) {
+      if (slot.message) end(slot.message);
+    }
+    for (const auto& message : waiting_) end(message);
+    waiting_.clear();
+    is_last = at_port_ == 0 && std::exchange(is_known_, false);
+  }
+  memory_->give_up();
+  if (is_last) forget();
+  {
+    const std::lock_guard lock(mutex_);
     if (std::exchange(is_pumping_, true)) return;
   }
   pump();
@@ -44,6 +90,7 @@ void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPor
 /// Begins every step that can begin. One thread at a time, so that they begin in order: the one that set is_pumping_. It
 /// alone calls `done`, because with the last one the ring may go.
 void ChunkRing::pump() {
+  const auto self = shared_from_this();
   std::size_t slot = 0;
   bool is_second = false;
   bool more = true;
@@ -63,6 +110,7 @@ bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::s
     *slot = second_at_;
     *is_second = true;
     slots_[second_at_].state = State::kSecond;
+    count_step(*slots_[second_at_].message, true);
     second_at_ = (second_at_ + 1) % slots_.size();
     return true;
   }
@@ -80,17 +128,26 @@ bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::s
   ++message.under_way;
   message.is_begun = message.begun == message.buffer.bytes;
   if (message.is_begun) waiting_.pop_front();
+  count_step(message, false);
   *slot = first_at_;
   *is_second = false;
   first_at_ = (first_at_ + 1) % slots_.size();
   return true;
 }
 
+void ChunkRing::count_step(Message& message, bool is_second) {
+  if (copies(is_second)) ++message.copies;
+  if (!copies(is_second)) ++at_port_;
+}
+
 void ChunkRing::begin_step(std::size_t index, bool is_second) {
   // Nobody changes a slot while one of its steps is under way, but its message's problem may come from another one.
   const Slot& slot = slots_[index];
-  auto ended = [this, index, is_second](const Error* problem) { end_step(index, is_second, problem); };
-  void* const chunk = static_cast<std::byte*>(memory_.data) + index * chunk_bytes_;
+  auto ended = [self = shared_from_this(), index, is_second](const Error* problem) {
+    self->end_step(index, is_second, problem);
+  };
+  const DirectBuffer memory = memory_->buffer();
+  void* const chunk = static_cast<std::byte*>(memory.data) + index * chunk_bytes_;
   const bool sends = direction_ == Direction::kSend;
   std::optional<Error> problem;
   {
@@ -99,8 +156,8 @@ void ChunkRing::begin_step(std::size_t index, bool is_second) {
   }
   if (problem) return ended(&*problem);
   try {
-    if (sends != is_second) return copy_chunk(slot, chunk, sends, std::move(ended));
-    const DirectBuffer part{chunk, slot.bytes, memory_.kind};
+    if (copies(is_second)) return copy_chunk(slot, chunk, sends, ended);
+    const DirectBuffer part{chunk, slot.bytes, memory.kind};
     sends ? port_.send(slot.message->number, part, ended) : port_.receive(slot.message->number, part, ended);
   } catch (const Error& error) {
     ended(&error);
@@ -111,28 +168,40 @@ void ChunkRing::copy_chunk(const Slot& slot, void* chunk, bool into_chunk, Direc
   std::byte* const user = static_cast<std::byte*>(slot.message->buffer.data) + slot.offset;
   void* const to = into_chunk ? chunk : user;
   const void* const from = into_chunk ? user : chunk;
-  copier_.copy(to, from, slot.bytes, std::move(ended));
+  memory_->copy(to, from, slot.bytes, std::move(ended));
 }
 
 void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem) {
+  bool is_last = false;
+  bool is_mine = false;  // the pumping
   {
     const std::lock_guard lock(mutex_);
     Slot& slot = slots_[index];
-    Message& message = *slot.message;
-    if (problem != nullptr && !message.problem) {
-      message.problem = *problem;
-      if (!message.is_begun) std::erase(waiting_, slot.message);
-      message.is_begun = true;
+    const auto message = slot.message;
+    if (problem != nullptr && !message->problem) {
+      message->problem = *problem;
+      if (!message->is_begun) std::erase(waiting_, message);
+      message->is_begun = true;
     }
+    if (copies(is_second)) --message->copies;
+    if (!copies(is_second)) --at_port_;
     slot.state = is_second ? State::kFree : State::kBetween;
     if (is_second) {
-      --message.under_way;
-      if (message.is_begun && message.under_way == 0) finished_.push_back(slot.message);
+      --message->under_way;
       slot.message.reset();
     }
-    if (std::exchange(is_pumping_, true)) return;
+    const bool is_done = abandoned_ ? message->copies == 0 : message->is_begun && message->under_way == 0;
+    if (is_done) tell_once(message);
+    is_last = abandoned_ && at_port_ == 0 && std::exchange(is_known_, false);
+    is_mine = !std::exchange(is_pumping_, true);
   }
-  pump();
+  if (is_last) forget();
+  if (is_mine) pump();
+}
+
+/// Under the lock.
+void ChunkRing::tell_once(const std::shared_ptr<Message>& message) {
+  if (!std::exchange(message->is_told, true)) finished_.push_back(message);
 }
 
 }  // namespace atl::transport

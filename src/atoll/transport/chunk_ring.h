@@ -22,35 +22,47 @@
 // the device on each side and saves a registration for memory that is used once.
 namespace atl::transport {
 
-/// Copies inside one kind of memory. Whoever knows the device implements it.
-class MemoryCopier {
+/// A ring's memory, and the way between it and the memory of messages. Whoever knows the device implements it.
+class RingMemory {
  public:
-  virtual ~MemoryCopier() = default;
+  virtual ~RingMemory() = default;
   using Copied = std::function<void(const Error* problem)>;
 
-  /// Begins to copy; `copied` is called once, on any thread or inside this call, when the bytes are there. Must not block.
+  /// All of it, as the network finds it.
+  virtual DirectBuffer buffer() const noexcept = 0;
+
+  /// Begins to copy; one of the addresses is a message's, the other one lies in buffer(). `copied` is called once, on any thread
+  /// or inside this call, when the bytes are there. Must not block.
   virtual void copy(void* to, const void* from, std::size_t bytes, Copied copied) = 0;
+
+  /// From now on nobody needs what is being copied: every `copied` is called soon, whatever the device waits for.
+  virtual void give_up() noexcept = 0;
 };
 
 /// One direction of messages to or from one peer. The peer has one of equal chunk size; number, order and sizes of messages
-/// are as for DirectPort. Thread-safe.
-class ChunkRing {
+/// are as for DirectPort. The network touches the ring alone, never a message's memory. Thread-safe.
+class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
  public:
   enum class Direction { kSend, kReceive };
 
-  /// `memory` is cut into chunks of `chunk_bytes`, at least one, and stays until the ring goes. Throws
+  /// The memory is cut into chunks of `chunk_bytes`, at least one. `port` outlives what is under way there. Throws
   /// Error(kInvalidArgument), and what DirectPort::remember throws.
-  ChunkRing(DirectPort& port, MemoryCopier& copier, Direction direction, const DirectBuffer& memory,
-            std::size_t chunk_bytes);
+  static std::shared_ptr<ChunkRing> make(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction,
+                                         std::size_t chunk_bytes);
 
-  /// Not before every `done` was called.
+  /// Not before every `done` was called; after abandon() at any time.
   ~ChunkRing();
   ChunkRing(const ChunkRing&) = delete;
   ChunkRing& operator=(const ChunkRing&) = delete;
 
-  /// Sends or receives all of `buffer`; `done` as for DirectPort, on the loop thread or one of the copier's. After a failure the
-  /// rest of the message stays away: with an error of the copier's, the peer learns of it only with the end of the link.
+  /// Sends or receives all of `buffer`; `done` as for DirectPort, on the loop thread, one of the memory's, or inside pass() or
+  /// abandon(). After a failure the rest of the message stays away: with an error of the memory's, the peer learns of it only
+  /// with the end of the link.
   void pass(std::uint64_t number, const DirectBuffer& buffer, DirectPort::Done done);
+
+  /// Ends every message with `why`, as soon as nothing copies from or to its memory any more, and lets the port go when it is
+  /// done with the chunks. Messages passed later end at once.
+  void abandon(const Error& why);
 
  private:
   struct Message {
@@ -60,6 +72,8 @@ class ChunkRing {
     std::size_t begun = 0;      // bytes
     bool is_begun = false;      // all of it; an empty message has one chunk, too
     std::size_t under_way = 0;  // chunks
+    std::size_t copies = 0;     // of these, between the message's memory and the ring
+    bool is_told = false;       // `done` was called, or will be from finished_
     std::optional<Error> problem;
   };
   enum class State { kFree, kFirst, kBetween, kSecond };
@@ -72,16 +86,20 @@ class ChunkRing {
     std::size_t bytes = 0;
   };
 
+  ChunkRing(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction, std::size_t chunk_bytes);
+  bool copies(bool is_second) const noexcept { return (direction_ == Direction::kSend) != is_second; }
   void pump();
   bool next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished);
+  void count_step(Message& message, bool is_second);
   void begin_step(std::size_t slot, bool is_second);
   void end_step(std::size_t slot, bool is_second, const Error* problem);
+  void tell_once(const std::shared_ptr<Message>& message);
   void copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended);
+  void forget() noexcept;
 
   DirectPort& port_;
-  MemoryCopier& copier_;
+  const std::shared_ptr<RingMemory> memory_;
   const Direction direction_;
-  const DirectBuffer memory_;
   const std::size_t chunk_bytes_;
 
   std::mutex mutex_;  // guards what follows; nothing is called under it
@@ -90,6 +108,9 @@ class ChunkRing {
   std::size_t second_at_ =
       0;                     // the next one whose second step begins: in the same order, as equal numbers pair in order
   bool is_pumping_ = false;  // some thread begins steps: it will see what changes
+  std::size_t at_port_ = 0;  // steps of the network under way
+  bool is_known_ = false;    // to the port
+  std::optional<Error> abandoned_;
   std::deque<std::shared_ptr<Message>> waiting_;    // not all begun
   std::vector<std::shared_ptr<Message>> finished_;  // whose `done` is still to be called
 };

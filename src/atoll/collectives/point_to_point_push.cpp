@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes out to a peer.
+#include <algorithm>
+
+#include "atoll/collectives/checksum.h"
+#include "atoll/collectives/point_to_point.h"
+
+namespace atl::collectives {
+
+bool PointToPoint::send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const {
+  if (check_data_ && !data.empty()) header.checksum = checksum_of(data);
+  return peer.channel->try_send(header, data);
+}
+
+bool PointToPoint::push_control(Peer& peer) {
+  bool moved = false;
+  while (!peer.grants.empty() && peer.channel->try_send(header(FrameKind::kGrant, peer.grants.front()), {})) {
+    peer.grants.pop_front();
+    --peer.announced_held;
+    moved = true;
+  }
+  while (!peer.landed.empty() && peer.channel->try_send(header(FrameKind::kLanded, peer.landed.front()), {})) {
+    peer.landed.pop_front();
+    moved = true;
+  }
+  if (peer.consumed > 0) {
+    auto credit = header(FrameKind::kConsumed, 0);
+    credit.count = peer.consumed;
+    if (peer.channel->try_send(credit, {})) {
+      peer.eager_held -= peer.consumed;
+      peer.consumed = 0;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+// The first frame of a message: the whole of it, or its announcement.
+bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
+  const bool fits = !message.device && message.data.size() <= kEagerBytes &&
+                    peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
+  if (!fits && peer.announced_in_flight >= kAnnouncedBudget) return false;
+  const auto announce = message.device ? FrameKind::kAnnounceDirect : FrameKind::kAnnounce;
+  auto first = header(fits ? FrameKind::kMessage : announce, message.tag);
+  first.dtype = static_cast<std::uint8_t>(message.dtype);
+  first.count = message.data.size();
+  first.sequence = message.id;
+  first.payload_bytes = fits ? static_cast<std::uint32_t>(message.data.size()) : 0;
+  if (!send_checked(peer, first, fits ? message.data : std::span<const std::byte>{})) return false;
+  if (fits) peer.eager_in_flight += eager_cost(message.data.size());
+  if (!fits) ++peer.announced_in_flight;
+  message.announced = true;
+  *finished = fits;
+  return true;
+}
+
+bool PointToPoint::stream(Peer& peer, Outgoing& message) {
+  bool moved = false;
+  while (message.sent < message.data.size()) {
+    const auto bytes = std::min<std::uint64_t>(message.data.size() - message.sent, peer.channel->max_payload());
+    auto part = header(FrameKind::kPayload, message.id);
+    part.offset = message.sent;
+    part.payload_bytes = static_cast<std::uint32_t>(bytes);
+    if (!send_checked(peer, part, message.data.subspan(message.sent, bytes))) break;
+    message.sent += bytes;
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::push(Peer& peer, Ready& ready) {
+  bool moved = push_control(peer);
+  for (auto it = peer.outgoing.begin(); it != peer.outgoing.end();) {
+    bool finished = false;
+    if (!it->announced) {
+      if (!start(peer, *it, &finished)) break;  // later messages must not overtake this one
+      moved = true;
+    } else if (it->granted) {
+      if (!it->device) moved |= stream(peer, *it);
+      finished = it->device ? has_flown(*it) : it->sent == it->data.size();
+      moved |= finished;
+    }
+    if (!finished) {
+      ++it;
+      continue;
+    }
+    ready.push_back([done = std::move(it->done)] { done(nullptr); });
+    it = peer.outgoing.erase(it);
+    --outgoing_count_;
+  }
+  return moved;
+}
+
+}  // namespace atl::collectives
