@@ -9,6 +9,17 @@
 #include "atoll/core/fd.h"
 
 namespace atl::collectives {
+namespace {
+
+constexpr std::size_t kMostReports = 64;
+
+template <class T>
+void keep(std::deque<T>& list, T item) {
+  if (list.size() == kMostReports) list.pop_front();
+  list.push_back(std::move(item));
+}
+
+}  // namespace
 
 Context::Impl::Impl(transport::EndpointOptions options) : process(fork_depth()), has_key(!options.key.empty()) {
   endpoint = std::make_unique<transport::Endpoint>(std::move(options), *this);
@@ -25,17 +36,21 @@ Context::Impl::~Impl() {
 
 void Context::Impl::add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group) {
   std::vector<FailedLink> failed;
+  std::vector<EarlyReport> early;
   {
     const std::lock_guard lock(mutex);
     groups[group_id] = group;
     failed = failed_links;
-  }
-  if (failed.empty()) return;
-  endpoint->loop().post([group = std::move(group), failed = std::move(failed)] {
-    const auto live = group.lock();
-    for (const FailedLink& link : failed) {
-      if (live) live->on_link_failed(link.peer, link.error, link.closed_in_order);
+    for (const EarlyReport& report : early_reports) {
+      if (report.group_id == group_id) early.push_back(report);
     }
+  }
+  if (failed.empty() && early.empty()) return;
+  endpoint->loop().post([group = std::move(group), failed = std::move(failed), early = std::move(early)] {
+    const auto live = group.lock();
+    if (!live) return;
+    for (const EarlyReport& report : early) live->on_control(*report.link, report.body);
+    for (const FailedLink& link : failed) live->on_link_failed(link.peer, link.error, link.closed_in_order);
   });
 }
 
@@ -64,10 +79,25 @@ std::vector<std::shared_ptr<GroupSink>> Context::Impl::live_groups() {
   return live;
 }
 
+void Context::Impl::keep_report(std::vector<std::byte> message) {
+  const std::lock_guard lock(mutex);
+  keep(reports, std::move(message));
+}
+
+void Context::Impl::on_link_open(transport::Link& link) {
+  std::deque<std::vector<std::byte>> known;
+  {
+    const std::lock_guard lock(mutex);
+    known = reports;
+  }
+  for (const auto& report : known) link.send_control(report);
+}
+
 void Context::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
   if (message.size() < kGroupIdBytes) return;
   std::uint64_t id = 0;
   std::memcpy(&id, message.data(), kGroupIdBytes);
+  const auto body = message.subspan(kGroupIdBytes);
   std::shared_ptr<GroupSink> group;
   bool ended = false;
   {
@@ -75,8 +105,9 @@ void Context::Impl::on_control(transport::Link& link, std::span<const std::byte>
     const auto found = groups.find(id);
     if (found != groups.end()) group = found->second.lock();
     ended = ended_groups.count(id) > 0;
+    if (!group && !ended && control_type(body) == ControlType::kError)
+      keep(early_reports, {id, &link, {body.begin(), body.end()}});
   }
-  const auto body = message.subspan(kGroupIdBytes);
   if (group) {
     group->on_control(link, body);
   } else if (ended && control_type(body) == ControlType::kInquiry) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,9 +34,19 @@ struct Context::Impl final : transport::LinkObserver {
   /// The first key wins: later groups of the process use the endpoint's.
   void set_key_once(const std::vector<std::byte>& key);
 
+  /// `message` says how a group of this process ended. Whoever gets a link later, even while this process leaves, hears it too.
+  void keep_report(std::vector<std::byte> message);
+
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
+  void on_link_open(transport::Link& link) override;
   void on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) override;
   void dump_groups();
+
+  struct EarlyReport {
+    std::uint64_t group_id;
+    transport::Link* link;
+    std::vector<std::byte> body;
+  };
 
   struct FailedLink {
     transport::PeerId peer;
@@ -47,6 +59,8 @@ struct Context::Impl final : transport::LinkObserver {
   std::map<std::uint64_t, std::weak_ptr<GroupSink>> groups;
   std::set<std::uint64_t> ended_groups;  // peers may still ask for them
   std::vector<FailedLink> failed_links;  // for good: their groups were told, later ones are not yet
+  std::deque<std::vector<std::byte>> reports;  // of this process's groups that failed; the last kMostReports
+  std::deque<EarlyReport> early_reports;       // of peers' groups that are not made here yet; as many
   bool has_key = false;                  // or will have it in a moment
   int dump_slot = -1;
   std::unique_ptr<transport::Endpoint> endpoint;  // last: its thread calls the rest

@@ -16,6 +16,7 @@ void Group::Impl::fail(const Error& error) noexcept {
   try {
     if (!failure.set(error)) return;
     context->endpoint().doorbell().ring_all();
+    context->impl().keep_report(encode(ports.group_id(), ControlType::kError, report_of(error)));
     tell_peers(ControlType::kError, error);
     messages.fail_pending();
     if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
@@ -48,15 +49,6 @@ void Group::Impl::tell_peers(ControlType type, const Error& error) noexcept {
     if (ports.rank_of(link->peer()) < 0) continue;
     // Who hears that this rank has left waits for nothing more of it: that must not come before what it has sent.
     type == ControlType::kLeft ? link->send_control_behind_frames(message) : link->send_control(message);
-  }
-}
-
-// Links may have come up since it was reported first.
-void Group::Impl::report_failure_again() noexcept {
-  try {
-    std::rethrow_exception(failure.get());
-  } catch (const Error& error) {
-    tell_peers(ControlType::kError, error);
   }
 }
 

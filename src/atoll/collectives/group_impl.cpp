@@ -281,8 +281,6 @@ void Group::Impl::shutdown() {
     tell_peers(ControlType::kLeft, Error(ErrorKind::kAborted, "left"));
     // Nobody is told of this: it only makes later use of the group an error.
     failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));
-  } else {
-    report_failure_again();
   }
   stop_worker();
   messages.fail_pending();

@@ -53,7 +53,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
 
   /// The first error ends the group: it is kept, dumped, told to the peers, and every waiter wakes.
   void fail(const Error& error) noexcept;
-  void report_failure_again() noexcept;
   void tell_peers(ControlType type, const Error& error) noexcept;
   Report report_of(const Error& error) const { return {error.kind(), options.rank, error.what()}; }
   /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.

@@ -102,6 +102,9 @@ class LinkObserver {
   virtual ~LinkObserver() = default;
   virtual void on_control(Link& link, std::span<const std::byte> message) = 0;
 
+  /// Exactly once per link that comes to be: from now on send_control is heard, if only by a peer that is about to leave.
+  virtual void on_link_open(Link& /*link*/) {}
+
   /// Exactly once per link that failed: `error` is kPeerLost (death, silence, unreachable), kRefused (key, job, attempt,
   /// version) or kProtocol. A peer that closed in good order (Endpoint::shutdown) is reported as kPeerLost saying so,
   /// with `closed_in_order` set; nothing is wrong unless an operation still needs it.

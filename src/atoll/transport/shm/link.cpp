@@ -129,8 +129,9 @@ void ShmLink::attach_on_loop(ByteStream stream, bool /*initiator*/, const PeerAd
     waiting_.clear();
     flush();
   } catch (const Error& error) {
-    fail_on_loop(error);
+    return fail_on_loop(error);
   }
+  observer().on_link_open(*this);
 }
 
 void ShmLink::flush_later_on_loop() {

@@ -144,6 +144,7 @@ void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddres
   last_tick_ = Clock::now();
   open_rail_on_loop(*rails_.front(), std::move(stream));
   mark_up_on_loop();
+  observer().on_link_open(*this);
 }
 
 void TcpLink::open_rail_on_loop(Rail& rail, ByteStream stream) {

@@ -254,6 +254,7 @@ void UcxLink::settle_on_loop() {
   if (inner_.state() != LinkState::kUp) return;  // and on_link_failed has heard of it
   over_ucx_.store(agreed, std::memory_order_release);
   mark_up_on_loop();
+  observer().on_link_open(*this);
   if (shutdown_asked_) begin_shutdown_on_loop();
   if (agreed && phase_ == Phase::kUcx) drive_on_loop();
 }
