@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+COMPARED = ["FlagCX", "torchcomms", "Gloo", "UCC", "FlagScale", "hivemind", "Intra-DP's own code"]
 ELSEWHERE = {"__version__", "Options", "infer", "pipeline"}  # documented as what is in them
 
 
@@ -79,11 +80,19 @@ def test_drawings_stand_alone() -> None:
 
 
 def test_each_compared_project_has_its_sources() -> None:
-    sections = (DOCS / "comparison.md").read_text().split("\n## ")[2:]
-    for section in sections:
-        title = section.splitlines()[0]
-        if not title.startswith("KAITIAN"):
-            assert re.search(r"`[\w./-]+`\s+at\s+[0-9a-f]{7}", section), title
+    opening, *sections = (DOCS / "comparison.md").read_text().split("\n## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == [*COMPARED, "KAITIAN, BalanceNet, joint training"]
+    rows = re.findall(r"^\| ([^|*]+) \|", opening, re.MULTILINE)
+    assert [row.replace("'s code", "'s own code") for row in rows] == COMPARED
+    for section in sections[: len(COMPARED)]:
+        assert re.search(r"`[\w./-]+`\s+at\s+[0-9a-f]{7}", section), section.splitlines()[0]
+
+
+def test_each_question_has_its_thread() -> None:
+    questions = re.findall(r"^\*\*.*?(?=\n\n|\Z)", (DOCS / "faq.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(questions) >= 16
+    for question in questions:
+        assert re.search(r"\]\(https://github\.com/[\w.-]+/[\w.-]+/issues/\d+\)", question), question
 
 
 def test_the_citation_is_of_this_version() -> None:
