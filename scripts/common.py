@@ -25,6 +25,15 @@ def fail(text: str) -> "SystemExit":
     return SystemExit(f"Atoll: {text}")
 
 
+def with_part(page: str, begin: str, end: str, content: str) -> str:
+    """The page with `content` between two marks. Raises ValueError where it has none."""
+    before, mark, rest = page.partition(begin)
+    _, other, after = rest.partition(end)
+    if not mark or not other:
+        raise ValueError(f"the page lacks the marks {begin} and {end}")
+    return f"{before}{mark}\n{content}\n{other}{after}"
+
+
 def tool_environment() -> dict[str, str]:
     """The environment for child processes: .venv's programs (cmake, ninja) come first."""
     path = os.pathsep.join([str(VENV_BIN), os.environ.get("PATH", os.defpath)])

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
+from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say, with_part
 
 PAGE = ROOT / "docs/testing.md"
 BEGIN, END = "<!-- fuzzing: written by make soak -->", "<!-- fuzzing: end -->"
@@ -138,11 +138,7 @@ def table(results: Sequence[Fuzzed]) -> str:
 
 def page_with(page: str, content: str) -> str:
     """The page with `content` between its marks. Raises ValueError where it has none."""
-    before, mark, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"docs/testing.md lacks the marks {BEGIN} and {END}")
-    return f"{before}{mark}\n{content}\n{end}{after}"
+    return with_part(page, BEGIN, END, content)
 
 
 def record() -> None:

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what the last `make aarch64` did in docs/small-computers.md."""
+
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from common import ROOT, with_part
+
+PAGE = ROOT / "docs/small-computers.md"
+BEGIN, END = "<!-- emulator: written by make aarch64 -->", "<!-- emulator: end -->"
+NOT_YET = "Not recorded yet: `make aarch64` writes its outcome here."
+_LEFT_OUT = re.compile(r"^    (\S+)(?:  # .+)?$", re.MULTILINE)
+
+
+def left_out(text: str) -> list[str]:
+    """The patterns of tests/emulator.cmake."""
+    return _LEFT_OUT.findall(text)
+
+
+def commit() -> str:
+    """With "-dirty" where the sources differ from it; "unknown" without git."""
+
+    def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    try:
+        name = git("describe", "--always").stdout.strip()
+        changed = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs", ":(exclude)*.md").returncode
+    except OSError:
+        return "unknown"
+    return f"{name}{'-dirty' if changed else ''}" if name else "unknown"
+
+
+def outcome(passed: int, failed: int, skipped: int, seconds: float, commit_name: str, day: str) -> str:
+    """A table of one row."""
+    patterns = left_out((ROOT / "tests/emulator.cmake").read_text())
+    return "\n".join(
+        [
+            "| tests passed | failed | skipped | left out | minutes | day | commit |",
+            "|---|---|---|---|---|---|---|",
+            f"| {passed:,} | {f'**{failed:,}**' if failed else 0} | {skipped:,} "
+            f"| {', '.join(f'`{pattern}`' for pattern in patterns)} | {seconds / 60:.0f} | {day} | {commit_name} |",
+        ]
+    )
+
+
+def record(passed: int, failed: int, skipped: int, seconds: float, page: Path = PAGE) -> None:
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    content = outcome(passed, failed, skipped, seconds, commit(), day)
+    page.write_text(with_part(page.read_text(), BEGIN, END, content))
