@@ -52,6 +52,7 @@ def _take_back(thread: int) -> None:
 
 
 _C.set_library_maker(_make_library)
+_C.set_network_memory("cuda", "rocm" if torch.version.hip else "cuda")
 _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives and messages under torch.distributed over links of UCX, over shared memory and over TCP."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,33 +8,15 @@ import torch
 import torch.distributed as dist
 
 from support import Ranks
+from ucx_ways import WAYS, over_ucx, skip_without_ucx
 
-ABSENT = ("this build of Atoll has no UCX", "ATOLL_TRANSPORT=ucx: UCX cannot be loaded")
-ASKS_FOR_UCX = """
-import torch.distributed as dist
-dist.init_process_group("atoll", store=dist.HashStore(), rank=0, world_size=1)
-"""
-# What UCX may use, and what the link then says that it does.
-WAYS = {"posix,sysv,cma,self": ("posix", "sysv"), "tcp,self": ("tcp",)}
 SIZES = (1, 1000, 70_001, 1_000_003)
 
 
-@pytest.fixture(scope="module")
-def ucx() -> None:
-    environment = {**os.environ, "ATOLL_TRANSPORT": "ucx"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import atoll" + ASKS_FOR_UCX],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    if done.returncode and any(words in done.stderr for words in ABSENT):
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(params=WAYS)
-def over_ucx(ucx: None, request: pytest.FixtureRequest) -> Iterator[tuple[str, Ranks]]:
-    environment = {"ATOLL_TRANSPORT": "ucx", "ATOLL_ADDRESS": "127.0.0.1", "UCX_TLS": request.param}
-    ranks = Ranks(2, environment=environment)
+def ranks_over_ucx(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ranks]]:
+    skip_without_ucx()
+    ranks = Ranks(2, environment=over_ucx(request.param))
     yield request.param, ranks
     ranks.stop()
 
@@ -67,8 +46,8 @@ def exchange(rank: int) -> str:
     return atoll.links()[1 - rank]
 
 
-def test_collectives_and_messages_over_ucx(over_ucx: tuple[str, Ranks]) -> None:
-    allowed, ranks = over_ucx
+def test_collectives_and_messages_over_ucx(ranks_over_ucx: tuple[str, Ranks]) -> None:
+    allowed, ranks = ranks_over_ucx
     for text in ranks.run(exchange):
         assert text.startswith("ucx "), text
         used = text.removeprefix("ucx ").partition(", beside ")[0].split()

@@ -20,7 +20,7 @@ TEST(InOrder, ALineWaitsForItsFrontAndNoOtherLineDoes) {
   std::atomic<bool> is_ready = false;
   Gate last;
   std::vector<int> order;
-  InOrder tasks;
+  InOrder tasks("test");
   tasks.post(
       kLine, [&] { return is_ready.load(); }, [&] { order.push_back(1); });
   tasks.post(kLine, &at_once, [&] {
@@ -42,7 +42,7 @@ TEST(InOrder, ALineWaitsForItsFrontAndNoOtherLineDoes) {
 
 TEST(InOrder, StoppingRunsWhatIsNotReady) {
   std::vector<int> order;
-  InOrder tasks;
+  InOrder tasks("test");
   for (const int number : {1, 2, 3}) {
     tasks.post(
         kLine, [] { return false; }, [&order, number] { order.push_back(number); });
@@ -56,7 +56,7 @@ TEST(InOrder, StoppingRunsWhatIsNotReady) {
 
 TEST(InOrder, NothingIsPostedWhereNoThreadCanBeStarted) {
   std::vector<int> order;
-  InOrder tasks;
+  InOrder tasks("test");
   {
     const NoThreads at_all;
     EXPECT_THROW(tasks.post(kLine, &at_once, [&] { order.push_back(1); }), std::system_error);

@@ -13,7 +13,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _autoload, _sim  # noqa: E402 - only after the check
+from atoll import _C, _autoload, _sim  # noqa: E402 - only after the check
 from atoll.sim import device_module, process_group  # noqa: E402
 
 NAME = "sim"
@@ -27,6 +27,7 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
     )
     _autoload.register()  # the atoll backend is for this device too
+    _C.set_network_memory(NAME, "host", _sim.host_address_function())
 
 
 _register()

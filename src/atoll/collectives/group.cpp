@@ -122,6 +122,8 @@ transport::DirectPort* Group::direct_port(int destination, std::uint64_t bytes) 
   return impl_->messages.direct_port(destination, bytes);
 }
 
+std::uint64_t Group::direct_messages() const noexcept { return impl_->messages.direct_messages(); }
+
 void Group::barrier(std::optional<std::chrono::milliseconds> timeout) {
   Call call;
   call.operation = Operation::kBarrier;

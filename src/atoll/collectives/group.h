@@ -157,6 +157,9 @@ class Group {
   /// Payload that this rank has sent to each member in collectives, by rank. What a vendor's library sends is not in it.
   std::vector<std::uint64_t> sent_bytes() const;
 
+  /// Messages of this rank, sent and received, that went from device to device.
+  std::uint64_t direct_messages() const noexcept;
+
   /// Links of this group: "rank 1: shm", "rank 2: tcp 127.0.0.1:4000 -> 127.0.0.1:4001"; only those opened so far.
   std::vector<std::pair<int, std::string>> links() const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -45,6 +46,9 @@ class PointToPoint {
 
   /// See Group::direct_port.
   transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;
+
+  /// Sent and received.
+  std::uint64_t direct_messages() const noexcept { return direct_count_.load(std::memory_order_relaxed); }
 
   /// Fails everything pending with the group's error. Any thread.
   void fail_pending();
@@ -168,6 +172,7 @@ class PointToPoint {
   std::list<Unexpected> unexpected_;  // in order of arrival
   std::size_t outgoing_count_ = 0;
   std::size_t not_landed_ = 0;  // of all peers
+  std::atomic<std::uint64_t> direct_count_{0};
   bool owes_control_ = false;   // grants or credit that found no room
   bool stopping_ = false;
   std::thread worker_;

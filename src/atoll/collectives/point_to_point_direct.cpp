@@ -60,6 +60,7 @@ bool PointToPoint::land(Ready& ready) {
       ++it;
       continue;
     }
+    direct_count_.fetch_add(1, std::memory_order_relaxed);
     peers_[static_cast<std::size_t>(it->from)].landed.push_back(it->message_id);
     ready.push_back([done = std::move(it->done), from = it->from] { done(nullptr, from); });
     it = arriving_.erase(it);
@@ -78,6 +79,7 @@ void PointToPoint::accept_landed(int rank, Peer& peer, std::uint64_t id, Ready& 
   }
   --peer.not_landed;
   --not_landed_;
+  direct_count_.fetch_add(1, std::memory_order_relaxed);
   if (!is_known) return;
   finish(
       message->flight, [done = std::move(message->done)] { done(nullptr); }, ready);

@@ -21,6 +21,7 @@ CopyStreams::CopyStreams(c10::Device device)
       in_(pool_stream(device)),
       to_host_(pool_stream(device)),
       to_device_(pool_stream(device)),
+      direct_(pool_stream(device)),
       out_(pool_stream(device)) {}
 
 std::shared_ptr<const CopyStreams> copy_streams(c10::Device device) {

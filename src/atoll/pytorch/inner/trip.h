@@ -29,6 +29,9 @@ class Trip {
   /// What is issued on `stream` from now on comes after what the caller had issued.
   void follow_caller(const c10::Stream& stream) const { begun_->block(stream); }
 
+  /// Whether all of that has ended.
+  bool caller_is_there() const { return begun_->query(); }
+
   /// The library's operations behind the bridge.
   Pending& outward() noexcept { return outward_; }
 

@@ -119,7 +119,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
                         const Tensors& inputs, Tensors outputs);
   struct Message;
-  Message new_message(const About& about, const at::Tensor& tensor, bool sends);
+  Message new_message(const About& about, const at::Tensor& tensor, bool sends, int peer);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
   Parts take();  // nothing when already closed, or in a forked child
   static void close(Parts parts, bool orderly) noexcept;

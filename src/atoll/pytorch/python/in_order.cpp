@@ -20,7 +20,7 @@ void InOrder::post(const Line& line, std::function<bool()> ready, std::function<
     if (!stopping_) {
       if (!thread_.joinable()) {  // first, because it may throw
         thread_ = std::thread([this] {
-          pthread_setname_np(pthread_self(), "atoll-sends");
+          pthread_setname_np(pthread_self(), name_);
           serve();
         });
       }

@@ -13,13 +13,15 @@
 namespace atl::pytorch {
 
 /// A thread that runs tasks when they are ready, those of one line in the order in which they were posted: sends from an
-/// accelerator, whose bytes are still on their way to the host. Lines do not wait for each other. Thread-safe; the thread
+/// accelerator, whose bytes are still on their way to the host, and copies inside one. Lines do not wait for each other. Thread-safe; the thread
 /// starts with the first task.
 class InOrder {
  public:
   /// What must not overtake each other: messages of a group to a destination with a tag.
   using Line = std::tuple<const void*, int, std::uint64_t>;
 
+  /// `thread`: its name.
+  explicit InOrder(const char* thread) : name_(thread) {}
   ~InOrder() { stop(); }
 
   /// `ready` is asked until it returns true, then `task` runs. Neither may throw. Throws std::system_error where the thread
@@ -39,6 +41,7 @@ class InOrder {
   };
   void serve();
 
+  const char* const name_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Line, std::deque<Task>> lines_;  // none is empty; the front of each is under way

@@ -28,7 +28,7 @@ struct NoOptions {
 // A message that waits for its turn, and for its bytes when they come from a device.
 struct Departure {
   std::shared_ptr<collectives::Group> group;
-  std::shared_ptr<Piece> piece;  // null: the bytes are there
+  std::function<bool()> is_loaded;  // empty: the bytes are there
   Deadline deadline;
   std::string name;
 
@@ -36,7 +36,7 @@ struct Departure {
   // too late or never.
   bool is_due() const noexcept {
     try {
-      if (!piece || group->error() || piece->is_loaded()) return true;
+      if (!is_loaded || group->error() || is_loaded()) return true;
       if (!deadline.expired()) return false;
       group->fail(Error(ErrorKind::kTimeout, name + " timed out: its bytes have not arrived from the device"));
     } catch (const std::exception& error) {
@@ -52,10 +52,13 @@ struct Departure {
 struct BackendAtoll::Message {
   c10::intrusive_ptr<WorkAtoll> work;
   collectives::Segment memory;
-  std::shared_ptr<Piece> piece;  // of an accelerator's tensor
+  std::shared_ptr<Trip> trip;              // of an accelerator's tensor
+  std::shared_ptr<Piece> piece;            // the same: of one that passes the host,
+  std::shared_ptr<DirectDevice> device;    // or does not,
+  std::shared_ptr<DeviceLanding> landing;  // or only comes to know
 };
 
-BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Tensor& tensor, bool sends) {
+BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Tensor& tensor, bool sends, int peer) {
   const auto group = this->group();
   Message message;
   Operands operands;
@@ -69,10 +72,21 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     (sends ? call.input : call.output).push_back(message.memory);
     const auto streams = copy_streams(operands.device());
     const auto trip = std::make_shared<Trip>(std::move(operands), streams, nullptr, 1);
-    message.piece = std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank_, nullptr, {}},
-                                            call, nullptr, passages_.clock());
-    const collectives::Call& bridge = message.piece->bridge_call();
-    message.memory = sends ? bridge.input[0] : bridge.output[0];
+    const auto new_piece = [group, trip, call, rank = rank_, clock = passages_.clock()] {
+      return std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank, nullptr, {}}, call,
+                                     nullptr, clock);
+    };
+    const auto* const port = peer < 0 ? nullptr : group->direct_port(peer, message.memory.bytes);
+    if (port) message.device = open_->open_parts().process->direct.get(trip->device());
+    if (port && sends && !message.device->is_reached(*port)) message.device.reset();
+    if (message.device && !sends)
+      message.landing = std::make_shared<DeviceLanding>(trip, message.memory, message.device, new_piece);
+    if (!message.device) {
+      message.piece = new_piece();
+      const collectives::Call& bridge = message.piece->bridge_call();
+      message.memory = sends ? bridge.input[0] : bridge.output[0];
+    }
+    message.trip = trip;
     message.work = open_->new_work(about, trip, {tensor}, {tensor});
   }
   regions_.note(message.work);
@@ -93,20 +107,30 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
       return inner.send(list, place_in_island(group->topology(), destination), tag);
     });
   }
-  const Message message = new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true);
+  const Message message =
+      new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true, destination);
   const auto work = message.work;
   const auto timeout = open_->timeout(c10d::kUnsetTimeout);
-  const auto send_within = [=, memory = message.memory, type = wire_type(tensor.scalar_type()),
-                            piece = message.piece](std::chrono::milliseconds limit) {
-    group->send(destination, number, type, {memory.data, memory.bytes}, limit,
-                [work, piece](const std::exception_ptr& error) { work->part_done(error); });
+  const auto send_within = [=, memory = message.memory,
+                            type = wire_type(tensor.scalar_type())](std::chrono::milliseconds limit) {
+    if (message.device) {
+      for (const at::Tensor& each : message.trip->operands().tensors()) note_use(each, message.device->stream());
+    }
+    group->send_direct(destination, number, type, {memory.data, memory.bytes}, message.device, limit,
+                       [work, trip = message.trip, piece = message.piece](const std::exception_ptr& error) {
+                         work->part_done(error);
+                       });
   };
   const InOrder::Line line{group.get(), destination, number};
-  if (!message.piece && open.process->sends.is_idle(line)) {
+  const bool is_there = !message.trip || (message.device && message.trip->caller_is_there());
+  if (is_there && open.process->sends.is_idle(line)) {
     translated([&] { send_within(timeout); });
     return work;
   }
-  const Departure departure{group, message.piece, Deadline::after(timeout),
+  std::function<bool()> is_loaded;
+  if (message.piece) is_loaded = [piece = message.piece] { return piece->is_loaded(); };
+  if (message.device) is_loaded = [trip = message.trip] { return trip->caller_is_there(); };
+  const Departure departure{group, is_loaded, Deadline::after(timeout),
                             "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
                                 ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
   if (message.piece) message.piece->load();
@@ -134,19 +158,23 @@ WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors
       return inner.recv(list, place_in_island(group->topology(), source), tag);
     });
   }
-  const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false);
-  const auto done = [work = message.work, piece = message.piece](std::exception_ptr error, int from) {
+  const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false, source);
+  const auto done = [work = message.work, piece = message.piece, landing = message.landing](std::exception_ptr error,
+                                                                                            int from) {
     if (!error) work->set_source_rank(from);
     try {
       if (!error && piece) piece->store();
+      if (!error && landing) landing->store();
     } catch (...) {
       error = std::current_exception();
     }
     work->part_done(error);
   };
   translated([&] {
-    group->receive(source, number, wire_type(tensor.scalar_type()), {message.memory.data, message.memory.bytes},
-                   std::nullopt, done);
+    const auto dtype = wire_type(tensor.scalar_type());
+    const auto& [data, bytes] = message.memory;
+    message.landing ? group->receive(source, number, dtype, bytes, message.landing, std::nullopt, done)
+                    : group->receive(source, number, dtype, {data, bytes}, std::nullopt, done);
   });
   return message.work;
 }

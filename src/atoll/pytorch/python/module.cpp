@@ -6,6 +6,7 @@
 #include "atoll/pytorch/inner/dtype.h"
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/blocks_module.h"
+#include "atoll/pytorch/python/direct_device.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_module.h"
 #include "atoll/pytorch/python/plan_module.h"
@@ -89,6 +90,23 @@ void bind_places(py::module_& module) {
       py::arg("maker"), "How the communicators of vendors' libraries are made; once, before the first group.");
 }
 
+void bind_network_memory(py::module_& module) {
+  module.def(
+      "set_network_memory",
+      [](const std::string& device, const std::string& kind, std::uintptr_t host_view) {
+        static const std::map<std::string, transport::MemoryKind> kinds{{"host", transport::MemoryKind::kHost},
+                                                                        {"cuda", transport::MemoryKind::kCuda},
+                                                                        {"rocm", transport::MemoryKind::kRocm}};
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): functions travel through Python as numbers
+        set_network_memory(c10::Device(device).type(),
+                           {kinds.at(kind), reinterpret_cast<void* (*)(const void*)>(host_view)});
+      },
+      py::arg("device"), py::arg("kind"), py::arg("host_view") = 0,
+      "How networks find the memory of a type of device: host, cuda or rocm; for host, the address of the C function "
+      "that "
+      "says where.");
+}
+
 void bind_interrupt(py::module_& module) {
   module.def(
       "set_interrupt",
@@ -142,6 +160,9 @@ void bind_backend(py::module_& module) {
           "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },
           py::call_guard<py::gil_scoped_release>())
       .def(
+          "direct_messages", [](const BackendAtoll& self) { return self.group()->direct_messages(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
           "links", [](const BackendAtoll& self) { return self.group()->links(); },
           py::call_guard<py::gil_scoped_release>())
       .def(
@@ -157,6 +178,7 @@ void bind_backend(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
+  atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
   atl::pytorch::bind_blocks(module);

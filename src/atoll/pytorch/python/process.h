@@ -12,6 +12,7 @@
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/watch.h"
 #include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/direct_device.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/in_order.h"
 #include "atoll/pytorch/python/store.h"
@@ -24,6 +25,7 @@ struct Process {
     const ReleaseGil others_may_need_it;
     watch->stop();
     sends.stop();
+    direct.stop();
     completions->stop();
   }
 
@@ -33,7 +35,8 @@ struct Process {
   // Over what libraries do on accelerators. Threads of this process hold the watch alone while they interrupt somebody: with
   // all of Process, the end of the program could not wait for them.
   const std::shared_ptr<Watch> watch = std::make_shared<Watch>();
-  InOrder sends;  // of tensors on accelerators, and of others behind them
+  InOrder sends{"atoll-sends"};  // of tensors on accelerators, and of others behind them
+  DirectDevices direct;
 };
 
 /// The live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees with the rest of

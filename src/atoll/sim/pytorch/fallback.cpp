@@ -143,6 +143,11 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Host
 
 }  // namespace
 
+void* host_address(const void* address) noexcept {
+  Device* const of = device_of(address);
+  return of != nullptr ? of->memory().host_view(address) : nullptr;
+}
+
 at::Tensor host_view(const at::Tensor& tensor) {
   if (!on_sim(tensor)) return tensor;
   const auto options = tensor.options().device(c10::kCPU);

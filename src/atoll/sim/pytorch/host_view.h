@@ -13,6 +13,9 @@ namespace atl::sim {
 /// that the device's streams run; `tensor` must outlive it.
 at::Tensor host_view(const at::Tensor& tensor);
 
+/// Where the byte at `address` of any simulated device of this process can be read and written; nullptr for other addresses.
+void* host_address(const void* address) noexcept;
+
 /// Runs `work`, one operator that computes `flops` and touches `bytes`, on the current stream of device `index`.
 void run_operator(c10::DeviceIndex index, double flops, double bytes, const std::function<void()>& work);
 

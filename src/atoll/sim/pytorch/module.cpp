@@ -5,6 +5,7 @@
 
 #include "atoll/sim/pytorch/autograd_threads.h"
 #include "atoll/sim/pytorch/generator.h"
+#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
 
@@ -45,6 +46,9 @@ PYBIND11_MODULE(_sim, module) {
   py::module_::import("torch");
   module.doc() = "A simulated accelerator; use it through atoll.sim.";
   bind_process_group(module);
+  module.def(
+      "host_address_function", [] { return reinterpret_cast<std::uintptr_t>(&host_address); },
+      "The address of a C function that says where the host finds a byte of device memory.");
   module.def("device_count", [] { return static_cast<int>(device_count()); });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
   module.def(

@@ -141,6 +141,14 @@ void empty_caches() noexcept {
   }
 }
 
+Device* device_of(const void* address) noexcept {
+  for (const auto& slot : runtime().devices) {
+    Device* const made = slot.load();
+    if (made != nullptr && made->memory().contains(address)) return made;
+  }
+  return nullptr;
+}
+
 bool is_initialized() noexcept {
   for (const auto& slot : runtime().devices) {
     if (slot.load() != nullptr) return true;

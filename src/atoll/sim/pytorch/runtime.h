@@ -60,6 +60,9 @@ Device& device(c10::DeviceIndex index);
 /// Gives the host's pages of what is free on all devices back.
 void empty_caches() noexcept;
 
+/// The device that was used already and whose memory holds `address`, or nullptr.
+Device* device_of(const void* address) noexcept;
+
 /// Whether a device has been used.
 bool is_initialized() noexcept;
 
