@@ -10,11 +10,12 @@ import kaitian
 import uneven
 from pipelines_cases import PLANNER
 from pipelines_figures import by, row_of, settled, windows
-from pipelines_sets import FAST, MIXED, SLOW
+from pipelines_sets import DCBS, DIRECT, FAST, GLOO, MIXED, MPDT, SLOW
 from results import RESULTS
 
 Document = dict[str, Any]
 MODELS = {"cnn": "CNN", "alexnet": "AlexNet", "resnet": "ResNet", "vgg": "VGG"}
+TRANSPORTS = {"Global Gloo": GLOO, "DCBS": DCBS, "DCBS and MPDT": MPDT, "device-direct": DIRECT}
 MISSING = "not measured yet"
 
 
@@ -84,7 +85,9 @@ def pipeline_throughput() -> str:
     texts = []
     for part in document("pipelines")["parts"]:
         fast, slow = (_of_mixed(part["rows"], layout) for layout in (FAST, SLOW))
-        texts.append(f"{part['pair']['name']}: mixed by fast-fast {fast}, by slow-slow {slow}")
+        bars = ", ".join(f"{bar} {_tokens(part['rows'], transport)}" for bar, transport in TRANSPORTS.items())
+        name = part["pair"]["name"]
+        texts.append(f"{name}: mixed by fast-fast {fast}, by slow-slow {slow}, mixed in tokens/s: {bars}")
     return "; ".join(texts)
 
 
@@ -92,6 +95,12 @@ def _of_mixed(rows: list[Document], layout: str) -> str:
     """The mixed pipeline by this one, both as the planner divides them, round by round."""
     ratio = by(row_of(rows, MIXED, PLANNER), row_of(rows, layout, PLANNER))
     return percent(None if ratio is None else ratio["median"])
+
+
+def _tokens(rows: list[Document], transport: str) -> str:
+    """Of the mixed pipeline as the planner divides it."""
+    row = row_of(rows, MIXED, PLANNER, transport)
+    return MISSING if row is None else f"{row['tokens_s']['median']:.0f}"
 
 
 def pipeline_steadiness() -> str:
@@ -136,6 +145,14 @@ def cuts() -> str:
 def rates() -> str:
     replays = case_of("nsdi25_VGG19_BN")["replays"]
     return ", ".join(f"{name} {8e-6 * replay['rate']:.1f} Mbit/s on average" for name, replay in replays.items())
+
+
+def operators() -> str:
+    texts = []
+    for row in document("operators")["rows"]:
+        ours = row["ours"]
+        texts.append(f"{row['model']} {ours['local']}, {ours['partial']} and {ours['global']}")
+    return "local, partial and global: " + "; ".join(texts)
 
 
 def tensor_parallel() -> str:

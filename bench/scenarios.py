@@ -14,6 +14,7 @@ import latency
 import library
 import links
 import online
+import operators
 import parity
 import pipelines
 import pipelines_long
@@ -54,6 +55,7 @@ SCENARIOS: dict[str, Scenario] = {
     "pipelines": pipelines,
     "pipelines_long": pipelines_long,
     "planner": planner,
+    "operators": operators,
     "split_papers": split_papers,
     "split_fleet": split_fleet,
     "split_bytes": split_bytes,
