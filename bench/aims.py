@@ -349,8 +349,8 @@ AIMS = [
     Aim("pipelines", "float64: 20 steps off one process's", 1, "x 1e-10", pipelines.exactness, at_most=True),
     Aim("planner", "a plan of 131 items on 16 devices", 1000, "ms", planner.longest("plans"), at_most=True),
     Aim("planner", "a step of 4096 ranks simulated", 1000, "ms", planner.longest("simulations"), at_most=True),
-    Aim("ready", "import, beyond torch's", 100, "ms", ready.more_than("imports", "import torch, atoll"), at_most=True),
-    Aim("ready", "4 ranks ready, beyond Gloo's", 2, "s", ready.more_than("jobs", "atoll run, Atoll"), at_most=True),
+    Aim("ready", "import, beyond torch's", 100, "ms", ready.after_torch, at_most=True),
+    Aim("ready", "4 ranks ready, beyond Gloo's", 2, "s", ready.more_than_gloo("atoll run, Atoll"), at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
 

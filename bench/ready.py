@@ -27,18 +27,24 @@ IMPORTS = {
     "import torch": ("import torch", "0"),
     "import torch, atoll": ("import torch, atoll", "1"),
 }
+# Alone, in a process that has PyTorch already: the difference of two processes is lost in how much each of them varies.
+AFTER = "import atoll, after import torch"
 
 
 def measure(settings: Settings) -> dict[str, Any]:
     """In turns, each in new processes. The first round warms up the page cache and does not count."""
     imports: dict[str, list[float]] = {name: [] for name in IMPORTS}
     jobs: dict[str, list[float]] = {name: [] for name in JOBS}
+    after: list[float] = []
     for _ in range(1 + settings.rounds(ROUNDS)):
         for name, (code, autoload) in IMPORTS.items():
             imports[name].append(_import_seconds(code, autoload))
+        after.append(_import_seconds("import atoll", "0", "import torch"))
         for name, (backend, launcher) in JOBS.items():
             jobs[name].append(_job_seconds(backend, launcher))
-    document = {"imports": _rows(imports, "import torch"), "jobs": _rows(jobs, "torchrun, Gloo")}
+    document: dict[str, Any] = {"imports": _rows(imports, "import torch"), "jobs": _rows(jobs, "torchrun, Gloo")}
+    document["after"] = {"seconds": spread(after[1:]), "samples": after[1:]}
+    say(f"{AFTER}: {document['after']['seconds']['median'] * 1e3:.1f} ms")
     for row in document["imports"] + document["jobs"]:
         say(f"{row['name']}: {row['seconds']['median']:.2f} s, {row['more']['median'] * 1e3:+.0f} ms")
     return document
@@ -52,9 +58,9 @@ def _rows(samples: dict[str, list[float]], reference: str) -> list[dict[str, Any
     return rows
 
 
-def _import_seconds(code: str, autoload: str) -> float:
-    """As the new process itself sees it."""
-    source = f"import time\nbegin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
+def _import_seconds(code: str, autoload: str, before: str = "") -> float:
+    """As the new process itself sees it. `before` is done first and not timed."""
+    source = f"{before}\nimport time\nbegin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, env=environment)
     return float(done.stdout)
@@ -72,13 +78,28 @@ def _job_seconds(backend: str, launcher: tuple[str, ...]) -> float:
     return max(ready) - begin
 
 
-def more_than(part: str, name: str) -> Any:
+def _after(document: Document) -> str:
+    """The same import alone, without a difference of processes."""
+    return "".join(
+        f"In one process, `import atoll` after `import torch`, which does not import Atoll itself there: "
+        f"{found.value:.1f} ms ({found.low:.1f} to {found.high:.1f}).\n\n"
+        for found in after_torch(document)
+    )
+
+
+def more_than_gloo(name: str) -> Any:
     def found(document: Document) -> list[Found]:
-        scale = 1e3 if part == "imports" else 1.0
-        more = next(row["more"] for row in document[part] if row["name"] == name)
-        return [Found(more["median"] * scale, more["p10"] * scale, more["p90"] * scale, name)]
+        more = next(row["more"] for row in document["jobs"] if row["name"] == name)
+        return [Found(more["median"], more["p10"], more["p90"], name)]
 
     return found
+
+
+def after_torch(document: Document) -> list[Found]:
+    if "after" not in document:  # of an older measurement
+        return []
+    seconds = document["after"]["seconds"]
+    return [Found(1e3 * seconds["median"], 1e3 * seconds["p10"], 1e3 * seconds["p90"], AFTER)]
 
 
 def report(document: dict[str, Any]) -> str:
@@ -101,5 +122,6 @@ def report(document: dict[str, Any]) -> str:
         "this machine's cores.\n\n"
         + part("import", document["imports"], "`import torch` alone")
         + "\n"
+        + _after(document)
         + part("job", document["jobs"], "torchrun with Gloo, round by round")
     )

@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,29 @@ def test_the_slowest_stage(load: Any) -> None:
         row["us"] = {name: {"median": us, "rounds": [us]} for name, us in (("atoll", 2.0), ("bridge", bridge))}
         found = load("devices_staging").of_slowest(row)
         assert (found["slowest"], found["fraction"]["median"]) == (slowest, fraction)
+
+
+def ready_document(load: Any) -> dict[str, Any]:
+    ready = load("ready")
+    rows = {
+        part: [
+            {"name": name, "seconds": load("compare").spread([1.0]), "more": load("compare").spread([0.1])}
+            for name in names
+        ]
+        for part, names in (("imports", ready.IMPORTS), ("jobs", ready.JOBS))
+    }
+    return {"quick": False, "busy": False, **rows}
+
+
+def test_the_import_is_timed_alone(load: Any, tmp_path: Path) -> None:
+    """And a measurement without it, of before, is none."""
+    ready, document = load("ready"), ready_document(load)
+    path = tmp_path / "ready.json"
+    path.write_text(json.dumps(document))
+    assert "In one process" not in ready.report(document)
+    assert re.search(r"^\| import, beyond torch's \|.*not measured", load("aims").summary(tmp_path), re.MULTILINE)
+    seconds = [0.002, ready._import_seconds("import atoll", "0", "import torch"), 0.02]
+    path.write_text(json.dumps(document | {"after": {"seconds": load("compare").spread(seconds)}}))
+    assert 0 < seconds[1] < 1
+    assert f"{ready.AFTER} | met |" in load("aims").summary(tmp_path)
+    assert "In one process, `import atoll` after `import torch`" in ready.report(json.loads(path.read_text()))
