@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from atoll import _autoload
+from atoll._version_check import FROM_SOURCE, torch_problem
 
 try:
     from atoll._build_info import VERSION as __version__
 except ModuleNotFoundError:
     raise ImportError(
         f"{__path__[0]} is Atoll's source, which is not built: start Python in another folder to use what is "
-        "installed, or install it with pip install --no-build-isolation . in the folder that holds pyproject.toml"
+        f"installed, or install it, in the folder that holds pyproject.toml: {FROM_SOURCE}"
     ) from None
-from atoll._version_check import torch_problem
 
 if TYPE_CHECKING:
     from atoll.backend import (

@@ -3,7 +3,8 @@
 
 from importlib.metadata import version
 
-from atoll._build_info import TORCH_VERSION
+FROM_SOURCE = 'pip install "scikit-build-core>=1.1,<2" cmake ninja && pip install --no-build-isolation .'
+"""What to type in the folder of the source."""
 
 
 def mismatch(built_for: str, found: str) -> str | None:
@@ -13,12 +14,14 @@ def mismatch(built_for: str, found: str) -> str | None:
         return None
     return (
         f"atoll was built for torch {built_for}, found {found}: pip install torch=={built_for}, "
-        "or rebuild atoll from its source folder with pip install --no-build-isolation ."
+        f"or rebuild atoll in its source folder: {FROM_SOURCE}"
     )
 
 
 def torch_problem() -> str | None:
     """What is wrong with the installed torch for this build of Atoll, or None. Does not import torch."""
+    from atoll._build_info import TORCH_VERSION
+
     return mismatch(TORCH_VERSION, version("torch"))
 
 

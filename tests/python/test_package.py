@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atoll._variables import unknown
-from atoll._version_check import mismatch
+from atoll._version_check import FROM_SOURCE, mismatch
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_LIBRARIES = {
@@ -88,7 +88,7 @@ def test_other_releases_are_refused_with_the_way_out(found: str) -> None:
     problem = mismatch("2.13.0", found)
     assert problem is not None
     assert problem.startswith(f"atoll was built for torch 2.13.0, found {found}: pip install torch==2.13.0, or rebuild")
-    assert problem.endswith("pip install --no-build-isolation .")
+    assert problem.endswith(f" in its source folder: {FROM_SOURCE}")
 
 
 PRETEND_ANOTHER_TORCH = """

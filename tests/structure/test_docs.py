@@ -5,6 +5,7 @@
 import ast
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -105,3 +106,15 @@ def test_the_workflow_runs_what_everybody_runs() -> None:
     commands = re.findall(r"- run: (.*)", text)
     assert commands[-1] == ".ci/run"
     assert not any(word in command for command in commands for word in ("pytest", "ctest", "pip ", "cmake", "mkdocs"))
+
+
+def test_whoever_builds_is_told_all_of_it() -> None:
+    """Without isolation pip brings none of what the build requires."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        backend, torch = tomllib.load(file)["build-system"]["requires"]
+    assert torch.startswith("torch==")
+    tools = f'install "{backend}" cmake ninja'
+    assert tools in (ROOT / "python/atoll/_version_check.py").read_text()
+    for path in DOCS.rglob("*.md"):
+        for block in re.findall(r"^```\w+\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+            assert "--no-build-isolation" not in block or tools in block, path
