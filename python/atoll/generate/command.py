@@ -70,7 +70,9 @@ def kubeflow(script: Script, island: Islands, name: Name = "atoll", port: Port =
 @generate.command()
 def docker(
     vendor: Annotated[str, typer.Option(metavar="NAME", help=f"Of: {', '.join(docker_file.IMAGES)}.")],
-    base: Annotated[str, typer.Option(metavar="IMAGE", help="To build on, instead of the vendor's usual one.")] = "",
+    base: Annotated[
+        str, typer.Option(metavar="IMAGE", help="To build on, instead of the vendor's usual one; some have none.")
+    ] = "",
     output: Output = "-",
 ) -> None:
     """A Dockerfile that builds Atoll from a checkout."""
@@ -78,6 +80,11 @@ def docker(
     def make() -> str:
         if vendor not in docker_file.IMAGES:
             raise LaunchError(f"--vendor {vendor!r} is not known: choose from {', '.join(docker_file.IMAGES)}")
+        if not base and not docker_file.IMAGES[vendor].base:
+            raise LaunchError(
+                f"--vendor {vendor}: no public image with its PyTorch is known: name yours with --base, on Debian 12, "
+                "Ubuntu 24.04 or newer"
+            )
         if re.search(r"\s", base):
             raise LaunchError(f"--base {base!r} is no image: leave the blanks out")
         return docker_file.docker(vendor, base)

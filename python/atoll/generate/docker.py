@@ -17,25 +17,35 @@ BUILD_TOOLS = ("scikit-build-core", "cmake", "ninja")
 
 @dataclass(frozen=True)
 class Image:
-    base: str
+    base: str  # nothing where the vendor publishes none for everybody: --base then has to name one
     debian: bool  # else Ubuntu
     torch: str  # how PyTorch comes into the image; nothing where the base has it
     note: str
 
 
-IMAGES = {
-    "cpu": Image(
-        "python:3.11-slim-bookworm", True, "torch==2.13.0", "PIP_EXTRA_INDEX_URL may name an index of CPU builds.",
-    ),
+_CPU = Image(
+    "python:3.11-slim-bookworm", True, "torch==2.13.0", "PIP_EXTRA_INDEX_URL may name an index of CPU builds.",
+)  # fmt: skip
+_HUAWEI = Image(
+    "quay.io/ascend/cann:latest", False, "torch==2.11.0 torch_npu==2.11.0",
+    "Choose a tag for your device, with Ubuntu 24.04 or newer.",
+)  # fmt: skip
+IMAGES = {  # by the vendors of atoll/vendors.py, and the names of platforms
+    "cpu": _CPU,
+    "sim": _CPU,
     "nvidia": Image("pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel", False, "", "Run it with --gpus all."),
     "amd": Image(
         "rocm/pytorch:latest", False, "",
         "Choose a tag with PyTorch 2.11 or newer.\n# Run it with --device /dev/kfd --device /dev/dri.",
     ),
-    "ascend": Image(
-        "quay.io/ascend/cann:latest", False, "torch==2.11.0 torch_npu==2.11.0",
-        "Choose a tag for your device, with Ubuntu 24.04 or newer.",
+    "intel": Image(
+        "", False, "",
+        "The image must hold PyTorch's build for xpu and the driver's libraries.\n# Run it with --device /dev/dri.",
     ),
+    "huawei": _HUAWEI,
+    "ascend": _HUAWEI,
+    "cambricon": Image("", False, "", "The image must hold PyTorch and torch_mlu."),
+    "moorethreads": Image("", False, "", "The image must hold PyTorch and torch_musa."),
 }  # fmt: skip
 
 
