@@ -173,7 +173,7 @@ class PointToPoint {
   std::size_t outgoing_count_ = 0;
   std::size_t not_landed_ = 0;  // of all peers
   std::atomic<std::uint64_t> direct_count_{0};
-  bool owes_control_ = false;   // grants or credit that found no room
+  bool owes_control_ = false;  // grants or credit that found no room
   bool stopping_ = false;
   std::thread worker_;
   DirectMessages direct_;  // ends first, and its flights ring the bell
