@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make wheel` makes works in an environment that holds nothing else, and says truly what it needs."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TORCH = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}  # comes with the torch that it asks for
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 ALL_REDUCE = """
@@ -69,21 +71,35 @@ def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: 
 @pytest.mark.timeout(3600)
 @pytest.mark.xdist_group("wheel")  # which is built once
 def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """All that is needed and is part of no Linux, but for PyTorch's own, is inside."""
+    """By the versions of its symbols; and nothing but PyTorch's libraries keeps it from being that."""
     wheel = made[1]
     tag = re.search(r"-cp3\d+-cp3\d+-(.*)\.whl$", wheel.name)
     assert tag is not None
-    assert "manylinux" in tag[1]
+    found = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel, folder=tmp_path))
+    assert found["sym_tag"] in tag[1].split(".")
+    assert found["sym_tag"].startswith("manylinux_2_")
+    assert not any(found[problem] for problem in ("pyfpe", "ucs2", "unsupported_isa"))
+    assert set(found["external_libs"]) <= TORCH
+    hindered = found["policy_upgrades"].get(found["sym_tag"], {})
+    assert "blacklisted_symbols" not in hindered
+    assert set(hindered.get("libs_to_eliminate", ())) <= TORCH
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+@pytest.mark.xdist_group("wheel")  # which is built once
+def test_all_that_is_needed_is_inside(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """But for PyTorch's own, and what is part of every Linux."""
+    wheel = made[1]
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path)
         assert any("/LICENSE" in name for name in packed.namelist())
     inside = {path.name for path in tmp_path.rglob("*.so*")}
-    torch = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}
     system = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "libpthread.so.0"}
     system |= {"libdl.so.2", "librt.so.1", "ld-linux-aarch64.so.1"}
     for path in [*tmp_path.rglob("*.so*"), tmp_path / "atoll/atoll_infer_worker"]:
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path, folder=tmp_path)))
-        assert needed <= inside | torch | system, f"{path.name}: {needed - inside - torch - system}"
+        assert needed <= inside | TORCH | system, f"{path.name}: {needed - inside - TORCH - system}"
 
 
 @pytest.mark.verify
