@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries Atoll as a new user would, and writes how long each step takes: docs/results/new_user.md.
 
-From a fresh clone of the last commit README's two commands, then the wheel into an empty environment, and there every
-command of the guides. Stops at the first step that fails. Takes about an hour."""
+From a fresh clone of the last commit README's commands, then an empty environment, into which the guides install the
+wheel, and there every command of theirs. Stops at the first step that fails. Takes about an hour."""
 
 import argparse
 import os
@@ -74,7 +74,7 @@ class Trial:
             ports = {port: str(free_port()) for port in PORTS}
             begin = time.monotonic()
             try:
-                for step in follow(guide, folder, self.environment(self.empty / "bin"), ports):
+                for step in follow(guide, folder, self.environment(self.empty / "bin"), ports, self.clone):
                     self.note(guide, step.text.strip(), time.monotonic() - begin, step.what)
                     begin = time.monotonic()
             except AssertionError as error:
@@ -96,8 +96,8 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
         "# As a new user\n\n"
         f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
         f"{computer['kernel']}, at commit {commit()}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
-        "A fresh clone, README's commands in it, the wheel in an empty environment, and there each command of the "
-        "guides that can be run on one machine without accelerators; the others' options are checked by `make test`. "
+        "A fresh clone, README's commands in it, an empty environment, what the guides install there, and each command "
+        "that they have for one machine without accelerators; the others' options are checked by `make test`. "
         "Packages of Debian were installed before; PyPI's come over the network.\n\n"
         f"{table(['where', 'typed', 'took', 'and said'], lines)}\nAll together: {total / 60:.0f} minutes.\n"
     )
@@ -114,7 +114,6 @@ def main() -> None:
         for command in ("make demo", "make test", "make demo", "make wheel"):
             trial.type("README", command, trial.clone)
         trial.type("the wheel", "python3 -m venv empty", trial.folder)
-        trial.type("the wheel", "pip install --quiet atoll/dist/*.whl", trial.folder, trial.empty / "bin")
         trial.follow_guides()
         rows = trial.rows
     rows[0] = (rows[0][0], "git clone", *rows[0][2:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guides as steps: files to save, commands to run, and commands that belong elsewhere."""
+"""The guides as steps: packages to install, files to save, commands to run, and commands that belong elsewhere."""
 
 import contextlib
 import os
@@ -13,15 +13,16 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDES = ["get-started.md", "launchers.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
 BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MARK = re.compile(r"<!-- (file|run|elsewhere)(?:: (.*?))? -->")
+MARK = re.compile(r"<!-- (file|run|install|elsewhere)(?:: (.*?))? -->")
 PORTS = ("4700", "29500")  # in the guides; a test takes free ones
 SECONDS = 100  # for one command, on a busy machine
+INSTALL_SECONDS = 1800  # PyTorch comes over the network
 
 
 @dataclass(frozen=True)
 class Step:
-    kind: str  # "file", "run" or "elsewhere"
-    what: str  # a file's name, or what a command's output holds
+    kind: str  # "file", "run", "install" or "elsewhere"
+    what: str  # a file's name, what a command's output holds, or the wheel's extra that is installed
     text: str
 
 
@@ -41,9 +42,12 @@ def steps_of(guide: str) -> list[Step]:
     return found
 
 
-def follow(guide: str, folder: Path, environment: dict[str, str], ports: dict[str, str]) -> Iterator[Step]:
+def follow(
+    guide: str, folder: Path, environment: dict[str, str], ports: dict[str, str], checkout: Path | None = None
+) -> Iterator[Step]:
     """Does in `folder` what the guide says, with other ports; gives each command when it is done. Raises AssertionError
-    for one that fails or does not say what it must."""
+    for one that fails or does not say what it must. Packages are installed from `checkout`, which holds the wheel;
+    without it they are there already."""
 
     def here(text: str) -> str:
         return re.sub("|".join(rf"\b{port}\b" for port in PORTS), lambda match: ports[match[0]], text)
@@ -51,6 +55,10 @@ def follow(guide: str, folder: Path, environment: dict[str, str], ports: dict[st
     for step in steps_of(guide):
         if step.kind == "file":
             (folder / step.what).write_text(here(step.text))
+        elif step.kind == "install" and checkout:
+            status, said = shell(step.text, checkout, environment, INSTALL_SECONDS)
+            assert status == 0, f"{step.text}\n{said}"
+            yield step
         elif step.kind == "run":
             status, said = shell(here(step.text), folder, environment)
             assert status == 0, f"{step.text}\n{said}"
@@ -58,7 +66,7 @@ def follow(guide: str, folder: Path, environment: dict[str, str], ports: dict[st
             yield step
 
 
-def shell(script: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+def shell(script: str, folder: Path, environment: dict[str, str], seconds: float = SECONDS) -> tuple[int, str]:
     """Its status and what it said; nothing that it has started is left."""
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
     log = folder / "said.log"
@@ -67,7 +75,7 @@ def shell(script: str, folder: Path, environment: dict[str, str]) -> tuple[int, 
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            status = process.wait(SECONDS)
+            status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             status = -1
         finally:

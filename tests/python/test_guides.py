@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the guides tell people to type works: commands that say so are run, the others' options exist."""
 
+import ast
 import os
 import re
 import shlex
 import sys
 from functools import cache
+from importlib.metadata import metadata, requires
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from atoll.cli import app
@@ -62,6 +65,48 @@ def test_islands_can_be_read(guide: str) -> None:
             parse_all(texts)
         elif texts:
             place([parse_island(text) for text in texts])
+
+
+def brought(extras: set[str]) -> set[str]:
+    """The packages that the wheel with these extras asks for, and its own."""
+    needs = [Requirement(text) for text in requires("atoll") or []]
+    return {"atoll"} | {
+        need.name
+        for need in needs
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras)
+    }
+
+
+def imports(source: str) -> set[str]:
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_what_files_import_is_installed_before(guide: str) -> None:
+    extras, own = {""}, set()
+    for step in steps_of(guide):
+        if step.kind == "install" and step.what:
+            assert step.what in (metadata("atoll").get_all("Provides-Extra") or [])
+            assert f"[{step.what}]" in step.text
+            extras.add(step.what)
+        elif step.kind == "file" and step.what.endswith(".py"):
+            own.add(step.what.removesuffix(".py"))
+            assert imports(step.text) <= brought(extras) | own | sys.stdlib_module_names, step.what
+
+
+def test_packages_are_installed_from_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guides.DOCS", tmp_path)
+    block = "```bash\necho installed > from_here\n```\n"
+    (tmp_path / "guide.md").write_text(f"<!-- install: page -->\n{block}")
+    (tmp_path / "checkout").mkdir()
+    assert [*follow("guide.md", tmp_path, dict(os.environ), {})] == []
+    (step,) = follow("guide.md", tmp_path, dict(os.environ), {}, tmp_path / "checkout")
+    assert (step.kind, step.what) == ("install", "page")
+    assert (tmp_path / "checkout/from_here").read_text() == "installed\n"
+    assert not (tmp_path / "from_here").exists()
 
 
 @pytest.mark.verify
