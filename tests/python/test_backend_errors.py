@@ -163,6 +163,21 @@ def test_wrong_setting_is_named(variable: str, value: str) -> None:
     assert f'{variable}="{value}"' in process.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "environment", "words"),
+    [
+        ("', pg_options=dist.ProcessGroupGloo._Options()", {}, "TypeError: the atoll backend takes atoll.Options, got "
+         "_Options"),
+        ("'", {"ATOLL_BRIDGE": "relay", "ATOLL_TLS": "1"}, "ValueError: ATOLL_BRIDGE=relay with ATOLL_TLS=1: its bytes "
+         "travel through Gloo, in clear; unset one"),
+    ],
+)  # fmt: skip
+def test_what_the_backend_does_not_take(change: str, environment: dict[str, str], words: str) -> None:
+    (process,) = run_script(START.replace("'atoll'", f"'atoll{change}"), 1, environment)
+    assert process.returncode == 1
+    assert words in process.stderr
+
+
 def test_missing_rank_is_named() -> None:
     source = """
 import os, datetime, torch.distributed as dist, atoll

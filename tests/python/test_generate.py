@@ -245,7 +245,7 @@ def test_output_goes_into_a_file(tmp_path: Path) -> None:
         (["docker", "--vendor=acme"], "--vendor 'acme' is not known: choose from cpu, sim, nvidia, amd, intel, huawei"),
         (["docker", "--vendor=intel"], "--vendor intel: no public image with its PyTorch is known: name yours with --"),
         (["docker", "--vendor=cambricon"], "name yours with --base, on Debian 12, Ubuntu 24.04 or newer"),
-        (["docker", "--vendor=cpu", "--base=a b"], "--base 'a b' is no image"),
+        (["docker", "--vendor=cpu", "--base=a b"], "--base 'a b' is no image: leave the blanks out"),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], text: str) -> None:

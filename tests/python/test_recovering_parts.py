@@ -11,6 +11,7 @@ from torch import nn
 
 from atoll.launch.supervisor import Heard
 from atoll.loading.exchange import Exchange
+from atoll.recovering.job import Recovering
 from atoll.recovering.member import Member, post
 from atoll.recovering.notices import END, READY, VOID, Notice, Roster, Seat, answer_key, count_key, notice_key
 from atoll.recovering.replica import Buffers
@@ -63,6 +64,29 @@ def test_an_optimizer_that_was_left_in_the_middle() -> None:
     with pytest.raises(dist.DistNetworkError):
         optimizers[0].step()
     assert (applied.whole, applied.torn) == (False, True)
+
+
+def test_a_group_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, store = network(), dist.HashStore()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    monkeypatch.setattr(Member, "from_environment", lambda timeout: Member(store, "m", timeout))
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        said = "atoll.Recovering makes the process group, anew whenever .*: leave init_process_group out"
+        with pytest.raises(RuntimeError, match=said):
+            Recovering(net, optimizer, lambda model: pytest.fail("no group was to be made"))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_who_the_supervisor_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Member.from_environment(timedelta(seconds=1)) is None
+    monkeypatch.setenv("ATOLL_SUPERVISOR", "tcp://nowhere")
+    with pytest.raises(ValueError, match="ATOLL_SUPERVISOR is set and ATOLL_MEMBER is not: atoll run sets both"):
+        Member.from_environment(timedelta(seconds=1))
+    monkeypatch.setenv("ATOLL_MEMBER", "m")
+    with pytest.raises(ValueError, match='ATOLL_SUPERVISOR="tcp://nowhere": expected tcp://HOST:PORT'):
+        Member.from_environment(timedelta(seconds=1))
 
 
 def test_running_statistics_are_put_back() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from atoll.infer import Bundle, ExportError, InputError, capture, run_graph
+from atoll.infer.convert import _refuse_operator
 
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 
@@ -251,7 +252,7 @@ def test_paths_that_depend_on_values() -> None:
         (lambda _, x: x * x.sum().item(), "depends on values"),
         (lambda _, x: torch.zeros(int(x.sum())), "value"),
         (lambda _, x: torch.from_numpy(x.numpy()) + 1, "takes values out of a tensor"),
-        (lambda _, x: x + torch.rand(4), "draws random numbers"),
+        (lambda _, x: x + torch.rand(4), "it draws random numbers, which two machines cannot share: draw them outside"),
         (lambda _, x: functional.dropout(x, 0.5, training=True), "draws random numbers"),
         (lambda _, x: torch.view_as_complex(x.reshape(2, 3, 2, 2)).abs(), "complex64: choose from float64, float32"),
         (lambda _, x: x.add_(1), "forward changes its input x in place"),
@@ -271,6 +272,12 @@ def test_refusals(function: Callable[..., Any], words: str) -> None:
     assert words in told
     assert "torch.export" not in told
     assert len(told) < 900
+
+
+def test_operators_that_change_operands() -> None:
+    """PyTorch captures others in their place; whatever it should leave is refused."""
+    with pytest.raises(ExportError, match=r"^it changes its operands in place$"):
+        _refuse_operator(torch.ops.aten.add_.Tensor, {})
 
 
 def test_refusals_name_the_line() -> None:

@@ -283,12 +283,12 @@ def test_attach_splits_the_module_itself(net: Net, image: torch.Tensor) -> None:
     torch.testing.assert_close(net(image)["logits"], wanted)
     assert session.report()["inferences"] == 1
     assert list(net.state_dict()) == names
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="the module is attached already: detach it first"):
         atoll.infer.attach(net, (image,), **FAST)
     atoll.infer.detach(net)
     assert "forward" not in net.__dict__
     torch.testing.assert_close(net(image)["logits"], wanted)
-    with pytest.raises(ValueError, match="not attached"):
+    with pytest.raises(ValueError, match="the module is not attached"):
         atoll.infer.detach(net)
 
 

@@ -59,6 +59,7 @@ ALIKE: list[tuple[Options, type[Exception], str]] = [
     ({"sampler": [5, SAMPLES]}, ValueError, "the sampler gave index 157, the dataset has 157 samples: give 0 to 156"),
     ({"sampler": [-1, 5]}, ValueError, "the sampler gave index -1"),
     ({"weights": [1.0, 2.0]}, ValueError, "2 weights for a dataset of 157 samples: give one for each sample"),
+    ({"sampler": [0], "weights": [1.0] * SAMPLES}, ValueError, "give a sampler or weights, not both"),
     ({"weights": [1.0] * SAMPLES, "samples": 0}, ValueError, "samples=0: give at least 1"),
     ({"dataset": []}, ValueError, "the dataset is empty"),
     ({"dataset": iter([1])}, TypeError, "is no dataset: it needs __len__ and __getitem__"),

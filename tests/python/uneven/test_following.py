@@ -195,6 +195,17 @@ def test_a_model_with_a_hook_of_the_user_is_measured(rank: int, size: int) -> No
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@on_layouts("AA")
+def test_what_is_no_hook_is_refused(rank: int, size: int) -> None:
+    model = wrapped()
+    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    with pytest.raises(TypeError, match="a communication hook must be callable, got int"):
+        model.register_comm_hook(None, 7)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(RuntimeError, match="register_comm_hook can only be called once"):
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+
+
 def sum_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     """Depends on the size of the batch."""
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")

@@ -147,6 +147,12 @@ def test_what_contradicts_is_refused(rank: int, size: int) -> None:
         trainer(Tagger(), tagged(), UNEVEN, gradient_accumulation_steps=2)
     with pytest.raises(ValueError, match="include_num_input_tokens_seen"):
         trainer(Tagger(), tagged(), UNEVEN, include_num_input_tokens_seen="all")
+    with pytest.raises(
+        ValueError, match=r"'group_by_length' is not supported .*: one of \['random', 'sequential'\], or "
+    ):
+        trainer(Tagger(), tagged(), UNEVEN, train_sampling_strategy="group_by_length")
+    with pytest.raises(ValueError, match="Trainer: training requires a train_dataset"):
+        trainer(Tagger(), None, UNEVEN).train()
 
 
 @on_layouts("AA")
