@@ -63,6 +63,7 @@ LAUNCHES = {
         "--island=a:1", "empty.py",
     ],
     "A rank fails": ["--island=a:1", "failing.py"],
+    "A rank is killed": ["--island=a:1", "killed.py"],
 }  # fmt: skip
 FRESH = ["Another version of PyTorch", "Python finds the source", "UCX is not installed"]
 
@@ -95,11 +96,12 @@ def taken_port() -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, with two programs and the key files of Provoked."""
+    """The current one, with three programs and the key files of Provoked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "empty.py").write_text("")
     (tmp_path / "failing.py").write_text("raise SystemExit(1)\n")
+    (tmp_path / "killed.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     for name, mode in (("key", 0o600), ("key.other", 0o600), ("open", 0o644)):
         (tmp_path / name).write_text(f"{name:>32}")
         (tmp_path / name).chmod(mode)
@@ -147,7 +149,8 @@ def test_command(
 
 @pytest.mark.parametrize("title", LAUNCHES)
 def test_launch(title: str, folder: Path, taken_port: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run([word.replace("@TAKEN@", taken_port) for word in LAUNCHES[title]]) == 1
+    status = 137 if title == "A rank is killed" else 1
+    assert run([word.replace("@TAKEN@", taken_port) for word in LAUNCHES[title]]) == status
     check(title, capfd.readouterr().err)
 
 

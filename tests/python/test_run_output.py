@@ -159,6 +159,21 @@ def test_the_report(capfd: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_rank_that_was_killed(code: int) -> None:
+    """The first, that is: others are stopped by `atoll run`."""
+    output = Output()
+    output.close()
+    ordered = [(0, failure(0, code)), (1, failure(1, code))]
+    first, _, other = failures.describe(ordered, ["", ""], output).splitlines()
+    hint = "; perhaps the system ran out of memory: `dmesg` tells, and a smaller batch or model needs less"
+    assert first.endswith(hint)
+    assert "memory" not in other
+    plain, *_ = failures.describe(ordered, ["", ""], output, with_hint=False).splitlines()
+    assert plain + hint == first
+    assert not failures.hint(failure(0, 1)) + failures.hint(failure(0, -15))
+
+
 @pytest.mark.parametrize(("code", "status"), [(3, 3), (-9, 137), (-15, 143)])
 def test_exit_status(code: int, status: int) -> None:
     assert failures.exit_status(failure(0, code)) == status

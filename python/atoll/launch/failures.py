@@ -12,6 +12,8 @@ from atoll.launch.output import Output
 
 # A traceback that is older than this when its rank ends is not what ended it.
 _TRACEBACK_AGE_S = 10.0
+# Of a rank, and of a shell or container around it.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 def exit_status(failure: ProcessFailure) -> int:
@@ -60,6 +62,13 @@ def how_it_ended(failure: ProcessFailure) -> str:
         return f"ended by signal {-failure.exitcode}"
 
 
+def hint(failure: ProcessFailure) -> str:
+    """What to look at, after how_it_ended(), where that says little; for a rank that `atoll run` has not killed."""
+    if failure.exitcode not in _KILLED:
+        return ""
+    return "; perhaps the system ran out of memory: `dmesg` tells, and a smaller batch or model needs less"
+
+
 def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
     island = islands[failure.local_rank]
     return f"island {island}, " if island else ""
@@ -73,10 +82,12 @@ def headline(rank: int, failure: ProcessFailure, islands: Sequence[str]) -> str:
     )
 
 
-def describe(ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[str], output: Output) -> str:
+def describe(
+    ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[str], output: Output, *, with_hint: bool = True
+) -> str:
     """The report, with in_order()'s result; `islands` are the local ranks' islands, empty where they have none."""
     rank, failure = ordered[0]
-    lines = [f"atoll run: {headline(rank, failure, islands)}"]
+    lines = [f"atoll run: {headline(rank, failure, islands)}{hint(failure) if with_hint else ''}"]
     said = said_by(failure, output)
     lines += [f"    {line}" for line in said] or ["    (it printed nothing)"]
     for rank, failure in ordered[1:]:

@@ -210,7 +210,9 @@ class Run:
             self._say(f"the ranks ended in state {result.state.value}")
             return 1
         ordered = failures.in_order(result.failures, self._output)
-        self._output.write(STDERR, failures.describe(ordered, self._islands_of_ranks, self._output).encode())
+        with_hint = self._options.on_failure != "shrink"  # there it was told when the rank was lost
+        report = failures.describe(ordered, self._islands_of_ranks, self._output, with_hint=with_hint)
+        self._output.write(STDERR, report.encode())
         return failures.exit_status(ordered[0][1])
 
     def _note_start(self, attempt: int, workers: list[Worker], pids: dict[int, int]) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from atoll.launch import jobs
 from atoll.launch.agent import PipedLogs
-from atoll.launch.failures import how_it_ended
+from atoll.launch.failures import hint, how_it_ended
 from atoll.launch.members import Decision, End, Grow, Kill, Members, Publish, Start, State
 from atoll.launch.output import Output
 from atoll.launch.processes import kill_groups, start_time
@@ -53,6 +53,8 @@ class Process:
     handler: SubprocessHandler
     error_file: str
     asked: int = 0
+    is_killed: bool = False
+    """By its supervisor."""
 
     @property
     def pid(self) -> int:
@@ -176,7 +178,8 @@ class Supervisor:
             self._failures[process.local_rank] = failure
             island = self._hooks.islands[process.local_rank]
             where = f"island {island}, " if island else ""
-            self._hooks.say(f"rank {process.local_rank} is lost: {where}pid {process.pid}, {how_it_ended(failure)}")
+            how = how_it_ended(failure) + ("" if process.is_killed else hint(failure))
+            self._hooks.say(f"rank {process.local_rank} is lost: {where}pid {process.pid}, {how}")
         self._tell_who_runs()
 
     def _carry_out(self, decision: Decision) -> None:
@@ -185,6 +188,7 @@ class Supervisor:
         elif isinstance(decision, Kill):
             process = self._processes[decision.member]
             self._hooks.say(f"rank {process.local_rank} (pid {process.pid}) is killed: {decision.reason}")
+            process.is_killed = True
             kill_groups([process.pid])
         elif isinstance(decision, Grow):
             self._store.set(growth_key(decision.number), "1")
