@@ -5,9 +5,47 @@ if(ATOLL_DEPS_DIR)
   list(PREPEND CMAKE_PREFIX_PATH ${ATOLL_DEPS_DIR} ${ATOLL_DEPS_DIR}/usr)
 endif()
 find_package(Threads REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL 3.0 COMPONENTS Crypto SSL)
+find_package(spdlog QUIET) # which asks for fmt
+find_package(nlohmann_json QUIET)
+# Control messages: FlatBuffers as headers, and its compiler of the same version.
+find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
+find_program(FLATBUFFERS_COMPILER flatc)
+# Checksums: xxHash as a header.
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+# Packed tensors: zstd inside libatoll, so that the wheel does not need a library more.
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
+# Pictures: libjpeg-turbo, for the same reason inside.
+find_path(ATOLL_JPEG_INCLUDE jpeglib.h)
+find_path(ATOLL_JPEG_CONFIG jconfig.h)
+find_library(ATOLL_JPEG_LIBRARY NAMES libjpeg.a jpeg)
+# The archive where there is one: programs that use Atoll then need no libseccomp.so.
+find_path(ATOLL_SECCOMP_INCLUDE seccomp.h)
+find_library(ATOLL_SECCOMP_LIBRARY NAMES libseccomp.a seccomp)
+
+set(missing "")
+set(packages "")
+foreach(need OpenSSL_FOUND:libssl-dev spdlog_FOUND:libspdlog-dev spdlog_FOUND:libfmt-dev nlohmann_json_FOUND:nlohmann-json3-dev
+        FLATBUFFERS_INCLUDE_DIR:libflatbuffers-dev FLATBUFFERS_COMPILER:flatbuffers-compiler XXHASH_INCLUDE_DIR:libxxhash-dev
+        ZSTD_INCLUDE_DIR:libzstd-dev ZSTD_LIBRARY:libzstd-dev ATOLL_JPEG_INCLUDE:libjpeg62-turbo-dev
+        ATOLL_JPEG_CONFIG:libjpeg62-turbo-dev ATOLL_JPEG_LIBRARY:libjpeg62-turbo-dev ATOLL_SECCOMP_INCLUDE:libseccomp-dev
+        ATOLL_SECCOMP_LIBRARY:libseccomp-dev)
+  string(REPLACE ":" ";" need ${need})
+  list(GET need 0 found)
+  list(GET need 1 package)
+  if(NOT ${found})
+    list(APPEND missing ${found})
+    list(APPEND packages ${package})
+  endif()
+endforeach()
+if(missing)
+  list(REMOVE_DUPLICATES missing)
+  list(REMOVE_DUPLICATES packages)
+  list(JOIN missing ", " missing)
+  list(JOIN packages " " packages)
+  message(FATAL_ERROR "Missing: ${missing}. Install Debian's ${packages}, or set ATOLL_DEPS_DIR to a prefix that holds them")
+endif()
 
 # spdlog and fmt as headers only: the wheel must not need Debian's libspdlog.so and libfmt.so.
 add_library(atoll_spdlog INTERFACE)
@@ -22,36 +60,11 @@ if(spdlog_definitions MATCHES SPDLOG_FMT_EXTERNAL)
   target_link_libraries(atoll_spdlog INTERFACE fmt::fmt-header-only)
 endif()
 
-# Control messages: FlatBuffers as headers, and its compiler of the same version.
-find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
-find_program(FLATBUFFERS_COMPILER flatc)
-# Checksums: xxHash as a header.
-find_path(XXHASH_INCLUDE_DIR xxhash.h)
-# Packed tensors: zstd inside libatoll, so that the wheel does not need a library more.
-find_path(ZSTD_INCLUDE_DIR zstd.h)
-find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
-# Pictures: libjpeg-turbo, for the same reason inside.
-find_path(ATOLL_JPEG_INCLUDE jpeglib.h)
-find_path(ATOLL_JPEG_CONFIG jconfig.h)
-find_library(ATOLL_JPEG_LIBRARY NAMES libjpeg.a jpeg)
-foreach(need FLATBUFFERS_INCLUDE_DIR:libflatbuffers-dev FLATBUFFERS_COMPILER:flatbuffers-compiler
-        XXHASH_INCLUDE_DIR:libxxhash-dev ZSTD_INCLUDE_DIR:libzstd-dev ZSTD_LIBRARY:libzstd-dev
-        ATOLL_JPEG_INCLUDE:libjpeg62-turbo-dev ATOLL_JPEG_CONFIG:libjpeg62-turbo-dev ATOLL_JPEG_LIBRARY:libjpeg62-turbo-dev)
-  string(REPLACE ":" ";" need ${need})
-  list(GET need 0 found)
-  list(GET need 1 package)
-  if(NOT ${found})
-    message(FATAL_ERROR "${found} is not found: install Debian's ${package}, or set ATOLL_DEPS_DIR to a prefix that holds it")
-  endif()
-endforeach()
 add_library(atoll_wire_libraries INTERFACE)
 add_library(atoll::wire_libraries ALIAS atoll_wire_libraries)
 target_include_directories(atoll_wire_libraries SYSTEM INTERFACE ${FLATBUFFERS_INCLUDE_DIR} ${XXHASH_INCLUDE_DIR} ${ZSTD_INCLUDE_DIR}
                            ${ATOLL_JPEG_INCLUDE} ${ATOLL_JPEG_CONFIG})
 target_link_libraries(atoll_wire_libraries INTERFACE ${ZSTD_LIBRARY} ${ATOLL_JPEG_LIBRARY})
-# The archive where there is one: programs that use Atoll then need no libseccomp.so.
-find_path(ATOLL_SECCOMP_INCLUDE seccomp.h REQUIRED)
-find_library(ATOLL_SECCOMP_LIBRARY NAMES libseccomp.a seccomp REQUIRED)
 add_library(atoll_seccomp INTERFACE)
 add_library(atoll::seccomp ALIAS atoll_seccomp)
 target_include_directories(atoll_seccomp SYSTEM INTERFACE ${ATOLL_SECCOMP_INCLUDE})
