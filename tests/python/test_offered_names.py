@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that `import atoll` offers: each is there and in the reference, and none of them costs anything before."""
 
+import ast
 import importlib
 import json
 import os
@@ -40,6 +41,24 @@ def test_each_name_is_in_the_reference(package: str) -> None:
     assert names - described - {"atoll.__version__", "atoll.infer", "atoll.pipeline"} == set()
     own = {name for name in described if name.rpartition(".")[0] == package}
     assert own - names == set(), "the page names what is not offered"
+
+
+def defined_in(module: str) -> set[str]:
+    """Its own classes and functions for everybody, by their whole names."""
+    tree = ast.parse((Path(atoll.__file__).parents[1] / module).read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    prefix = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return {f"{prefix}.{name}" for name in names if not name.startswith("_")}
+
+
+def test_what_is_imported_by_its_own_name_is_in_the_reference() -> None:
+    described = set(re.findall(r"^::: (\S+)$", PAGE.read_text(), re.MULTILINE))
+    folder = Path(atoll.__file__).parent / "adapters"
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py", "reducing.py"}  # which they share
+    adapters = set().union(*(defined_in(f"atoll/adapters/{name}") for name in modules))
+    assert "atoll.adapters.huggingface.Trainer" in adapters
+    assert adapters == {name for name in described if name.startswith("atoll.adapters.")}
+    assert defined_in("atoll/sim/__init__.py") == {name for name in described if name.startswith("atoll.sim.")}
 
 
 def test_importing_brings_nothing_heavy() -> None:
