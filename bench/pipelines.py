@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pipelines_tables
+import pipelines_transfers
 import samples
 from pipelines_cases import (
     PAIRS,
@@ -23,11 +24,10 @@ from pipelines_cases import (
     Pair,
 )
 from pipelines_prediction import best_cut, head_blocks, predict
-from pipelines_sets import DCBS, DIRECT, FAST, GLOO, MIXED, MPDT, SLOW, Contender, Document, Sets, interleave
+from pipelines_sets import DCBS, FAST, MIXED, SLOW, TRANSPORTS, Contender, Document, Sets, interleave
 from results import Settings, say
 
 TITLE = "pipelines over unlike devices: the AMD and NVIDIA paper's experiment"
-TRANSPORTS = (GLOO, DCBS, MPDT, DIRECT)
 LAYOUTS = ((FAST, "fast fast", DCBS), (SLOW, "slow slow", DCBS))
 ROUNDS, STEPS = 7, 3  # steps of a block
 SHORT = 20  # steps in float64
@@ -45,7 +45,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         with Sets(RATE, speeds_of(pair, faster), wanted) as sets:
             parts.append(_measure_pair(settings, pair, sets))
     document = {
-        "parts": parts, "slow_link": _measure_slow_link(settings, pairs[0], faster, parts[0]),
+        "parts": parts, "transfers": pipelines_transfers.measure(settings, speeds_of(pairs[0], faster)),
+        "slow_link": _measure_slow_link(settings, pairs[0], faster, parts[0]),
         "square": _measure_square(settings, faster), "rate": RATE, "slow_rate": SLOW_RATE, "speed": SPEED * faster,
         "steps": STEPS, "tokens": samples.LENGTH, "case": asdict(pairs[0].case()),
     }  # fmt: skip

@@ -49,7 +49,7 @@ class Pair:
     over_slow: float  # by that of two slow ones, minus 1
 
     def case(self, plan: Any = "auto", **more: Any) -> Case:
-        return Case(self.blocks, self.vocabulary, plan, **more)
+        return Case(**{"blocks": self.blocks, "vocabulary": self.vocabulary, "plan": plan, **more})
 
     @property
     def equal(self) -> tuple[int, int]:

@@ -15,11 +15,21 @@ Document = dict[str, Any]
 def predict(request: Document, plan: Document) -> dict[str, float]:
     """Seconds of the passes of one step, by the planner's formula and by the simulator. Raises RuntimeError for a plan
     that does not fit."""
+    answer = _priced(request, plan)
+    simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
+    return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
+
+
+def _priced(request: Document, plan: Document) -> Document:
     answer: Document = json.loads(_C.price_layers(json.dumps({**request, "plan": as_asked(request, plan)})))
     if not answer["feasible"]:
         raise RuntimeError(answer["reason"])
-    simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
-    return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
+    return answer
+
+
+def stages_of(request: Document, plan: Document) -> list[Document]:
+    """Of all pipelines, with the planner's seconds of a micro-batch."""
+    return [stage for pipe in _priced(request, plan)["pipelines"] for stage in pipe["stages"]]
 
 
 def as_asked(request: Document, plan: Document) -> Document:

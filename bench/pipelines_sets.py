@@ -17,8 +17,11 @@ from results import say
 
 FAST, SLOW, MIXED = "fast-fast", "slow-slow", "mixed"
 GLOO, DCBS, MPDT, DIRECT = "global-gloo", "dcbs", "dcbs+mpdt", "device-direct"
+TRANSPORTS = (GLOO, DCBS, MPDT, DIRECT)
+HERE = "shared memory"  # all ranks in one namespace
 _ONE_RAIL = (("ATOLL_IFACE", "bridge0"), ("GLOO_SOCKET_IFNAME", "bridge0"))
 ENVIRONMENT = {
+    HERE: _ONE_RAIL,
     GLOO: _ONE_RAIL,
     DCBS: _ONE_RAIL,
     MPDT: (("ATOLL_RAILS", ",".join(f"bridge{rail}" for rail in range(RAILS))), _ONE_RAIL[1]),
@@ -59,7 +62,8 @@ class Sets:
         for kind in kinds:
             environment = uneven.on_device(uneven.Device(kind, self._speeds[kind]))
             copies = (("ATOLL_SIM_BANDWIDTH", COPIES),)
-            places.append(Place(self._link.prefix(_side(kind)), (*environment, *copies, *ENVIRONMENT[transport])))
+            side = 0 if transport == HERE else _side(kind)
+            places.append(Place(self._link.prefix(side), (*environment, *copies, *ENVIRONMENT[transport])))
         store = (addresses(0)[_side(kinds[0])], STORE_PORT + number)
         return TorchRanks(places, [staged.NAME if transport == GLOO else "atoll"], store)
 

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import pipelines_transfers
 import plots
 import uneven
 from bridge import rate_text
@@ -30,8 +31,9 @@ def _intro(document: Document) -> str:
         "with the paper's.\n\n"
         "Transports, as in the paper's figure 3: *global-gloo* is stock Gloo, with each tensor copied to the host as a "
         "whole and the host waiting; *dcbs* is Atoll over the first link; *dcbs+mpdt* uses both; *device-direct* is "
-        "Atoll over UCX on TCP over the first link. There is no RDMA here, and tensors of all of them pass through the "
-        "host, so that device-direct cannot show what it does for the paper.\n\n"
+        "Atoll over UCX on TCP over the first link: messages go from device to device through rings of chunks, without "
+        "a stop in the host's tensors. UCX finds the simulated devices' memory in the host's, and there is no RDMA "
+        "here, so that device-direct cannot show what it does for the paper.\n\n"
         "All contenders have processes of their own that sleep while others are measured, and take turns in blocks of "
         f"{document['steps']} steps. Tokens per second are of whole iterations, medians of rounds with their 10th to "
         "90th percentile. *Passes* are without the optimizer, which is what the planner and the simulator speak of; "
@@ -137,6 +139,7 @@ def _rest(document: Document) -> str:
         for row in document["slow_link"]
     ]  # fmt: skip
     text += table(["transport", "tokens/s", "passes, ms", "of the bound"], cells)
+    text += pipelines_transfers.report(document["transfers"])
     square = document["square"]
     pair = square["pair"]
     text += (

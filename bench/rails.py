@@ -6,13 +6,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import uneven
 from atoll.bench.block import quantile
 from atoll.bench.operations import Problem
 from atoll.bench.sizes import format_size
 from bridge import rate_text
 from compare import spread
-from contenders import TorchRanks
-from netns import ShapedLink, addresses
+from contenders import Place, TorchRanks
+from library import oversubscribed
+from netns import BURST_BYTES, ShapedLink, addresses
+from pipelines_cases import COPIES
 from results import Settings, say, table
 from tcp_stream import payload_rate
 
@@ -20,6 +23,7 @@ TITLE = "one link over several shaped rails against the sum of their rates"
 RAILS = (1, 2, 4)
 RATES = (200_000_000, 1_000_000_000)
 LARGE, BOUNDARY = 64 << 20, 8 << 20
+ON_DEVICE = 2  # rails, at the highest rate
 _CUT_SECONDS = 3.0  # longer than a rail may stand still before it is given up
 
 
@@ -27,17 +31,38 @@ def measure(settings: Settings) -> dict[str, Any]:
     large = 4 << 20 if settings.quick else LARGE
     rows = []
     cuts = []
-    for rate in RATES[:1] if settings.quick else RATES:
+    rates = RATES[:1] if settings.quick else RATES
+    for rate in rates:
         for rails in RAILS[1:2] if settings.quick else RAILS:
             with ShapedLink(rate, rails) as link, TorchRanks(link.places("AB"), ["atoll"], link.store) as ranks:
                 rows.append(_measure_rails(settings, link, ranks, large))
                 if rails > 1:
                     cuts.append(_cut(settings, link, ranks, large))
-    return {"bytes": large, "boundary": BOUNDARY, "rows": rows, "cuts": cuts}
+    with (
+        ShapedLink(rates[-1], ON_DEVICE) as link,
+        TorchRanks([_on_device(place) for place in link.places("AB")], ["atoll"], link.store) as ranks,
+    ):
+        rows.append(_measure_rails(settings, link, ranks, large, "sim"))
+    return {"bytes": large, "boundary": BOUNDARY, "burst": BURST_BYTES, "rows": rows, "cuts": cuts}
 
 
-def _measure_rails(settings: Settings, link: ShapedLink, ranks: TorchRanks, large: int) -> dict[str, Any]:
-    """Every round measures the plain streams, one rail after the other, and then the link."""
+def _on_device(place: Place) -> Place:
+    more = (("ATOLL_DEVICE", "sim"), ("ATOLL_SIM_MEMORY", "1G"), ("ATOLL_SIM_BANDWIDTH", COPIES))
+    return Place(place.prefix, (*place.environment, *more))
+
+
+def _measure_rails(
+    settings: Settings, link: ShapedLink, ranks: TorchRanks, large: int, device: str = "cpu"
+) -> dict[str, Any]:
+    """Every round measures the plain streams, one rail after the other, and then the link. What a shaper lets pass at
+    once does not count as carried: each message finds every rail's bucket full, as it follows one the other way."""
+
+    def shaped(size: int) -> float:
+        return 1 - link.rails * BURST_BYTES / size
+
+    def rate(operation: str, size: int, calls: int) -> float:
+        return _bytes_per_second(ranks, Problem(operation, size, device="own"), calls)
+
     ratios: dict[str, list[float]] = {"large": [], "boundary": [], "both": [], "plain_both": []}
     streams = []
     for _ in range(settings.rounds(5)):
@@ -46,16 +71,18 @@ def _measure_rails(settings: Settings, link: ShapedLink, ranks: TorchRanks, larg
         total = sum(alone)
         streams.append(alone)
         ratios["plain_both"].append(_plain_both_ways(link, seconds) / (2 * total))
-        one_way = _bytes_per_second(ranks, Problem("send", large), 2)
-        both_ways = _bytes_per_second(ranks, Problem("all_to_all", 2 * large), 2) / 2
-        ratios["large"].append(one_way / total)
-        ratios["boundary"].append(_bytes_per_second(ranks, Problem("send", BOUNDARY), 4) / total)
-        ratios["both"].append(both_ways / one_way)
-    row = {"rate": link.rate, "rails": link.rails, "streams": streams, "sum": spread([sum(each) for each in streams])}
+        one_way = rate("send", large, 2)
+        ratios["large"].append(shaped(large) * one_way / total)
+        ratios["boundary"].append(shaped(BOUNDARY) * rate("send", BOUNDARY, 4) / total)
+        ratios["both"].append(rate("all_to_all", 2 * large, 2) / 2 / one_way)
+    row = {
+        "rate": link.rate, "rails": link.rails, "device": device, "late": oversubscribed(ranks), "streams": streams,
+        "sum": spread([sum(each) for each in streams]),
+    }  # fmt: skip
     row |= {name: {**spread(values), "rounds": values} for name, values in ratios.items()}
     row["link"] = _link_text(ranks)
     shares = ", ".join(f"{name} {quantile(values, 0.5):.1%}" for name, values in ratios.items())
-    say(f"{rate_text(link.rate)} on each of {link.rails}: {shares}")
+    say(f"{rate_text(link.rate)} on each of {link.rails}, {device}: {shares}")
     return row
 
 
@@ -73,7 +100,7 @@ def _plain_both_ways(link: ShapedLink, seconds: float) -> float:
 
 def _bytes_per_second(ranks: TorchRanks, problem: Problem, calls: int) -> float:
     """A call of "send" is two messages, one after the other."""
-    contender = ranks.contender("atoll")
+    contender = ranks.contender("atoll", problem.device)
     contender.block(problem, 1, False)
     result = contender.block(problem, calls, False)
     if result.wrong:
@@ -122,15 +149,18 @@ def report(document: dict[str, Any]) -> str:
         "Two ranks in two network namespaces with one, two or four veth pairs between them, each shaped by `tc tbf`; "
         "one link with as many rails (`ATOLL_RAILS`). The sum is that of one plain TCP stream per pair, measured one "
         f"after the other before every round. {large} and {boundary}: messages there and back, checked element by "
-        "element; both ways: so many bytes in each direction at once, against one way alone; the last column has the "
+        f"element; a shaper lets {format_size(document['burst'])} pass at once, which are not counted for each message "
+        f"and rail. *sim*: tensors of simulated devices, copied at {COPIES}B/s, all on this machine's processor. Both "
+        "ways: so many bytes in each direction at once, against one way alone; the last column has the "
         "same of a plain TCP stream in each direction over every rail, against their sum.\n\n"
     )
-    titles = ["each rail", "rails", "sum", f"{large}, of the sum", f"{boundary}, of the sum", "both ways, of one way",
-              "plain streams both ways"]  # fmt: skip
+    titles = ["each rail", "rails", "tensors on", "sum", f"{large}, of the sum", f"{boundary}, of the sum",
+              "both ways, of one way", "plain streams both ways"]  # fmt: skip
     rows = []
     for row in document["rows"]:
-        cells = [rate_text(row["rate"]), str(row["rails"]), f"{row['sum']['median'] * 1e-6:.1f} MB/s"]
-        rows.append([*cells, *(_percent(row[name]) for name in ("large", "boundary", "both", "plain_both"))])
+        cells = [rate_text(row["rate"]), str(row["rails"]), row["device"], f"{row['sum']['median'] * 1e-6:.1f} MB/s"]
+        names = ("large", "boundary", "both", "plain_both")
+        rows.append([*cells, *(uneven.figure(row, _percent(row[name])) for name in names)])
     text += table(titles, rows)
     text += (
         "\nOne rail is cut while messages cross, and is back some seconds later. No element was lost or doubled; the "

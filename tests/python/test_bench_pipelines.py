@@ -64,6 +64,10 @@ def test_pipelines_write_their_page(tmp_path: Path) -> None:
     for row in part["float64"]:
         assert row["relative"] < 1e-10, row
     assert document["square"]["float64"]["relative"] < 1e-10
+    transfers = {row["transport"]: row for row in document["transfers"]["rows"]}
+    assert "over 2 of 2 rails" in next(iter(transfers["dcbs+mpdt"]["links"].values()))
+    assert next(iter(transfers["shared memory"]["links"].values())).startswith("shm")
+    assert document["transfers"]["weight"] > 0.3
     page = (tmp_path / "pipelines.md").read_text()
     assert "| mixed by fast-fast | 98.2% |" in page
     assert "(pipelines-llama-8b.svg)" in page
@@ -81,6 +85,10 @@ def row_of(layout: str, split: str, rates: list[float], transport: str = DCBS, *
     return {"layout": layout, "transport": transport, "split": split, "tokens_s": spread_of(rates), "late": [],
             "passes_s": spread_of([0.5, 0.5, 0.5]), "bound_s": 0.48, **predicted,
             "plan": {"pipes": [{"stages": stages, "micro_batches": 4}]}, **more}  # fmt: skip
+
+
+def links_of(transport: str) -> dict[str, str]:
+    return {} if transport == "global-gloo" else {"1": f"{transport} to 1"}
 
 
 @pytest.fixture
@@ -103,8 +111,14 @@ def document(load: Any) -> dict[str, Any]:
     square = {"pair": vars(cases.SQUARE) | {"blocks": 4}, "rows": [row_of(MIXED, PLANNER, [50.0, 50.0, 50.0])],
               "float64": {"steps": 20, "relative": 5e-12}}  # fmt: skip
     slow = [row_of(MIXED, PLANNER, [70.0, 70.0, 70.0], name) for name in ("global-gloo", "device-direct")]
-    return {"parts": [part], "slow_link": slow, "square": square, "rate": 10**9, "slow_rate": 5 * 10**7, "speed": 0.5,
-            "steps": 3, "tokens": 32, "case": vars(cases.PAIRS[0].case()), "quick": False, "busy": False}  # fmt: skip
+    exposed = {"shared memory": 0.3, "global-gloo": 0.6, DCBS: 0.5, "dcbs+mpdt": 0.4}
+    apart = [row_of(MIXED, PLANNER, [70.0, 70.0, 70.0], name, passes_s=spread_of([seconds] * 3), links=links_of(name))
+             for name, seconds in exposed.items()]  # fmt: skip
+    transfers = {"rows": apart, "missing": {}, "weight": 0.45, "rate": 2 * 10**7, "boundary": 1 << 18, "blocks": 8,
+                 "micro_batches": 4}  # fmt: skip
+    return {"parts": [part], "transfers": transfers, "slow_link": slow, "square": square, "rate": 10**9,
+            "slow_rate": 5 * 10**7, "speed": 0.5, "steps": 3, "tokens": 32, "case": vars(cases.PAIRS[0].case()),
+            "quick": False, "busy": False}  # fmt: skip
 
 
 def test_figures_follow_from_rows(load: Any, document: dict[str, Any]) -> None:
@@ -128,6 +142,32 @@ def test_figures_follow_from_rows(load: Any, document: dict[str, Any]) -> None:
     assert max(found.value for found in figures.exactness(document)) == pytest.approx(0.05)
     assert all(found.value == pytest.approx(100 / 1001, rel=1e-3) for found in figures.losses(document))
     assert [found.value for found in figures.steadiness(document)] == [0.0]
+
+
+def test_exposed_time_is_beyond_shared_memory(load: Any, document: dict[str, Any]) -> None:
+    transfers = load("pipelines_transfers")
+    found = document["transfers"]
+    by_name = {row["transport"]: row for row in found["rows"]}
+    spread = transfers.exposed(by_name["dcbs+mpdt"], found["rows"])
+    assert spread["median"] == pytest.approx(0.1)
+    page = transfers.report(found)
+    assert "take at least 45% of its computing. *Exposed*" in page
+    assert "boundaries of 256 KiB" in page
+    assert "| dcbs+mpdt | 400.0 (400.0 to 400.0) | 100.0 (100.0 to 100.0) | dcbs+mpdt to 1 |" in page
+    assert "| global-gloo | 600.0 (600.0 to 600.0) | 300.0 (300.0 to 300.0) | Gloo |" in page
+    found["weight"] = 0.2
+    assert "less than the 30%" in transfers.report(found)
+    by_name["shared memory"]["late"] = [0]
+    assert transfers.exposed(by_name[DCBS], found["rows"]) is None
+    assert "no figure" in transfers.report(found)
+
+
+def test_a_stages_transfers_are_weighed(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    transfers = load("pipelines_transfers")
+    stages = [{"send": 0.0, "forward": 1.0, "backward": 2.0}, {"send": 0.6, "forward": 0.5, "backward": 1.0},
+              {"send": 0.9, "forward": 0.5, "backward": 1.0}]  # fmt: skip
+    monkeypatch.setattr(transfers, "stages_of", lambda request, plan: stages)
+    assert transfers.weight({}, {}) == pytest.approx(0.4)
 
 
 def test_late_rows_give_no_figures(load: Any, document: dict[str, Any]) -> None:

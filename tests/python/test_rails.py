@@ -2,7 +2,9 @@
 """Links over several rails under torch.distributed: on loopback anywhere, with pulled cables where this is root."""
 
 import importlib
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,23 +96,23 @@ import atoll
 dist.init_process_group("atoll")
 rank, peer = dist.get_rank(), 1 - dist.get_rank()
 generator = torch.Generator()
-sent, received = torch.empty(1 << 20), torch.empty(1 << 20)
 commands = sys.stdin
 print("ready", flush=True)
 for number, line in enumerate(iter(commands.readline, "end\\n")):
+    elements, times = map(int, line.split())
     # Both ranks know what either sends.
-    ours, theirs = (torch.rand(1 << 20, generator=generator.manual_seed(2 * number + which)) for which in (rank, peer))
-    sent.copy_(ours)
-    works = [dist.isend(sent, peer), dist.irecv(received, peer)]
-    for work in works:
-        work.wait()
+    ours, theirs = (torch.rand(elements, generator=generator.manual_seed(2 * number + which)) for which in (rank, peer))
+    for _ in range(times):
+        received = torch.empty(elements)
+        for work in [dist.isend(ours, peer), dist.irecv(received, peer)]:
+            work.wait()
     print("same" if torch.equal(received, theirs) else "different", *atoll.links().values(), flush=True)
 dist.destroy_process_group()
 """
 
 
 class NamespaceRanks:
-    """Two ranks in the two namespaces of a shaped link, which exchange 4 MiB per command."""
+    """Two ranks in the two namespaces of a shaped link, which exchange messages."""
 
     def __init__(self, link: Any, folder: Path) -> None:
         program = folder / "rank.py"
@@ -128,11 +130,11 @@ class NamespaceRanks:
             )
         assert self._answers() == ["ready", "ready"]
 
-    def exchange(self) -> list[str]:
+    def exchange(self, elements: int = 1 << 20, times: int = 1) -> list[str]:
         """What both links are afterwards."""
         for process in self._processes:
             assert process.stdin is not None
-            process.stdin.write("go\n")
+            process.stdin.write(f"{elements} {times}\n")
             process.stdin.flush()
         answers = self._answers()
         assert all(answer.startswith("same ") for answer in answers), answers
@@ -152,7 +154,13 @@ class NamespaceRanks:
 
 
 @pytest.fixture
-def shaped_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def shape(request: pytest.FixtureRequest) -> tuple[Any, ...]:
+    """Of each of two rails: its rate, and perhaps its burst."""
+    return getattr(request, "param", (200_000_000,))
+
+
+@pytest.fixture
+def shaped_link(shape: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -160,7 +168,8 @@ def shaped_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.skip(f"{' and '.join(missing)} is not installed (Debian: iproute2)")
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     try:
-        with importlib.import_module("netns").ShapedLink(200_000_000, 2) as link:
+        rate, *burst = shape
+        with importlib.import_module("netns").ShapedLink(rate, 2, *burst) as link:
             yield link
     except RuntimeError as error:
         pytest.skip(f"this machine allows no network namespaces: {error}")
@@ -182,5 +191,25 @@ def test_a_cable_pulled_mid_transfer_loses_nothing(shaped_link: Any, tmp_path: P
             exchange_until(ranks, "over 1 of 2 rails")
             shaped_link.set_rail(rail, True)
             exchange_until(ranks, "over 2 of 2 rails")
+    finally:
+        ranks.close()
+
+
+def rates_of(text: str) -> list[float]:
+    """In MB/s, of the rails."""
+    return [float(rate) for rate in re.findall(r"([0-9.]+) MB/s", text)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("shape", [(50_000_000, "8kb")], ids=["50Mbit"])
+def test_small_messages_tell_the_rates_of_rails(shaped_link: Any, tmp_path: Path) -> None:
+    """Interfaces that state 10 Gbit/s and carry 50 Mbit/s: what arrives says so, though no rail is ever busy."""
+    ranks = NamespaceRanks(shaped_link, tmp_path)
+    try:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        found = [[math.inf]]
+        while not all(len(rates) == 2 and max(rates) < 12.5 for rates in found):
+            assert time.monotonic() < deadline, f"rates in MB/s of two rails of 6.25: {found}"
+            found = [rates_of(text) for text in ranks.exchange(8192, 10)]
     finally:
         ranks.close()

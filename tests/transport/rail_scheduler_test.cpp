@@ -25,10 +25,15 @@ class Network {
     std::function<double(double second)> rate;
     double latency = 50e-6;
     double expected = 125e6;
+    std::function<double(int acknowledgement)> late = [](int) { return 0.0; };  // seconds, of its acknowledgements
   };
 
   explicit Network(std::vector<Path> paths)
-      : paths_(std::move(paths)), carried_(paths_.size(), 0), free_(paths_.size(), 0) {
+      : paths_(std::move(paths)),
+        carried_(paths_.size(), 0),
+        free_(paths_.size(), 0),
+        heard_(paths_.size(), 0),
+        acknowledgements_(paths_.size(), 0) {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       scheduler.open(i, {.bytes_per_second = paths_[i].expected, .latency_seconds = paths_[i].latency}, at(0));
     }
@@ -37,21 +42,34 @@ class Network {
   /// Sends until `second`, or until `bytes` have come; returns when that was.
   double run(double second, std::uint64_t bytes = ~std::uint64_t{0}) {
     const std::uint64_t goal = bytes == ~std::uint64_t{0} ? bytes : offered_ + bytes;
-    double next_tick = now_ + kTick;
     while (now_ < second) {
       offer(goal);
-      const double next_event = events_.empty() ? next_tick : std::min(next_tick, events_.begin()->first);
+      const double next_event = events_.empty() ? next_tick_ : std::min(next_tick_, events_.begin()->first);
       now_ = std::min(next_event, second);
       if (!events_.empty() && events_.begin()->first <= now_) {
         take_acknowledgement();
         if (in_order_ == goal) return now_;
-      } else if (now_ == next_tick) {
-        next_tick += kTick;
+      } else if (now_ == next_tick_) {
+        next_tick_ += kTick;
         if (const auto turn = scheduler.probe(at(now_), ~0U)) put(*turn, 0);
       }
     }
     return now_;
   }
+
+  /// Sends messages, one after the other and a pause behind each, until `second`; returns how long the last one took.
+  double converse(double second, std::uint64_t bytes, double pause) {
+    double took = 0;
+    while (now_ < second) {
+      const double begin = now_;
+      took = run(begin + 10, bytes) - begin;
+      const double next = now_ + pause;
+      while (now_ < next) run(next, 0);
+    }
+    return took;
+  }
+
+  double seconds() const { return now_; }
 
   /// Bytes that were carried as data since the last call, by path.
   std::vector<double> carried() {
@@ -64,6 +82,7 @@ class Network {
 
  private:
   static constexpr double kTick = 0.25;
+  static constexpr std::size_t kQuestion = 12;
 
   struct Event {
     std::size_t rail;
@@ -79,12 +98,20 @@ class Network {
   void offer(std::uint64_t goal) {
     for (;;) {
       const std::uint64_t limit = std::min(goal, in_order_ + kWindow);
-      if (offered_ >= limit) return;
+      if (offered_ >= limit) return ask();
       const auto turn = scheduler.next(limit - offered_, ~0U);
-      if (!turn) return;
+      if (!turn) return ask();
       offered_ += turn->bytes;
       scheduler.sent(turn->rail, turn->bytes, at(now_));
       put(*turn, offered_);
+    }
+  }
+
+  void ask() {
+    for (std::size_t rail = 0; rail < paths_.size(); ++rail) {
+      if (!scheduler.wants_question(rail, at(now_))) continue;
+      scheduler.asked(rail, kQuestion, at(now_));
+      put({rail, 0}, 0);
     }
   }
 
@@ -92,8 +119,11 @@ class Network {
     double& free = free_[turn.rail];
     const double begin = std::max(free, now_);
     free = begin + static_cast<double>(turn.bytes) / paths_[turn.rail].rate(begin);
-    events_.emplace(free + 2 * paths_[turn.rail].latency,
-                    Event{turn.rail, turn.bytes, position, position == 0 ? 0 : turn.bytes});
+    double& heard = heard_[turn.rail];
+    // What leaves together is read together.
+    const double late = heard <= now_ ? paths_[turn.rail].late(acknowledgements_[turn.rail]++) : 0.0;
+    heard = std::max(heard, free + 2 * paths_[turn.rail].latency + late);
+    events_.emplace(heard, Event{turn.rail, std::max(turn.bytes, kQuestion), position, position == 0 ? 0 : turn.bytes});
   }
 
   void take_acknowledgement() {
@@ -110,10 +140,13 @@ class Network {
 
   std::vector<Path> paths_;
   std::vector<double> carried_;
-  std::vector<double> free_;  // when the path is
+  std::vector<double> free_;   // when the path is
+  std::vector<double> heard_;  // when the last acknowledgement comes
+  std::vector<int> acknowledgements_;
   std::multimap<double, Event> events_;
   std::map<std::uint64_t, std::uint64_t> there_;
   double now_ = 0;
+  double next_tick_ = kTick;
   std::uint64_t offered_ = 0;
   std::uint64_t in_order_ = 0;
 };
@@ -190,6 +223,93 @@ TEST(RailScheduler, ARailThatBecomesSlowLosesItsShareSoon) {
   network.carried();
   network.run(3.5);
   EXPECT_GE(sum(network.carried()), 0.95 * 220e6);
+}
+
+constexpr std::uint64_t kSmall = std::uint64_t{32} << 10;
+
+TEST(RailScheduler, SmallMessagesShareRailsThatAreSlowerThanTheyState) {
+  for (const double stated : {125e6, 1250e6}) {
+    const double rate = stated / 10;
+    Network network({{.rate = steady(rate), .expected = stated}, {.rate = steady(rate), .expected = stated}});
+    EXPECT_NEAR(network.converse(0.001, kSmall, 0.005), kSmall / rate + 100e-6, 10e-6) << "over one of them at first";
+    network.converse(3, kSmall, 0.005);
+    network.carried();
+    const double took = network.converse(4, kSmall, 0.005);
+    const auto carried = network.carried();
+    EXPECT_NEAR(carried[0] / sum(carried), 0.5, 0.1) << stated;
+    EXPECT_LE(took, 1.1 * kSmall / (2 * rate) + 100e-6) << stated;
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(network.scheduler.rate(i), rate, 0.15 * rate) << stated;
+  }
+}
+
+TEST(RailScheduler, SmallMessagesFindTheFasterOfUnequalRails) {
+  for (const bool fast_first : {true, false}) {
+    const std::size_t fast = fast_first ? 0 : 1;
+    std::vector<Network::Path> paths{{.rate = steady(12.5e6)}, {.rate = steady(12.5e6)}};
+    paths[fast].rate = steady(50e6);
+    Network network(paths);
+    network.converse(3, kSmall, 0.005);
+    EXPECT_LE(network.converse(4, kSmall, 0.005), kSmall / 50e6 + 101e-6) << "no longer than over the fast one alone";
+    network.carried();
+    EXPECT_LE(network.converse(5, 2 * kSmall, 0.005), 0.97 * 2 * kSmall / 50e6 + 100e-6) << "both rails share it";
+    const auto carried = network.carried();
+    EXPECT_NEAR(carried[fast] / sum(carried), 0.8, 0.1);
+    EXPECT_NEAR(network.scheduler.rate(fast), 50e6, 0.15 * 50e6);
+    EXPECT_NEAR(network.scheduler.rate(1 - fast), 12.5e6, 0.15 * 12.5e6);
+  }
+}
+
+TEST(RailScheduler, AFastRailKeepsItsRateWhateverItsLatency) {
+  const auto mostly_late = [](int number) { return number % 5 == 0 ? 0.0 : 3e-3; };  // a processor was busy
+  const auto late_always = [](int number) { return 2e-3 + 1e-3 * (number % 3); };
+  const auto on_time = [](int) { return 0.0; };
+  for (const std::function<double(int)>& late : {std::function<double(int)>(on_time), {mostly_late}, {late_always}}) {
+    for (const double latency : {10e-6, 200e-6, 20e-3}) {
+      Network network({{.rate = steady(1250e6), .latency = latency, .expected = 1250e6, .late = late},
+                       {.rate = steady(1250e6), .latency = latency, .expected = 1250e6, .late = late}});
+      for (const std::uint64_t bytes : {kSmall / 2, kSmall}) {
+        network.converse(network.seconds() + 3, bytes, 0.005);
+        for (std::size_t i = 0; i < 2; ++i) {
+          EXPECT_GE(network.scheduler.rate(i), 0.9 * 1250e6) << bytes << " bytes, latency " << latency;
+        }
+      }
+    }
+  }
+}
+
+TEST(RailScheduler, WhatIsAcknowledgedAtLeisureTellsNothing) {
+  RailScheduler scheduler;
+  RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);
+  scheduler.open(0, {}, now);
+  scheduler.asked(0, 12, now);
+  scheduler.acknowledged(0, 12, now + std::chrono::microseconds(50));
+  for (int i = 0; i < 100; ++i) {
+    now += std::chrono::milliseconds(300);
+    scheduler.sent(0, 20'000, now);
+    EXPECT_TRUE(scheduler.wants_question(0, now));
+    scheduler.acknowledged(0, 20'000, now + std::chrono::milliseconds(250));
+  }
+  EXPECT_GE(scheduler.rate(0), 125e6);
+}
+
+TEST(RailScheduler, ABusyRailSaysMoreThanBursts) {
+  const auto fast_after_four = [](double second) { return second < 4 ? 12.5e6 : 100e6; };
+  Network network({{.rate = fast_after_four}});
+  network.converse(4, kSmall, 0.005);
+  EXPECT_NEAR(network.scheduler.rate(0), 12.5e6, 0.15 * 12.5e6);
+  network.run(4.1);
+  EXPECT_GE(network.scheduler.rate(0), 0.85 * 100e6) << "at once, as nothing better was known";
+  network.converse(12, kSmall, 0.005);
+  EXPECT_NEAR(network.scheduler.rate(0), 100e6, 0.15 * 100e6);
+}
+
+TEST(RailScheduler, BurstsTellARateAgainWhenTheBusyRailIsLongAgo) {
+  const auto slow_after_one = [](double second) { return second < 1 ? 100e6 : 10e6; };
+  Network network({{.rate = slow_after_one}});
+  network.run(1);
+  EXPECT_NEAR(network.scheduler.rate(0), 100e6, 0.15 * 100e6);
+  network.converse(20, kSmall, 0.005);
+  EXPECT_NEAR(network.scheduler.rate(0), 10e6, 0.15 * 10e6);
 }
 
 TEST(RailScheduler, AnIdleLinkIsNotProbed) {

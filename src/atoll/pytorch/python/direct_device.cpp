@@ -38,6 +38,14 @@ void set_network_memory(c10::DeviceType type, NetworkMemory memory) {
   known().memory[type] = memory;
 }
 
+std::optional<transport::DirectBuffer> network_buffer(const at::Tensor& tensor) {
+  const std::optional<NetworkMemory> memory =
+      tensor.is_cpu() ? NetworkMemory{} : network_memory(tensor.device().type());
+  if (!memory) return std::nullopt;
+  void* const data = tensor.data_ptr();
+  return transport::DirectBuffer{memory->host_view ? memory->host_view(data) : data, tensor.nbytes(), memory->kind};
+}
+
 /// On the device, or on the host where the network does not reach the device.
 class DirectDevice::Ring final : public transport::RingMemory, public std::enable_shared_from_this<Ring> {
  public:

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "atoll/collectives/direct_messages.h"
 #include "atoll/pytorch/aten/streams.h"
@@ -20,6 +21,9 @@ struct NetworkMemory {
 
 /// Said once for a type of device, before its first message; of the others networks know nothing. Thread-safe.
 void set_network_memory(c10::DeviceType type, NetworkMemory memory);
+
+/// All of a contiguous tensor, as networks find it; nothing where they know nothing of its device.
+std::optional<transport::DirectBuffer> network_buffer(const at::Tensor& tensor);
 
 /// One accelerator of PyTorch's, for messages that do not pass the host: copies inside it run on a stream of their own, and a
 /// thread asks for their ends. Thread-safe.

@@ -7,6 +7,7 @@
 #include "atoll/pytorch/python/backend.h"
 #include "atoll/pytorch/python/blocks_module.h"
 #include "atoll/pytorch/python/direct_device.h"
+#include "atoll/pytorch/python/direct_trial.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/infer_module.h"
 #include "atoll/pytorch/python/plan_module.h"
@@ -107,6 +108,31 @@ void bind_network_memory(py::module_& module) {
       "says where.");
 }
 
+void bind_direct_trial(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  module.def(
+      "remember_direct",
+      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
+        translated([&] { remember_direct(*backend.group(), peer, tensor); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil,
+      "Makes a tensor's memory known to the devices on the path to a rank.");
+  module.def(
+      "forget_direct",
+      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
+        translated([&] { forget_direct(*backend.group(), peer, tensor); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil, "Undoes remember_direct.");
+  module.def(
+      "pass_direct",
+      [](const BackendAtoll& backend, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
+         std::chrono::milliseconds timeout) {
+        translated([&] { pass_direct(*backend.group(), peer, number, tensor, sends, timeout); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("number"), py::arg("tensor"), py::arg("sends"), py::arg("timeout"),
+      no_gil, "Sends or receives a tensor straight from or to its memory, without a ring, and waits for that.");
+}
+
 void bind_interrupt(py::module_& module) {
   module.def(
       "set_interrupt",
@@ -181,6 +207,7 @@ PYBIND11_MODULE(_C, module) {
   atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
+  atl::pytorch::bind_direct_trial(module);
   atl::pytorch::bind_blocks(module);
   atl::pytorch::bind_plan(module);
   atl::pytorch::bind_infer(module);

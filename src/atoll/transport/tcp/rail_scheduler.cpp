@@ -29,12 +29,23 @@ constexpr std::uint64_t kMeasureBytes = std::uint64_t{64} << 10;
 constexpr double kMemorySeconds = 0.05;
 constexpr auto kProbePause = milliseconds(500);
 constexpr double kProbeShare = 1.0 / 16;  // of a rail's time, at most
+constexpr auto kSureFor = std::chrono::seconds(10);
+constexpr double kWorthSharing = 200e-6;  // seconds: a message more costs a tenth of it on each side
 
 }  // namespace
 
 std::size_t RailScheduler::turn_bytes(const Rail& rail) noexcept {
   const double bytes = std::min(rail.rate * kTurnSeconds, static_cast<double>(kMaxSegment));
   return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kLeastTurn);
+}
+
+/// Of a rest that is no more than a turn: what lets all rails end at once, where the rail is known and would take long.
+std::size_t RailScheduler::share_of_rest(const Rail& rail, double rest, double all_seconds) noexcept {
+  const auto whole = static_cast<std::size_t>(rest);
+  if ((!rail.is_measured && !rail.is_guessed) || rest / rail.rate < kWorthSharing) return whole;
+  const double share = std::max(rail.rate * all_seconds - static_cast<double>(rail.on_its_way), 0.0);
+  const std::size_t bytes = std::max(static_cast<std::size_t>(share) / kUnit * kUnit, kLeastTurn);
+  return bytes + kLeastTurn > whole ? whole : bytes;  // a small rest is not worth a message of its own
 }
 
 double RailScheduler::limit_bytes(const Rail& rail) noexcept {
@@ -53,7 +64,11 @@ double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
 
 void RailScheduler::open(std::size_t rail, const Expected& expected, Time now) noexcept {
   Rail& opened = rails_[rail];
-  if (!opened.is_measured) opened.rate = std::max(expected.bytes_per_second, kLeastRate);
+  if (!opened.is_measured && !opened.is_guessed) {
+    opened.rate = std::max(expected.bytes_per_second, kLeastRate);
+    opened.most = opened.rate;
+  }
+  opened.burst.forget();
   opened.is_open = true;
   opened.latency = expected.latency_seconds;
   opened.on_its_way = 0;
@@ -74,14 +89,15 @@ std::optional<RailScheduler::Turn> RailScheduler::next(std::uint64_t waiting, un
     all += static_cast<double>(rail.on_its_way);
   }
   if (rates == 0) return std::nullopt;
-  const double all_seconds = kOfAll * all / rates;
+  const double all_seconds = all / rates;
   double best = std::numeric_limits<double>::infinity();
   double chosen_arrival = best;
   std::optional<Turn> chosen;
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     const Rail& rail = rails_[i];
     if (!rail.is_open) continue;
-    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(turn_bytes(rail), waiting));
+    const std::size_t turn = turn_bytes(rail);
+    const std::size_t bytes = waiting > turn ? turn : share_of_rest(rail, static_cast<double>(waiting), all_seconds);
     const double arrival = arrival_seconds(rail, static_cast<double>(bytes));
     best = std::min(best, arrival);
     const bool takes = (ready >> i & 1U) != 0 && static_cast<double>(rail.on_its_way) < limit_bytes(rail);
@@ -89,7 +105,7 @@ std::optional<RailScheduler::Turn> RailScheduler::next(std::uint64_t waiting, un
     chosen_arrival = arrival;
     chosen = Turn{i, bytes};
   }
-  if (chosen && chosen_arrival > best && chosen_arrival > all_seconds) return std::nullopt;
+  if (chosen && chosen_arrival > best && chosen_arrival > kOfAll * all_seconds) return std::nullopt;
   return chosen;
 }
 
@@ -119,13 +135,31 @@ void RailScheduler::sent(std::size_t rail, std::size_t bytes, Time now) noexcept
   last_sent_ = now;
 }
 
+bool RailScheduler::is_sure(const Rail& rail, Time now) noexcept {
+  return rail.is_measured && now - rail.last_busy < kSureFor;
+}
+
+bool RailScheduler::wants_question(std::size_t rail, Time now) const noexcept {
+  const Rail& carrier = rails_[rail];
+  const bool is_busy = static_cast<double>(carrier.on_its_way) >= busy_bytes(carrier);
+  return carrier.is_open && !is_busy && carrier.on_its_way != 0 && !is_sure(carrier, now) &&
+         carrier.burst.wants_question(now);
+}
+
+void RailScheduler::asked(std::size_t rail, std::size_t bytes, Time now) noexcept {
+  depart(rails_[rail], bytes, now);
+  rails_[rail].burst.ask(now);
+}
+
 void RailScheduler::depart(Rail& rail, std::size_t bytes, Time now) noexcept {
   if (rail.on_its_way == 0) {
+    rail.burst.begin(now);
     rail.since = now;
     rail.bytes = 0;
     rail.is_busy = false;  // the first acknowledgement takes a round trip
   }
   rail.on_its_way += bytes;
+  rail.burst.add(bytes, now);
 }
 
 void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept {
@@ -139,6 +173,16 @@ void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) 
   // A probe is all there is on its rail, and tells something at its end.
   const bool is_probed = carrier.on_its_way == 0 && now - carrier.last_measured >= kProbePause;
   if (is_enough || is_probed || took >= kMeasureAtMost) measure(carrier, now);
+  if (carrier.on_its_way != 0) return;
+  const auto told = carrier.burst.end(now);
+  if (told && !is_sure(carrier, now)) guess(carrier, *told);
+}
+
+/// The fastest of the bursts lowers a rate, so that one that came late does not; all of them raise it.
+void RailScheduler::guess(Rail& rail, const BurstRate::Bounds& told) noexcept {
+  if (told.most < rail.rate) rail.rate = std::max(told.most, kLeastRate);
+  if (told.least > rail.rate) rail.rate = std::min(told.least, std::max(rail.most, rail.rate));
+  rail.is_guessed = true;
 }
 
 void RailScheduler::measure(Rail& rail, Time now) noexcept {
@@ -146,12 +190,18 @@ void RailScheduler::measure(Rail& rail, Time now) noexcept {
   // Where less was on its way than the rail could carry, it is at least that fast.
   const double seconds = rail.is_busy ? took : std::max(took - 2 * rail.latency, took / 8);
   const double rate = static_cast<double>(rail.bytes) / std::max(seconds, 1e-6);
-  if (rail.is_busy || rate > rail.rate) {
-    const double weight = rail.is_measured ? std::max(took / (took + kMemorySeconds), rail.is_busy ? 0.0 : 0.25) : 1;
+  const bool is_enough = rail.bytes >= kLeastTurn;  // less tells nothing
+  if (rail.is_busy || (is_enough && rate > rail.rate)) {
+    const bool is_better = rail.is_busy && rail.is_guessed;
+    const double weight =
+        rail.is_measured && !is_better ? std::max(took / (took + kMemorySeconds), rail.is_busy ? 0.0 : 0.25) : 1;
     rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kLeastRate);
     rail.is_measured = rail.is_measured || rail.is_busy;
+    rail.is_guessed = rail.is_guessed && !rail.is_busy;
+    rail.most = rail.is_busy ? rail.rate : std::max(rail.most, rail.rate);
+    if (rail.is_busy) rail.last_busy = now;
   }
-  if (rail.bytes >= kLeastTurn) rail.last_measured = now;  // less tells nothing
+  if (is_enough) rail.last_measured = now;
   rail.since = now;
   rail.bytes = 0;
   rail.is_busy = rail.on_its_way != 0;
@@ -162,10 +212,14 @@ std::optional<RailScheduler::Turn> RailScheduler::probe(Time now, unsigned ready
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     if (!rail.is_open || (ready >> i & 1U) == 0 || rail.on_its_way != 0) continue;
+    if (!is_sure(rail, now) && rail.burst.wants_round_trip(now)) {
+      asked(i, sizeof(Prefix), now);
+      return Turn{i, 0};
+    }
     const std::size_t bytes = std::min(turn_bytes(rail), kMaxProbe);
     const Seconds pause(static_cast<double>(bytes) / rail.rate / kProbeShare);
     if (now - rail.last_measured < std::max<Seconds>(kProbePause, pause)) continue;
-    depart(rail, bytes, now);
+    asked(i, bytes, now);
     return Turn{i, bytes};
   }
   return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/transport/address.h"
+#include "atoll/transport/tcp/burst_rate.h"
 
 namespace atl::transport::tcp {
 
@@ -20,6 +21,8 @@ namespace atl::transport::tcp {
 ///  - a rail other than the best takes bytes only when they arrive before all rails together have carried everything that waits, so that a
 ///    slow rail never holds up what a fast one would have carried meanwhile.
 /// A rail that is unused for that reason is probed now and then while the link is busy, so that one that has become fast is found.
+/// Messages so small that no rail is ever busy tell the rate by what each burst takes beyond a round trip (BurstRate), until a busy rail
+/// tells it better, and again when that is long ago. Where one rail would take long for the rest of what waits, all share it.
 /// The rule of the predicted time is Mooncake TENT's. Each call takes time proportional to the number of rails.
 class RailScheduler {
  public:
@@ -49,7 +52,12 @@ class RailScheduler {
   void sent(std::size_t rail, std::size_t bytes, Time now) noexcept;
   void acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept;
 
-  /// A rail of `ready` that is to be sent so many bytes without meaning, or nothing. They count as sent.
+  /// Whether what was sent over the rail is to be followed by a question: a few bytes that ask for an acknowledgement at once.
+  bool wants_question(std::size_t rail, Time now) const noexcept;
+  /// Such bytes were sent.
+  void asked(std::size_t rail, std::size_t bytes, Time now) noexcept;
+
+  /// A rail of `ready` that is to be sent so many bytes without meaning, perhaps none, and that counts as done; or nothing.
   std::optional<Turn> probe(Time now, unsigned ready) noexcept;
 
   double rate(std::size_t rail) const noexcept { return rails_[rail].rate; }  ///< bytes per second
@@ -71,9 +79,16 @@ class RailScheduler {
     std::uint64_t bytes = 0;
     bool is_busy = false;  // all the time there was enough on its way that the rail was never idle
     Time last_measured{};
+    Time last_busy{};         // that a busy rail told the rate
+    double most = 0;          // rate that bursts may tell
+    bool is_guessed = false;  // by bursts
+    BurstRate burst;
   };
 
   static std::size_t turn_bytes(const Rail& rail) noexcept;
+  static std::size_t share_of_rest(const Rail& rail, double rest, double all_seconds) noexcept;
+  static bool is_sure(const Rail& rail, Time now) noexcept;
+  static void guess(Rail& rail, const BurstRate::Bounds& told) noexcept;
   static double limit_bytes(const Rail& rail) noexcept;
   static double busy_bytes(const Rail& rail) noexcept;
   static double arrival_seconds(const Rail& rail, double bytes) noexcept;

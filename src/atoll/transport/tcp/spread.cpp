@@ -122,6 +122,7 @@ void Spread::pump(Time now) {
   while (send_next(now)) {
   }
   ask_for_acknowledgements(now);
+  ask_for_rates(now);
 }
 
 /// Gives one segment to one rail; false when nothing waits or nobody takes it.
@@ -172,7 +173,7 @@ void Spread::write_probe(Rail& rail, std::size_t bytes) {
 void Spread::write_question(Rail& rail, Time now) {
   if (pool_.free_count() == 0) return;
   write_probe(rail, 0);
-  scheduler_.sent(rail.index(), sizeof(Prefix), now);
+  scheduler_.asked(rail.index(), sizeof(Prefix), now);
 }
 
 void Spread::probe(Time now) {
@@ -217,6 +218,13 @@ void Spread::ask_for_acknowledgements(Time now) {
   for (const auto& rail : rails_) {
     const Segment* const last = rail->on_their_way().back();
     if (last != nullptr && last->stream != nullptr && rail->is_ready()) write_question(*rail, now);
+  }
+}
+
+/// What is too little for a busy rail tells its rate only if it is acknowledged at once.
+void Spread::ask_for_rates(Time now) {
+  for (const auto& rail : rails_) {
+    if (scheduler_.wants_question(rail->index(), now) && rail->is_ready()) write_question(*rail, now);
   }
 }
 

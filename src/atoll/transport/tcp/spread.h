@@ -94,6 +94,7 @@ class Spread {
   void release_behind();
   bool enter_control(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must);
   void ask_for_acknowledgements(Time now);
+  void ask_for_rates(Time now);
   std::uint64_t oldest_serial() const noexcept;
 
   const std::vector<std::unique_ptr<Rail>>& rails_;
