@@ -175,6 +175,21 @@ TEST(LayerChunks, OfManyDevicesTakeAsLongAsIsEstimated) {
   EXPECT_LT(found->seconds, 1.05 * whole->seconds);
 }
 
+// The first item is longer than all others together, so that no division of the items behind it matters at first.
+TEST(LayerChunks, OfAsManyItemsAsThereCanBe) {
+  LayerRequest request = even_layers(2048, {1}, {512}, 8);
+  request.items.front().times[0] = {{1, 2000, 2000}};
+  request.schedule = LayerSchedule::kInterleaved;
+  LayerPipeline whole;
+  whole.micro_batches = 8;
+  whole.stages.resize(512);
+  for (LayerStage& stage : whole.stages) stage.cap_bytes = HUGE_VAL;
+  const std::optional<LayerPipeline> found = chunked(LayerCosts(request, 1), whole);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->stages.size(), 1024u);
+  EXPECT_LT(found->period, 4000 + 20);
+}
+
 TEST(LayerChunks, NeedAnItemForEachRange) {
   LayerRequest request = even_layers(7, {1}, {2}, 8);
   request.schedule = LayerSchedule::kInterleaved;

@@ -58,7 +58,8 @@ class Division {
     return seconds + both_ways;
   }
 
-  // busy() falls with `begin`, so that no earlier one helps where the range alone is longer than what is known.
+  // busy() falls with `begin`, so that no earlier one helps where the range alone is longer than what is known, or
+  // where all divisions up to it are.
   bool cut_evenly() {
     const std::size_t items = costs_.items();
     if (ranges_ > items) return false;
@@ -66,12 +67,14 @@ class Division {
     std::vector<std::vector<std::size_t>> begins(ranges_, std::vector<std::size_t>(items + 1, 0));
     longest[0] = 0;
     for (std::size_t range = 0; range < ranges_; ++range) {
+      std::vector<double> least = longest;  // of divisions up to an item or an earlier one
+      for (std::size_t item = 1; item <= items; ++item) least[item] = std::min(least[item], least[item - 1]);
       std::vector<double> next(items + 1, kInfinity);
       for (std::size_t end = range + 1; end <= items; ++end) {
         if (may_cut_[end] == 0) continue;
         for (std::size_t begin = end; begin-- > range;) {
           const double seconds = busy(range, begin, end);
-          if (seconds >= next[end]) break;
+          if (std::max(least[begin], seconds) >= next[end]) break;
           if (std::max(longest[begin], seconds) >= next[end]) continue;
           next[end] = std::max(longest[begin], seconds);
           begins[range][end] = begin;
