@@ -5,7 +5,6 @@ import sys
 import time
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,7 @@ from torch import nn
 import atoll
 import samples
 from atoll.bench.devices import synchronize
-from atoll.pipeline import Pipeline, Settings, asking, building, initialise
+from atoll.pipeline import Pipeline, Settings, initialise
 from atoll.pipeline.losses import next_token_sum, next_tokens
 from pipelines_cases import Case
 
@@ -98,20 +97,12 @@ class PipelineTraining:
 
     def make(self, name: str, case: Case) -> dict[str, Any]:
         """The plan, and what the planner was asked; None where it was not."""
-        requests: list[dict[str, Any]] = []
-
-        def ask(request: dict[str, Any]) -> dict[str, Any]:
-            requests.append(request)
-            return asking.ask(request)
-
-        plan = case.plan
-        with mock.patch.object(building, "ask", ask):
-            pipe = Pipeline(
-                lambda: model_of(case), rows_of(case, 0), micro_batches=case.micro_batches, plan=plan,
-                replicas=case.replicas, seed=case.seed, device=self._device, settings=Settings(reuse=False),
-            )  # fmt: skip
+        pipe = Pipeline(
+            lambda: model_of(case), rows_of(case, 0), micro_batches=case.micro_batches, plan=case.plan,
+            replicas=case.replicas, seed=case.seed, device=self._device, settings=Settings(reuse=False),
+        )  # fmt: skip
         self._held[name] = Held(case, pipe)
-        return {"plan": pipe.plan.to_json(), "request": requests[0] if requests else None}
+        return {"plan": pipe.plan.to_json(), "request": pipe.profile}
 
     def block(self, name: str, steps: int) -> dict[str, Any]:
         """Steps that all ranks begin together."""

@@ -100,6 +100,26 @@ def test_the_command_writes_what_other_runtimes_take(tmp_path: Path) -> None:
     assert "choose from" in " ".join(lines_of(plan(tmp_path, request(), "--for", "horovod")))
 
 
+def test_interleaved_plans_name_the_items_of_chunks(tmp_path: Path) -> None:
+    asked = request(schedule="interleaved")
+    answer = json.loads(plan(tmp_path, asked, "--json", "-").stdout)
+    (pipeline,) = answer["pipelines"]
+    stages = pipeline["chunked"]["stages"]
+    assert [stage["device"] for stage in stages] == [stage["device"] for stage in pipeline["stages"]] * 2
+    assert [name for stage in stages for name in stage["names"]] == [*(f"layers.{i}" for i in range(6)), "output"]
+    assert any(line.startswith("With the 2 chunks of each rank") for line in lines_of(plan(tmp_path, asked)))
+    again = plan(tmp_path, asked, "--plan", str(written(tmp_path, answer)), "--json", "-")
+    assert json.loads(again.stdout)["pipelines"] == answer["pipelines"]
+    many = lines_of(plan(tmp_path, {**asked, "chunks": 4}))
+    assert any(line.startswith("No items are named for 4 chunks") for line in many)
+
+
+def written(tmp_path: Path, document: dict[str, Any]) -> Path:
+    path = tmp_path / "written.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
 def test_what_does_not_fit_ends_with_the_nearest_plan(tmp_path: Path) -> None:
     asked = request()
     for devices in asked["devices"]:

@@ -228,6 +228,28 @@ def test_plans_of_layers() -> None:
     assert answer["seconds"] > 3 * 4 + 3
 
 
+def test_interleaved_plans_of_layers(tmp_path: Path) -> None:
+    """What the planner answers has two stages on each rank, and so it is simulated."""
+    times = {"fast": [[1, 1, 2]], "slow": [[1, 2, 4]]}
+    asked = {**LAYERS, "items": [{**item, "times": times} for item in LAYERS["items"]], "batch": 8}
+    asked["items"][1] = {**asked["items"][1], "count": 10}
+    asked["schedule"] = "interleaved"
+    answer = json.loads(_C.plan_layers(json.dumps(asked)))
+    plan = plan_of(asked, answer)
+    (pipeline,) = plan["pipelines"]
+    assert (len(pipeline["ranks"]), len(pipeline["stages"])) == (4, 8)
+    assert [stage["boundary_bytes"] for stage in pipeline["stages"]] == [4] * 7 + [0]
+    request, layers = written(tmp_path, asked), tmp_path / "answer.json"
+    layers.write_text(json.dumps(answer))
+    simulated = json.loads(run(request, "--layers", str(layers), "--json", "-").stdout)
+    assert [stage["rank"] for stage in simulated["stages"]] == pipeline["ranks"] * 2
+    # Neither knows of the other: the planner's is an estimate.
+    assert 0.7 * answer["seconds"] < simulated["seconds"] < 1.3 * answer["seconds"]
+    del answer["pipelines"][0]["chunked"]
+    layers.write_text(json.dumps(answer))
+    assert 'the layers\' plan has "chunks": 2' in refusal(request, "--layers", str(layers))
+
+
 def test_plans_of_layers_from_the_command_line(tmp_path: Path) -> None:
     request, layers = tmp_path / "request.json", tmp_path / "answer.json"
     request.write_text(json.dumps(LAYERS))

@@ -13,6 +13,7 @@ from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.measuring import Cost
 from atoll.pipeline.plan import Pipe, Plan, Stage, nearest_shares
 from atoll.pipeline.schedules import Kind
+from atoll.planning.chunks import named_pipelines, names_chunks
 
 ALIKE = 0.05
 """Devices of one name and island whose times differ by less are of one class."""
@@ -51,13 +52,16 @@ class Wish:
 
     batch: int
     schedule: str
-    replicas: int
+    replicas: int | Sequence[int]
+    """Several to choose from only where `micro_batches` is open."""
     micro_batches: int | None = None
     """Of each pipeline on average."""
     recompute: str = "auto"
     margin: float = 0.1
     optimiser_states: float = 2
     """Numbers that the optimizer keeps for each parameter."""
+    chunks: int = 1
+    """Stages on each rank, of an interleaved schedule."""
 
 
 def request_of(
@@ -186,13 +190,13 @@ def _links(classes: dict[str, list[int]], links: Sequence[Link]) -> list[dict[st
 
 def _step(wish: Wish) -> dict[str, Any]:
     step: dict[str, Any] = {
-        "batch": wish.batch, "schedule": wish.schedule, "replicas": wish.replicas, "recompute": wish.recompute,
-        "margin": wish.margin,
+        "batch": wish.batch, "schedule": wish.schedule, "recompute": wish.recompute, "margin": wish.margin,
+        "replicas": wish.replicas if isinstance(wish.replicas, int) else list(wish.replicas),
     }  # fmt: skip
-    if wish.micro_batches is not None:
+    if wish.micro_batches is not None and isinstance(wish.replicas, int):
         step["micro_batch"] = wish.batch // (wish.replicas * wish.micro_batches)
     if wish.schedule == "interleaved":
-        step["chunks"] = 1  # plan_of gives each rank one stage
+        step["chunks"] = wish.chunks
     return step
 
 
@@ -210,15 +214,8 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
     """As the stages are built. Raises ValueError for an answer that leaves open what they hold. `name`: of the answer,
     for the error."""
-    chunks = answer.get("chunks", 1)
-    if chunks > 1:
-        raise ValueError(
-            f'{name} has "chunks": {chunks}, so many stages on each rank, and gives the items of a rank without saying '
-            'which are in which of them: plan with "chunks": 1 in the request, or give plan= the number of blocks of '
-            "each stage, such as [4, 4, 4, 4] with two stages on each of 2 ranks"
-        )
     pipes = []
-    for pipeline in answer["pipelines"]:
+    for pipeline in named_pipelines(answer, name):
         stages = tuple(
             Stage(stage["items"][0], stage["items"][1], stage["rank"], bool(stage["recompute"]))
             for stage in pipeline["stages"]
@@ -258,4 +255,42 @@ def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Pla
         )
     note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} cannot have"
     proof = {**plan.answer.get("exact", {}), "search": False}
-    return plan_of({**plan.answer, **priced, "exact": proof, "notes": [*plan.answer.get("notes", []), note]})
+    changed = {**plan.answer, **priced, "exact": proof, "notes": [*plan.answer.get("notes", []), note]}
+    if alone := changed.get("homogeneous"):
+        changed["homogeneous"] = {**alone, "wins": alone["seconds"] < changed["seconds"]}
+    return plan_of(changed)
+
+
+def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
+    """The planner's plan as the schedule can have it. Where the request leaves the number of pipelines open, the
+    fastest of those whose micro-batches the schedule can have. Where an interleaved schedule's chunks are more than
+    the items or the memories allow, fewer. Raises ValueError where nothing fits, with what would."""
+    counts = [request["replicas"]] if isinstance(request["replicas"], int) else list(request["replicas"])
+    best: Plan | None = None
+    problems: list[ValueError] = []
+    while counts:
+        asked = {**request, "replicas": counts}
+        try:
+            answer = ask(asked)
+            while not names_chunks(answer):
+                asked["chunks"] = answer["chunks"] - 1
+                answer = ask(asked)
+        except ValueError as error:  # fewer numbers of pipelines do not fit either
+            problems.append(error)
+            break
+        if best is not None and answer["seconds"] >= best.answer["seconds"]:
+            break
+        counts.remove(answer["replicas"])
+        found = plan_of(answer)
+        try:
+            plan = with_possible_shares(found, kind, asked)
+        except ValueError as error:
+            problems.append(error)
+            continue
+        if best is None or plan.answer["seconds"] < best.answer["seconds"]:
+            best = plan
+        if plan is found:  # the fastest of all that are left
+            break
+    if best is None:
+        raise problems[0]
+    return best

@@ -16,7 +16,7 @@ from torch import nn
 from atoll._build_info import VERSION
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link, Measured, Wish, ask, plan_of, request_of, with_possible_shares
+from atoll.pipeline.asking import Link, Measured, Wish, best_plan, plan_of, request_of
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.fitting import check_fits
 from atoll.pipeline.initial import Draw, check_rules, without_data
@@ -32,6 +32,7 @@ from atoll.profiling.room import usable_bytes
 
 PlanLike = str | Path | Plan | dict[str, Any] | Sequence[int]
 SIZES = (1, 2, 4, 8)
+AUTO = "auto"
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same model and the same Atoll."
 
 
@@ -44,7 +45,7 @@ class Wanted:
     plan: PlanLike
     schedule: str
     micro_batches: int | Sequence[int] | None
-    replicas: int
+    replicas: int | str
     recompute: bool | Sequence[bool] | None
     autocast: torch.dtype | None
     items: Sequence[str] | Parts | None
@@ -85,7 +86,7 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
     between = passes(whole, parts, inputs[:1])
     plan = _given_plan(wanted, parts, kind, ranks)
     if plan is None:
-        _wish(wanted)
+        _wish(wanted, ranks)
     else:
         check_plan(plan, parts, kind, ranks)
         _check_passed(plan, parts, between, kind)
@@ -136,7 +137,7 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
         return plan
     if plan == "auto":
         return None
-    lines = ranks_in_lines(ranks, wanted.replicas)
+    lines = ranks_in_lines(ranks, _replicas(wanted))
     if plan == "equal":
         plan = equal_counts(parts, len(lines[0]) * (kind.chunks or wanted.settings.chunks))
     if isinstance(plan, str):
@@ -151,7 +152,7 @@ def _check_repeated(wanted: Wanted, plan: Plan) -> None:
     is_so = sum(plan.shares) == counts * pipes if isinstance(counts, int) else counts in (None, plan.shares)
     if not is_so:
         raise ValueError(f"micro_batches={counts}, and the plan has {plan.shares} of its pipelines: {way_out}")
-    if wanted.replicas not in (1, pipes):  # 1 where it is not given
+    if wanted.replicas not in (1, AUTO, pipes):  # 1 where it is not given
         raise ValueError(f"replicas={wanted.replicas}, and the plan has {pipes} pipelines: {way_out}")
     if wanted.recompute is None:
         return
@@ -175,21 +176,31 @@ def _check_passed(plan: Plan, parts: Parts, between: Sequence[torch.Tensor], kin
             )
 
 
+def _replicas(wanted: Wanted) -> int:
+    """Raises ValueError where it is left open, or no number."""
+    if wanted.replicas == AUTO:
+        raise ValueError("replicas='auto' is what plan='auto' finds: give how many pipelines work side by side")
+    if not isinstance(wanted.replicas, int):
+        raise ValueError(f"replicas={wanted.replicas!r}: give a number of pipelines, or 'auto' with plan='auto'")
+    return wanted.replicas
+
+
 def _each(wanted: Wanted) -> list[int]:
     """The micro-batches of each pipeline."""
+    replicas = _replicas(wanted)
     if wanted.micro_batches is None:
         raise ValueError("micro_batches is not given, and only plan='auto' finds it: give how many a step has")
     if isinstance(wanted.micro_batches, int):
-        return [wanted.micro_batches] * wanted.replicas
-    if len(wanted.micro_batches) != wanted.replicas:
+        return [wanted.micro_batches] * replicas
+    if len(wanted.micro_batches) != replicas:
         raise ValueError(
-            f"micro_batches has {len(wanted.micro_batches)} numbers for {wanted.replicas} pipelines: give one for "
+            f"micro_batches has {len(wanted.micro_batches)} numbers for {replicas} pipelines: give one for "
             "each, or one for all"
         )
     return list(wanted.micro_batches)
 
 
-def _wish(wanted: Wanted) -> Wish:
+def _wish(wanted: Wanted, ranks: int) -> Wish:
     """What the planner is to keep to. Raises ValueError for what it does not know."""
     if wanted.schedule == "zbv":
         raise ValueError("plan='auto' does not know the schedule 'zbv': give numbers of blocks, or 'zero-bubble'")
@@ -200,47 +211,65 @@ def _wish(wanted: Wanted) -> Wish:
     batch, count = len(wanted.example.inputs), wanted.micro_batches
     if count is not None and count < 1:
         raise ValueError(f"micro_batches={count}: give at least 1")
-    if wanted.replicas < 1 or batch % (wanted.replicas * (count or 1)):
+    replicas: int | list[int]
+    if wanted.replicas == AUTO:
+        if count is not None:
+            raise ValueError(
+                f"micro_batches={count} is of each pipeline, and replicas='auto' leaves open how many there are: leave "
+                "micro_batches out (Settings(sizes=...) says which sizes to choose from), or give replicas"
+            )
+        # Those that make pipelines of equally many ranks, which a loader needs.
+        replicas, samples = [each for each in range(1, ranks + 1) if ranks % each == 0], batch
+    else:
+        replicas = _replicas(wanted)
+        if replicas < 1 or batch % (replicas * (count or 1)):
+            raise ValueError(
+                f"the example has {batch} samples, which are not {replicas} pipelines' {count or 1} micro-batches of "
+                "one size: with plan='auto' give the inputs of a whole step of all pipelines"
+            )
+        samples = batch // replicas
+    if not _sizes_of(samples, count, wanted.settings):
         raise ValueError(
-            f"the example has {batch} samples, which are not {wanted.replicas} pipelines' {count or 1} micro-batches "
-            "of one size: with plan='auto' give the inputs of a whole step of all pipelines"
-        )
-    if not _sizes_of(batch // wanted.replicas, count, wanted.settings):
-        raise ValueError(
-            f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {batch // wanted.replicas} "
-            "samples of a pipeline: give some that do"
+            f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {samples} samples of a "
+            "pipeline: give some that do"
         )
     again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
     if wanted.schedule == "zero-bubble":
         again = "never"
     of = wanted.settings
-    return Wish(batch, wanted.schedule, wanted.replicas, count, again, of.margin, of.optimiser_states)
+    return Wish(batch, wanted.schedule, replicas, count, again, of.margin, of.optimiser_states, of.chunks)
 
 
-def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan:
+Found = tuple[Plan, dict[str, Any] | None]
+"""A plan, and what all ranks measured for it as a request of `atoll plan layers`; None where nothing was."""
+
+
+def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Found:
     """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing
     fits."""
-    wish = _wish(wanted)
+    wish = _wish(wanted, exchange.ranks)
     sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
     asked = _ask_everyone(wanted, known, device, exchange, sizes)
 
-    def planned() -> tuple[Plan, dict[str, Any]]:
+    def planned() -> tuple[Found, dict[str, Any]]:
         request = asked(wish)
-        plan = with_possible_shares(plan_of(ask(request)), known.kind, request)
+        plan = best_plan(request, known.kind)
         check_plan(plan, known.parts, known.kind, exchange.ranks)
         _check_passed(plan, known.parts, known.between, known.kind)
-        return plan, {"plan": plan.to_json()["pipes"]}
+        return (plan, request), {"plan": plan.to_json()["pipes"]}
 
     return exchange.agree("atoll.pipeline.Pipeline", planned, SAME_ARGUMENTS)
 
 
-def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Plan | None:
+def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Found | None:
     """The user's plan; None where it is to be made of measurements. Collective. Where Settings give some rank's memory,
     each item is measured, and ValueError is raised on all ranks for a plan that does not fit."""
     plan = known.plan
     limits = exchange.facts(wanted.settings.memory_bytes or 0)
-    if plan is None or not any(limits):
-        return plan
+    if plan is None:
+        return None
+    if not any(limits):
+        return plan, None
     size = max(1, len(wanted.example.inputs) // sum(plan.shares))
     schedule = "zero-bubble" if known.kind.splits_backward else wanted.schedule
     again = "never" if known.kind.splits_backward else "auto"
@@ -248,9 +277,10 @@ def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exc
     wish = Wish(size * sum(plan.shares), schedule, len(plan.pipes), None, again, of.margin, of.optimiser_states)
     asked = _ask_everyone(wanted, known, device, exchange, [size], limits)
 
-    def checked() -> tuple[Plan, dict[str, Any]]:
-        check_fits(plan, known.parts, known.kind, {**asked(wish), "micro_batch": size})
-        return plan, {}
+    def checked() -> tuple[Found, dict[str, Any]]:
+        request = {**asked(wish), "micro_batch": size}
+        check_fits(plan, known.parts, known.kind, request)
+        return (plan, request), {}
 
     return exchange.agree("atoll.pipeline.Pipeline", checked, SAME_ARGUMENTS)
 
@@ -280,7 +310,7 @@ def _ask_everyone(
         Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
         for facts in exchange.facts(asdict(measured))
     ]
-    links = _measured_links(exchange, wanted.packing.link_ratio(known.between, wanted.replicas))
+    links = _measured_links(exchange, wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2))
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
 
     if limits is not None:
@@ -298,11 +328,14 @@ def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, cost
 
 def _sizes(wanted: Wanted, wish: Wish, kind: Kind, ranks: int) -> list[int]:
     """Those that the schedule can have where pipelines are equally long; all where it can have none of them."""
-    samples = wish.batch // wish.replicas
-    sizes = _sizes_of(samples, wish.micro_batches, wanted.settings)
-    stages = max(1, ranks // wish.replicas)
-    able = [size for size in sizes if kind.is_possible(samples // size, stages, stages)]
-    return able or sizes
+    counts = [wish.replicas] if isinstance(wish.replicas, int) else wish.replicas
+    sizes = _sizes_of(wish.batch // counts[0], wish.micro_batches, wanted.settings)
+
+    def is_able(size: int, replicas: int) -> bool:
+        stages = max(1, ranks // replicas)
+        return kind.is_possible(wish.batch // replicas // size, stages, stages)
+
+    return [size for size in sizes if any(is_able(size, count) for count in counts)] or sizes
 
 
 def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> list[int]:

@@ -143,20 +143,20 @@ class Measuring:
             if are_new:
                 for parameter in parameters:
                     parameter.grad = None
-            begin = self._now()
+            begin = now(self._device)
             output = run(value)
-            between = self._now()
+            between = now(self._device)
             if output.requires_grad:
                 output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
             if step >= WARM_UP:
-                moments.append((begin, between, self._now()))
+                moments.append((begin, between, now(self._device)))
             value.grad = None
         for parameter in parameters:
             parameter.grad = None
         if self._device.type != "cpu":
             moments[-1][-1].synchronize()  # the device has passed all of them then
-        forward = statistics.median(_seconds(begin, between) for begin, between, _ in moments)
-        backward = statistics.median(_seconds(between, end) for _, between, end in moments)
+        forward = statistics.median(seconds_between(begin, between) for begin, between, _ in moments)
+        backward = statistics.median(seconds_between(between, end) for _, between, end in moments)
         return forward, backward
 
     def _run(self, whole: nn.Module, number: int, example: Example) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -183,15 +183,17 @@ class Measuring:
         value = torch.randn(like.shape, generator=generator).to(like.dtype).to(self._device)
         return value.requires_grad_()
 
-    def _now(self) -> Moment:
-        if self._device.type == "cpu":
-            return time.perf_counter()
-        event = torch.Event(self._device, enable_timing=True)
-        event.record(torch.accelerator.current_stream(self._device))
-        return event
+
+def now(device: torch.device) -> Moment:
+    """By the clock of the device, which is not waited for."""
+    if device.type == "cpu":
+        return time.perf_counter()
+    event = torch.Event(device, enable_timing=True)
+    event.record(torch.accelerator.current_stream(device))
+    return event
 
 
-def _seconds(begin: Moment, end: Moment) -> float:
+def seconds_between(begin: Moment, end: Moment) -> float:
     return end - begin if isinstance(begin, float) else float(begin.elapsed_time(end)) * 1e-3
 
 

@@ -2,6 +2,7 @@
 """`atoll.pipeline.Pipeline`: this rank's stages of a model, and the steps of its training."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.losses import Loss, loss_of
-from atoll.pipeline.measuring import Example
+from atoll.pipeline.measuring import Example, now
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Pipe, Plan
 from atoll.pipeline.reducing import Reducer, total_norm
+from atoll.pipeline.reporting import StepClock, verdict, warn_of_one_kind
 from atoll.pipeline.running import Runner
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, StageModule, passes, prune
@@ -49,7 +51,9 @@ class Pipeline:
         blocks evenly; [15, 17] says how many blocks each stage has, or how many items with what is around the blocks; a
         Plan, or a planner's answer as a dictionary or a JSON file.
     schedule: "1f1b", "gpipe", "interleaved", "zero-bubble" or "zbv" of torch.distributed.pipelining.
-    replicas: how many pipelines work side by side. Rank r of them belongs to pipeline r modulo `replicas`.
+    replicas: how many pipelines work side by side. Rank r of them belongs to pipeline r modulo `replicas`, or as
+        plan="auto" finds. "auto" lets it choose how many too, of those that divide the ranks, with micro_batches left
+        out. Each pipeline is given its own part of a batch, as `loader` does it.
     loss: of output and labels the sum over the samples of a micro-batch, or atoll.pipeline.Loss where elements are
         other than samples. Without it that of a language model: the next token's, labels of -100 left out.
     items: how the model is separated, where it is none that is known: names of modules that are called one after the
@@ -70,7 +74,7 @@ class Pipeline:
     def __init__(
         self, model: nn.Module | Callable[[], nn.Module], example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], *,
         micro_batches: int | Sequence[int] | None = None, plan: PlanLike = "auto", schedule: str = "1f1b",
-        replicas: int = 1, seed: int = 0, loss: Loss | Callable[..., torch.Tensor] | None = None,
+        replicas: int | str = 1, seed: int = 0, loss: Loss | Callable[..., torch.Tensor] | None = None,
         items: Sequence[str] | Parts | None = None, autocast: torch.dtype | None = None,
         recompute: bool | Sequence[bool] | None = None, boundaries: str | None = None, gradients: str | None = None,
         initial: Draw | None = None,
@@ -91,9 +95,15 @@ class Pipeline:
             return (wanted, known), facts
 
         wanted, known = self._exchange.agree("atoll.pipeline.Pipeline", asked, SAME_ARGUMENTS)
-        given = given_plan(wanted, known, self.device, self._exchange)
-        self.plan: Plan = given or find_plan(wanted, known, self.device, self._exchange)
+        found = given_plan(wanted, known, self.device, self._exchange)
+        self.plan: Plan
         """Who holds what; `plan.answer` is what the planner said."""
+        self.profile: dict[str, Any] | None
+        """What all ranks measured, as a request of `atoll plan layers`; None where the plan was given unmeasured."""
+        self.plan, self.profile = found or find_plan(wanted, known, self.device, self._exchange)
+        if found is None and self.rank == 0:
+            warn_of_one_kind(self.plan.answer)
+        self._clock = StepClock(self.device)
         self.place = self.plan.place(self.rank)
         """The number of this rank's pipeline, and so of its part of the batch."""
         self._pipe = self.plan.pipes[self.place]
@@ -150,10 +160,12 @@ class Pipeline:
         """The mean loss over all elements of the step, of all pipelines, on every rank; parameters have its gradient
         afterwards, whatever they had before. All ranks of a pipeline are given the same: its part of the batch, with
         `attention_mask` and `position_ids` where the model takes them."""
+        begin = now(self.device)
         for parameter in self._named.values():
             parameter.grad = None
         loss = self._run(inputs, labels, given, self._runner.train)
         self._reducer.reduce()
+        self._clock.add(begin)
         return loss
 
     def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
@@ -290,12 +302,25 @@ class Pipeline:
         options.setdefault("drop_last", True)
         return DataLoader(dataset, global_batch, model=self.model, policy="fixed", shares=self.plan.shares, **options)
 
+    def save_profile(self, path: str | Path) -> None:
+        """Writes what all ranks measured of items, devices and links, on rank 0; other ranks do nothing. `atoll plan
+        layers PATH` plans from it, `--plan` prices a plan made by hand, and `atoll simulate PATH --layers` simulates
+        either. Raises ValueError where the plan was given and nothing was measured."""
+        if self.profile is None:
+            raise ValueError(
+                "save_profile has nothing to write: the plan was given, and nothing was measured for it; make the "
+                "pipeline with plan='auto', or give the plan a memory to be held to (Settings.memory_bytes)"
+            )
+        if self.rank == 0:
+            Path(path).write_text(json.dumps(self.profile, indent=1) + "\n", encoding="utf-8")
+
     def close(self) -> None:
         """Ends the connections of packed gradients, after the last step. On all ranks."""
         self._reducer.close()
 
     def __str__(self) -> str:
-        return self.plan.table(self._parts)
+        """The stages, what the planner predicts of a step and its bound, and what the last steps took."""
+        return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, self._clock.seconds())])
 
 
 def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_language: bool) -> Example:

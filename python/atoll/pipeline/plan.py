@@ -169,7 +169,7 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
     if missing := sorted(set(held) - set(range(ranks))):
         raise ValueError(
             f"the plan needs rank {missing[0]}, and the job has ranks 0 to {ranks - 1}: start {max(held) + 1} ranks, "
-            "or make a plan for these"
+            f"or make a plan for these; {_nearest_for(plan, parts, kind, ranks)}"
         )
     if twice := sorted({rank for rank in held if held.count(rank) > 1}):
         raise ValueError(f"rank {twice[0]} is in two pipelines of the plan: give it stages of one")
@@ -179,6 +179,28 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
     idle = sorted(set(range(ranks)) - set(held))
     if idle:
         raise ValueError(f"rank {idle[0]} has no stage in the plan: start the job without it, or give it a stage")
+
+
+def _nearest_for(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> str:
+    """What to give instead where ranks are missing: equally many blocks for those that are there, in as many of the
+    plan's pipelines as divide them, and a number of micro-batches that the schedule can have. For fewer ranks, where
+    the model has not so many items."""
+    most = max((len(pipe.stages) // max(1, len(pipe.ranks)) for pipe in plan.pipes), default=1)
+    for used in range(ranks, 0, -1):
+        replicas = max(count for count in range(1, len(plan.pipes) + 1) if used % count == 0)
+        positions = used // replicas
+        stages = positions * (kind.chunks or max(1, min(most, len(parts.items) // positions)))
+        if stages <= len(parts.items):
+            break
+    else:
+        return f"no plan of this schedule has {len(parts.items)} items"
+    counts = equal_counts(parts, stages) if len(parts.blocks) >= stages else _nearest([1] * stages, parts)
+    wanted = max(1, sum(plan.shares) // replicas)
+    able = (count for count in range(1, wanted + stages + positions + 1) if kind.is_possible(count, positions, stages))
+    micro_batches = min(able, key=lambda count: abs(count - wanted))
+    fewer = "" if used == ranks else f"{used} ranks with "
+    side_by_side = f", replicas={replicas}" if replicas > 1 else ""
+    return f"nearest: {fewer}plan={counts}, micro_batches={micro_batches}{side_by_side}"
 
 
 def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:

@@ -17,7 +17,8 @@ class Settings:
     optimiser_states: float = 2
     """Numbers that the optimizer keeps for each parameter: 2 for Adam, 1 for SGD with momentum, 0 for SGD."""
     chunks: int = 2
-    """Stages on each rank with plan="equal", of schedules that can have any number. "auto" gives each rank one."""
+    """Stages on each rank with plan="equal", of schedules that can have any number, and with "auto" of "interleaved",
+    where the items and the memories allow it; other schedules have one on each rank then."""
     sizes: Sequence[int] | None = None
     """Samples of a micro-batch to measure and to choose from, where micro_batches is not given. Without it 1, 2, 4 and
     8, as far as they divide the batch."""

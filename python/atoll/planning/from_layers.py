@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from atoll.planning.chunks import named_pipelines
+
 Document = dict[str, Any]
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "ZB1P"}
 _FASTEST = 1e18  # bytes per second of a link that takes no time
@@ -18,14 +20,18 @@ def plan_of(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Document:
     pipelines = answer.get("pipelines")
     if not pipelines or any("forward" not in stage for pipeline in pipelines for stage in pipeline["stages"]):
         raise ValueError("the layers' plan has no pipelines with times: take what `atoll plan layers` answers")
+    pipelines = named_pipelines(answer, "the layers' plan")
     items = list(_items(request))
-    exposed = request.get("transfers", "exposed") == "exposed"
+    # With several stages on a rank PyTorch lets all ranks send and receive in step, which a rank that waits for its own
+    # transfers alone does not: it would wait for one that waits for it.
+    in_step = answer.get("chunks", 1) > 1
+    exposed = request.get("transfers", "exposed") == "exposed" and not in_step
     samples = answer["micro_batch"]
     schedule = answer.get("schedule", "1f1b")
     if schedule not in _SCHEDULES:
         raise ValueError(f"the layers' schedule {schedule!r} is not one of {', '.join(_SCHEDULES)}")
     return {
-        "notes": ["from a plan of layers"],
+        "notes": ["from a plan of layers", *(["transfers run beside computing"] if in_step else [])],
         "ranks": _ranks(request, pipelines),
         "pipelines": [_pipeline(pipeline, items, samples) for pipeline in pipelines],
         "schedule": _SCHEDULES[schedule],
@@ -123,7 +129,9 @@ def _ties(
     places = {item["name"]: place for place, item in enumerate(items)}
     for tie in request.get("ties", []):
         for number, pipeline in enumerate(pipelines):
-            stages = sorted({_stage_with(pipeline, places[name]) for name in tie["items"]})
+            held = sorted({_stage_with(pipeline, places[name]) for name in tie["items"]})
+            by_rank = {pipeline["stages"][stage]["rank"]: stage for stage in reversed(held)}  # with one copy each
+            stages = sorted(by_rank.values())
             if len(stages) > 1:
                 yield {
                     "name": " = ".join(tie["items"]), "bytes": tie.get("gradient_bytes", 0),

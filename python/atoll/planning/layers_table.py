@@ -59,6 +59,17 @@ def verdict(answer: Document) -> list[str]:
         f"micro-batches of {answer['micro_batch']}; no plan takes less than {seconds_text(answer['bound'])}, "
         f"{100 * (1 - 1 / answer['distance']):.1f} % less"
     ]
+    chunked = [pipeline["chunked"]["seconds"] for pipeline in answer["pipelines"] if pipeline.get("chunked")]
+    if chunked:
+        lines.append(
+            f"With the {answer['chunks']} chunks of each rank as they are named, an estimate too, the longest pipeline "
+            f"takes {seconds_text(max(chunked))}"
+        )
+    elif answer.get("chunks", 1) > 1:
+        lines.append(
+            f"No items are named for {answer['chunks']} chunks of each rank: there are too few, or the memories have "
+            'no room; plan with fewer "chunks"'
+        )
     alone = answer.get("homogeneous")
     if alone:
         gain = alone["seconds"] / answer["seconds"] if answer["seconds"] > 0 else 1.0

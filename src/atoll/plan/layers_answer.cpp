@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "atoll/plan/layer_chunks.h"
 #include "atoll/plan/layer_formats.h"
 #include "atoll/plan/layer_nearest.h"
 #include "atoll/plan/text.h"
@@ -67,6 +68,19 @@ Json write_pipelines(const LayerRequest& request, const LayerPlan& plan) {
   return pipelines;
 }
 
+// Which items are in which chunk, beside the pipelines that leave it open.
+void write_chunks(const LayerRequest& request, const LayerPlan& plan, Json& pipelines) {
+  const LayerCosts costs(request, plan.micro_batch);
+  for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
+    Json& written = pipelines[i]["chunked"];
+    const std::optional<LayerPipeline> found = chunked(costs, plan.pipelines[i]);
+    if (!found) continue;
+    Json stages = Json::array();
+    for (const LayerStage& stage : found->stages) stages.push_back(write(request, stage));
+    written = {{"seconds", found->seconds}, {"stages", std::move(stages)}};
+  }
+}
+
 template <class Write>
 Json or_refusal(const Write& written) {
   try {
@@ -122,7 +136,9 @@ Json devices_without_stage(const LayerRequest& request, const LayerPlan& plan) {
 Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound) {
   std::int64_t micro_batches = 0;
   for (const LayerPipeline& pipeline : plan.pipelines) micro_batches += pipeline.micro_batches;
-  const bool chunked = request.schedule == LayerSchedule::kInterleaved;
+  const bool interleaved = request.schedule == LayerSchedule::kInterleaved;
+  Json pipelines = write_pipelines(request, plan);
+  if (interleaved && request.chunks > 1) write_chunks(request, plan, pipelines);
   return {{"schema", 1},
           {"feasible", plan.fits},
           {"seconds", plan.seconds},
@@ -134,8 +150,8 @@ Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound
           {"micro_batches", micro_batches},
           {"replicas", plan.pipelines.size()},
           {"schedule", name_of(request.schedule)},
-          {"chunks", chunked ? request.chunks : 1},
-          {"pipelines", write_pipelines(request, plan)},
+          {"chunks", interleaved ? request.chunks : 1},
+          {"pipelines", std::move(pipelines)},
           {"left_out", devices_without_stage(request, plan)},
           {"formats", write_formats(request, plan)}};
 }

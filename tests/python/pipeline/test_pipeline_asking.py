@@ -97,6 +97,7 @@ def request(ranks: list[Measured], **wishes: Any) -> dict[str, Any]:
     parts = parts_of(whole, None)
     hidden = WIDTH * TOKENS * 8
     links = [Link(0, 1, 1e-5, 1e-9), Link(0, 2, 2e-5, 4e-9), Link(1, 2, 3e-5, 3e-9)]
+    links = [link for link in links if max(link.a, link.b) < len(ranks)]
     wish = Wish(**{"batch": 8, "schedule": "1f1b", "replicas": 1, "micro_batches": 4, **wishes})
     return request_of(whole, parts, [hidden] * 5, ranks, links, wish)
 
@@ -147,9 +148,11 @@ def test_answer() -> None:
 def test_an_answer_that_leaves_stages_open() -> None:
     stage = {"rank": 0, "items": [0, 6], "recompute": False}
     answer = {"chunks": 2, "pipelines": [{"micro_batches": 3, "stages": [stage]}]}
-    with pytest.raises(ValueError, match=r'the plan \'p.json\' has "chunks": 2.*plan with "chunks": 1'):
+    with pytest.raises(ValueError, match=r'the plan \'p.json\' has "chunks": 2.*plan with fewer "chunks"'):
         plan_of(answer, "the plan 'p.json'")
     assert plan_of({**answer, "chunks": 1}).pipes[0].stages == (Stage(0, 6, 0),)
+    answer["pipelines"][0]["chunked"] = {"stages": [{**stage, "items": [0, 2]}, {**stage, "items": [2, 6]}]}
+    assert plan_of(answer).pipes[0].stages == (Stage(0, 2, 0), Stage(2, 6, 0))
 
 
 def test_shares_that_the_schedule_cannot_have() -> None:
@@ -195,6 +198,8 @@ def auto_body(rank: int, schedule: str, replicas: int, own: dict[str, Any]) -> N
     assert pipe.plan.answer["feasible"]
     assert pipe.plan.answer["seconds"] >= pipe.plan.answer["bound"] > 0
     assert sum(pipe.plan.shares) * pipe.plan.answer["micro_batch"] == 16
+    for each in pipe.plan.pipes:
+        assert len(each.stages) == len(each.ranks) * (2 if schedule == "interleaved" else 1)
     reference = alone(MODELS["gpt2"])
     train_alone(reference, 2, 16)
     train_together(pipe, 2, 16)

@@ -47,7 +47,10 @@ def arguments_body(rank: int) -> None:
         (("stage 1 is empty", "nearest"), {"plan": [2, 0, 1, 1], "schedule": "interleaved"}),
         (("3 stages on 2 ranks",), {"plan": [1, 2, 1]}),
         (("3 pipelines", "2 ranks", "start 3 ranks"), {"replicas": 3}),
-        (("rank 2", "start 3 ranks"), {"plan": Plan((Pipe((Stage(0, 3, 0), Stage(3, 7, 2)), 2),))}),
+        (
+            ("rank 2", "start 3 ranks", "nearest: plan=[2, 2], micro_batches=2"),
+            {"plan": Plan((Pipe((Stage(0, 3, 0), Stage(3, 7, 2)), 2),))},
+        ),
         (("'1f1b'", "2 stages into 1 micro-batches", "give 2"), {"micro_batches": 1}),
         (("micro_batches has 3 numbers for 1 pipelines",), {"micro_batches": [1, 2, 3]}),
         (("micro_batches is not given",), {"micro_batches": None}),
@@ -66,7 +69,10 @@ def arguments_body(rank: int) -> None:
         (("micro_batches=[1]", "the plan has [2]"), {"plan": GOOD, "micro_batches": [1]}),
         (("replicas=2", "the plan has 1 pipelines"), {"plan": GOOD, "replicas": 2}),
         (("recompute=True", "the plan has [False, False]"), {"plan": GOOD, "recompute": True}),
-        (("planner's answer", '"chunks": 2', "on each rank", '"chunks": 1'), {"plan": {"chunks": 2, "pipelines": []}}),
+        (
+            ("planner's answer", '"chunks": 2', "on each rank", 'with fewer "chunks"'),
+            {"plan": {"chunks": 2, "pipelines": []}},
+        ),
         (("answer has no pipelines: no room", "that fits"), {"plan": {"feasible": False, "reason": "no room"}}),
         (("the model (Ruled)", "reset_parameters()"), {"model": Ruled, "items": ["0", "1"], "plan": [1, 1]}),
     ):

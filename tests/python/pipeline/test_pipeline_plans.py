@@ -2,6 +2,8 @@
 """Plans of the user's: what they mean, and what is wrong with those that mean nothing."""
 
 import itertools
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -135,7 +137,12 @@ def broken(**changes: object) -> Plan:
 @pytest.mark.parametrize(
     ("plan", "schedule", "ranks", "text"),
     [
-        (GOOD, "gpipe", 1, "needs rank 1, and the job has ranks 0 to 0: start 2 ranks"),
+        (
+            GOOD,
+            "gpipe",
+            1,
+            r"needs rank 1, and the job has ranks 0 to 0: start 2 ranks.* nearest: plan=\[4\], micro_batches=2$",
+        ),
         (GOOD, "gpipe", 3, "rank 2 has no stage"),
         (Plan(GOOD.pipes * 2), "gpipe", 2, "rank 0 is in two pipelines"),
         (broken(stages=(Stage(0, 3, 0), Stage(4, 7, 1))), "gpipe", 2, "do not follow each other"),
@@ -151,6 +158,31 @@ def test_plans_that_cannot_be(plan: Plan, schedule: str, ranks: int, text: str) 
     check_plan(GOOD, model(4), KINDS["gpipe"], 2)
     with pytest.raises(ValueError, match=text):
         check_plan(plan, model(4), KINDS[schedule], ranks)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("positions", [3, 4, 6])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_nearest_plan_for_fewer_ranks_is_one(name: str, positions: int, replicas: int) -> None:
+    """Whatever is missing of a plan, what the error gives instead is a plan for the ranks that are there."""
+    kind = KINDS[name]
+    chunks = kind.chunks or 2
+    lines = ranks_in_lines(positions * replicas, replicas)
+    stages = positions * chunks
+    whole = from_counts(equal_counts(model(12), stages), model(12), lines, kind, [2 * stages] * replicas, False)
+    check_plan(whole, model(12), kind, positions * replicas)
+    for ranks in range(1, positions * replicas):
+        with pytest.raises(ValueError, match="the plan needs rank") as caught:
+            check_plan(whole, model(12), kind, ranks)
+        text = r"nearest: (?:(\d+) ranks with )?plan=(\[.*\]), micro_batches=(\d+)(?:, replicas=(\d+))?$"
+        given = re.search(text, str(caught.value))
+        assert given, caught.value
+        used = int(given[1] or ranks)
+        assert used == ranks or chunks * ranks > 15, "the model has items for all"
+        side_by_side = ranks_in_lines(used, int(given[4] or 1))
+        shares = [int(given[3])] * len(side_by_side)
+        near = from_counts(json.loads(given[2]), model(12), side_by_side, kind, shares, False)
+        check_plan(near, model(12), kind, used)
 
 
 def side_by_side(shares: list[int], lengths: list[int]) -> Plan:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pipeline says of its plan: what was predicted, measured and bound, and what simpler plans would take."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+
+from atoll.pipeline.measuring import Moment, now, seconds_between
+
+_log = logging.getLogger("atoll.plan")
+_KEPT = 20  # steps
+
+
+class StepClock:
+    """The seconds of the last steps on this rank."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._steps: deque[tuple[Moment, Moment]] = deque(maxlen=_KEPT)
+
+    def add(self, begin: Moment) -> None:
+        """A step that began then has ended."""
+        self._steps.append((begin, now(self._device)))
+
+    def seconds(self) -> list[float]:
+        """Of the steps that have ended on the device too."""
+        return [seconds_between(begin, end) for begin, end in self._steps if isinstance(end, float) or end.query()]
+
+
+def verdict(answer: dict[str, Any], measured: list[float]) -> Iterator[str]:
+    """Lines: what the planner predicts of a step, its bound, what was measured, and devices of one kind alone."""
+    from atoll.planning.layers_table import verdict as lines_of
+    from atoll.planning.table import seconds_text
+
+    if answer:
+        yield from lines_of(answer)
+    if measured:
+        noun = "step" if len(measured) == 1 else f"{len(measured)} steps"
+        yield f"Measured on this rank: {seconds_text(median(measured))} (median of the last {noun})"
+
+
+def warn_of_one_kind(answer: dict[str, Any]) -> None:
+    """Where devices of one kind alone are faster than the plan of all."""
+    alone = answer.get("homogeneous")
+    if not alone or not alone["wins"]:
+        return
+    from atoll.planning.table import seconds_text
+
+    ranks = sorted(stage["rank"] for pipeline in alone["pipelines"] for stage in pipeline["stages"])
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    gain = 100 * (1 - alone["seconds"] / answer["seconds"])
+    _log.warning(
+        f"atoll.pipeline.Pipeline: {named} alone ({alone['kind']}) would take {seconds_text(alone['seconds'])} for a "
+        f"step, {gain:.1f} % less than the {seconds_text(answer['seconds'])} of the fastest plan for all ranks. A rank "
+        f"without a stage cannot be in a job, so this one goes on with all: start one of {named} alone, with "
+        f"replicas={len(alone['pipelines'])}, to have the faster one"
+    )
