@@ -34,6 +34,20 @@ def with_part(page: str, begin: str, end: str, content: str) -> str:
     return f"{before}{mark}\n{content}\n{other}{after}"
 
 
+def commit() -> str:
+    """With "-dirty" where the sources differ from it; "unknown" without git."""
+
+    def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    try:
+        name = git("describe", "--always").stdout.strip()
+        changed = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs", ":(exclude)*.md").returncode
+    except OSError:
+        return "unknown"
+    return f"{name}{'-dirty' if changed else ''}" if name else "unknown"
+
+
 def tool_environment() -> dict[str, str]:
     """The environment for child processes: .venv's programs (cmake, ninja) come first."""
     path = os.pathsep.join([str(VENV_BIN), os.environ.get("PATH", os.defpath)])

@@ -2,11 +2,10 @@
 """Keeps what the last `make aarch64` did in docs/small-computers.md."""
 
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common import ROOT, with_part
+from common import ROOT, commit, with_part
 
 PAGE = ROOT / "docs/small-computers.md"
 BEGIN, END = "<!-- emulator: written by make aarch64 -->", "<!-- emulator: end -->"
@@ -17,20 +16,6 @@ _LEFT_OUT = re.compile(r"^    (\S+)(?:  # .+)?$", re.MULTILINE)
 def left_out(text: str) -> list[str]:
     """The patterns of tests/emulator.cmake."""
     return _LEFT_OUT.findall(text)
-
-
-def commit() -> str:
-    """With "-dirty" where the sources differ from it; "unknown" without git."""
-
-    def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    try:
-        name = git("describe", "--always").stdout.strip()
-        changed = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs", ":(exclude)*.md").returncode
-    except OSError:
-        return "unknown"
-    return f"{name}{'-dirty' if changed else ''}" if name else "unknown"
 
 
 def outcome(passed: int, failed: int, skipped: int, seconds: float, commit_name: str, day: str) -> str:

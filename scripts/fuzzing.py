@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say, with_part
+from common import BUILD, CPUS, ROOT, VENV_BIN, commit, fail, run, say, with_part
 
 PAGE = ROOT / "docs/testing.md"
 BEGIN, END = "<!-- fuzzing: written by make soak -->", "<!-- fuzzing: end -->"
@@ -20,12 +21,21 @@ LONG_SECONDS = 600  # each target
 LONG_AT_ONCE = 2
 ENDED_WELL = "\nDone "  # of libFuzzer's output
 NOT_YET = "Not run yet: `make soak` writes the table here."
+NOT_NOTED = "-"
+HEAD = "| target | seconds | executions | edges reached | features | findings | commit | day |"
+_COUNT = r"([\d,]+)"
+_ROW = re.compile(
+    rf"^\| `(\w+)` \| {_COUNT} \| {_COUNT} \| {_COUNT} of {_COUNT} \| {_COUNT} \| (no|\*\*yes\*\*) \|"
+    r"(?: (\S+) \| (\S+) \|)?$",
+    re.MULTILINE,
+)
 _page_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What one target did. `edges` are those of the control flow that an input reached, of `all_edges` there are."""
+    """What one target did. `edges` are those of the control flow that an input reached, of `all_edges` there are;
+    `commit` and `day`: what was run, and when."""
 
     name: str
     found: bool
@@ -34,15 +44,18 @@ class Fuzzed:
     edges: int = 0
     all_edges: int = 0
     features: int = 0
+    commit: str = NOT_NOTED
+    day: str = NOT_NOTED
 
 
 def read_log(name: str, text: str, failed: bool) -> Fuzzed:
-    """Of libFuzzer's output with -print_final_stats=1."""
+    """Of libFuzzer's output with -print_final_stats=1, behind what was_run() says."""
 
     def last(pattern: str) -> int:
         numbers = re.findall(pattern, text)
         return int(numbers[-1]) if numbers else 0
 
+    noted = re.match(r"commit (\S+), day (\S+)\n", text)
     executions = last(r"stat::number_of_executed_units:\s*(\d+)") or last(r"Done (\d+) runs")
     return Fuzzed(
         name,
@@ -52,7 +65,13 @@ def read_log(name: str, text: str, failed: bool) -> Fuzzed:
         last(r"\bcov: (\d+)"),
         last(r"Loaded \d+ modules\s+\((\d+) inline"),
         last(r"\bft: (\d+)"),
+        *(noted.groups() if noted else ()),
     )
+
+
+def was_run() -> str:
+    """The first line of a log."""
+    return f"commit {commit()}, day {datetime.now(UTC):%Y-%m-%d}\n"
 
 
 def log_of(target: Path, seconds: int) -> Path:
@@ -70,6 +89,8 @@ def fuzz(target: Path, seconds: int) -> Fuzzed:
     log = log_of(target, seconds)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
+        output.write(was_run())
+        output.flush()
         status = run(command, output)
     text = log.read_text(errors="replace")
     result = read_log(name, text, status != 0)
@@ -128,12 +149,25 @@ def left(targets: Sequence[Path]) -> list[Path]:
 def table(results: Sequence[Fuzzed]) -> str:
     rows = [
         f"| `{each.name}` | {each.seconds} | {each.executions:,} | {each.edges:,} of {each.all_edges:,} "
-        f"| {each.features:,} | {'**yes**' if each.found else 'no'} |"
+        f"| {each.features:,} | {'**yes**' if each.found else 'no'} | {each.commit} | {each.day} |"
         for each in sorted(results, key=lambda each: each.name)
     ]
-    head = ["| target | seconds | executions | edges reached | features | findings |", "|---|---|---|---|---|---|"]
     total = f"{len(results)} targets, {sum(each.executions for each in results):,} executions."
-    return "\n".join([total, "", *head, *rows])
+    return "\n".join([total, "", HEAD, "|---" * HEAD.count(" | ") + "|---|", *rows])
+
+
+def rows_of(page: str) -> list[Fuzzed]:
+    """What the page's table says. Of runs before that was noted, it knows no commit and no day."""
+
+    def number(text: str) -> int:
+        return int(text.replace(",", ""))
+
+    content = page.partition(BEGIN)[2].partition(END)[0]
+    rows = []
+    for name, seconds, executions, edges, all_edges, features, found, commit_name, day in _ROW.findall(content):
+        counts = number(seconds), number(executions), number(edges), number(all_edges), number(features)
+        rows.append(Fuzzed(name, found != "no", *counts, commit_name or NOT_NOTED, day or NOT_NOTED))
+    return rows
 
 
 def page_with(page: str, content: str) -> str:
@@ -142,13 +176,21 @@ def page_with(page: str, content: str) -> str:
 
 
 def record() -> None:
-    """Writes the table of all long runs that have ended."""
+    """Writes the table of all long runs that have ended: of those that left no log here, what the page said before."""
     logs = sorted(BUILD.glob(f"fuzz/logs/{LONG_SECONDS}s/*_fuzz.log"))
     runs = [(log.stem.removesuffix("_fuzz"), log.read_text(errors="replace")) for log in logs]
     results = [read_log(name, text, ENDED_WELL not in text) for name, text in runs if "\nstat::" in text]
-    if results:
-        with _page_lock:
-            PAGE.write_text(page_with(PAGE.read_text(), table(results)))
+    if not results:
+        return
+    logged = {each.name for each in results}
+    with _page_lock:
+        page = PAGE.read_text()
+        kept = [each for each in rows_of(page) if each.name not in logged and is_target(each.name)]
+        PAGE.write_text(page_with(page, table([*kept, *results])))
+
+
+def is_target(name: str) -> bool:
+    return (ROOT / f"tests/fuzz/{name}_fuzz.cpp").exists()
 
 
 def main() -> None:

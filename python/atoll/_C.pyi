@@ -191,7 +191,7 @@ class RedisJob:
     created: int
     world_size: int
     alive: int
-    members: dict[int, str]
+    members: dict[int, bytes]
 
 def redis_jobs(url: str, timeout: timedelta) -> list[RedisJob]: ...
 def redis_place(url: str) -> tuple[str, str, int | None, int | None]: ...

@@ -7,47 +7,24 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "atoll/collectives/point_to_point.h"
 #include "atoll/core/bytes.h"
+#include "tests/fuzz/channel_pair.h"
+#include "tests/fuzz/device_double.h"
 
 namespace atl::fuzz {
 
-/// Two ends of a link through shared memory in this process: an honest rank 0, and rank 1, which sends what the bytes say.
-class MessagePair {
+/// Rank 0's ends, of which the link to rank 1 takes devices.
+class PortsWithDevices final : public collectives::PeerPorts {
  public:
-  struct Quiet : transport::LinkObserver {
-    void on_control(transport::Link&, std::span<const std::byte>) override {}
-    void on_link_failed(transport::Link&, const Error&, bool closed_in_order) override {
-      if (!closed_in_order) std::abort();
-    }
-  };
-
-  static MessagePair& get() {
-    static MessagePair pair;
-    return pair;
-  }
-
-  std::vector<transport::PeerAddress> members() const { return {honest.address(), strange.address()}; }
-  transport::Link& link() { return strange.link(honest.address()); }
-
-  Quiet observer;
-  transport::Endpoint honest{options("rank 0"), observer};
-  transport::Endpoint strange{options("rank 1"), observer};
-  std::uint64_t groups = 0;
+  PortsWithDevices(PortDouble& port, std::uint64_t group)
+      : PeerPorts(ChannelPair::get().honest, group, ChannelPair::get().members(), 0), port_(port) {}
+  transport::DirectPort* direct(int) const noexcept override { return &port_; }
 
  private:
-  static transport::EndpointOptions options(const char* name) {
-    transport::EndpointOptions options;
-    options.job = "fuzz";
-    options.name = name;
-    options.key.resize(32);
-    options.transport = transport::TransportChoice::kShm;
-    options.shm_window_bytes = std::size_t{64} << 10;
-    return options;
-  }
+  PortDouble& port_;
 };
 
 /// One group of the two, of which rank 0 sends and receives, and rank 1 writes frames into the channel of messages.
@@ -55,7 +32,7 @@ class MessageGroup {
  public:
   explicit MessageGroup(bool check_data)
       : id_{++pair_.groups, static_cast<std::uint32_t>(collectives::Port::kMessages), transport::Bell::kPointToPoint},
-        ports_(pair_.honest, id_.group, pair_.members(), 0),
+        ports_(port_, id_.group),
         messages_(
             ports_, failure_, 0, check_data, std::chrono::nanoseconds(0), [this](const Error& error) { end(error); },
             [](int) {}),
@@ -63,27 +40,41 @@ class MessageGroup {
     receive(1, kNobodys, 1);
     transport::FrameHeader first;
     first.kind = static_cast<std::uint8_t>(collectives::FrameKind::kConsumed);
-    while (!channel_.try_send(first, {})) std::this_thread::yield();  // until both ends have the channel
+    ChannelPair::send_first(channel_, first);
   }
 
   ~MessageGroup() {
     receive(1, kNobodys, 1);  // takes what has come
     end(Error(ErrorKind::kAborted, "the input is over"));
+    errands_.give_up(nullptr);  // as the end of the link does
     pair_.link().close_channel(id_);
   }
 
-  void receive(int source, std::uint64_t tag, std::size_t bytes) {
+  void receive(int source, std::uint64_t tag, std::size_t bytes, bool on_device = false) {
     auto& memory = memory_.emplace_back(bytes);
     ++ends_.begun;
-    messages_.receive(source, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
-                      [this](const std::exception_ptr&, int) { ++ends_.ended; });
+    auto landing = on_device ? std::make_shared<LandingDouble>(device_, memory) : nullptr;
+    messages_.receive(
+        source, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
+        [this](const std::exception_ptr&, int) { ++ends_.ended; }, std::move(landing));
   }
 
-  void send(std::uint64_t tag, std::size_t bytes) {
+  void send(std::uint64_t tag, std::size_t bytes, bool on_device) {
     auto& memory = memory_.emplace_back(bytes);
     ++ends_.begun;
-    messages_.send(1, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
-                   [this](const std::exception_ptr&) { ++ends_.ended; });
+    const bool is_direct = on_device && messages_.direct_port(1, bytes) != nullptr;
+    messages_.send(
+        1, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
+        [this](const std::exception_ptr&) { ++ends_.ended; }, is_direct ? device_ : nullptr);
+  }
+
+  /// How many messages have gone from device to device.
+  std::uint64_t direct() const { return messages_.direct_messages(); }
+
+  /// What the device or the network has begun first comes to its end, if there is something.
+  bool work(bool fails) {
+    const Error lost(ErrorKind::kPeerLost, "the network ends it");
+    return errands_.end_one(fails ? &lost : nullptr);
   }
 
   void say(transport::FrameHeader header, std::size_t payload_bytes) {
@@ -98,8 +89,9 @@ class MessageGroup {
       transport::FrameHeader grant = frame->header;
       grant.kind = static_cast<std::uint8_t>(collectives::FrameKind::kGrant);
       grant.tag = frame->header.sequence;
+      const auto kind = static_cast<collectives::FrameKind>(frame->header.kind);
       const bool is_wanted =
-          grants && frame->header.kind == static_cast<std::uint8_t>(collectives::FrameKind::kAnnounce);
+          grants && (kind == collectives::FrameKind::kAnnounce || kind == collectives::FrameKind::kAnnounceDirect);
       channel_.pop();
       if (is_wanted) say(grant, 0);
     }
@@ -123,44 +115,59 @@ class MessageGroup {
     std::atomic<std::size_t> ended{0};
   };
 
-  MessagePair& pair_ = MessagePair::get();
+  ChannelPair& pair_ = ChannelPair::get();
   Ends ends_;
+  PortDouble port_{errands_};  // before what may hold rings, which let it go
+  Errands errands_;
+  const std::shared_ptr<DeviceDouble> device_ = std::make_shared<DeviceDouble>(errands_);
   const transport::ChannelId id_;
   collectives::Failure failure_;
   std::deque<std::vector<std::byte>> memory_;  // of its exact size, so that a byte too many is found
-  collectives::PeerPorts ports_;
+  PortsWithDevices ports_;
   collectives::PointToPoint messages_;
   transport::Channel& channel_;
 };
 
-/// What a rank does with frames of messages that a peer has made up, between sends and receives of its own. Every one of these
-/// ends once.
+/// One more than there are, so that one kind is unknown.
+inline constexpr unsigned kFrameKinds = static_cast<unsigned>(collectives::FrameKind::kLanded) + 2;
+
+inline transport::FrameHeader made_up_message(ByteReader& reader, std::uint64_t tag, bool any_dtype) {
+  transport::FrameHeader header;
+  header.kind = static_cast<std::uint8_t>(reader.integer<std::uint8_t>() % kFrameKinds);
+  header.dtype = static_cast<std::uint8_t>(collectives::DataType::kUInt8);
+  if (any_dtype) header.dtype = reader.integer<std::uint8_t>();
+  header.operation = static_cast<std::uint8_t>(collectives::Operation::kSend);
+  header.tag = tag;
+  header.sequence = reader.integer<std::uint8_t>();
+  header.count = reader.integer<std::uint16_t>();
+  header.offset = reader.integer<std::uint16_t>();
+  return header;
+}
+
+/// What a rank does with frames of messages that a peer has made up, between sends and receives of its own, of which
+/// some are a device's. Every one of these ends once.
 inline void messages(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > 512) return;
   ByteReader reader(bytes, "an input");
+  MessageGroup group((reader.integer<std::uint8_t>() & 1U) != 0);
   try {
-    MessageGroup group((reader.integer<std::uint8_t>() & 1U) != 0);
     while (true) {
       const auto what = reader.integer<std::uint8_t>();
       const std::uint64_t tag = what >> 6;
-      switch (what % 5) {
+      const bool choice = (what & 32U) != 0;
+      const bool on_device = (what & 16U) != 0;
+      switch (what % 8) {
         case 0:
-          group.receive((what & 32U) != 0 ? 1 : collectives::kAnySource, tag, reader.integer<std::uint16_t>());
+          group.receive(choice ? 1 : collectives::kAnySource, tag, reader.integer<std::uint16_t>(), on_device);
           break;
-        case 1: group.send(tag, reader.integer<std::uint16_t>()); break;
-        case 2: group.listen((what & 32U) != 0); break;
+        case 1: group.send(tag, reader.integer<std::uint16_t>(), on_device); break;
+        case 2: group.listen(choice); break;
+        case 3:
+        case 4: group.work(choice); break;
         default: {
-          transport::FrameHeader header;
-          header.kind = static_cast<std::uint8_t>(reader.integer<std::uint8_t>() % 8);
-          header.dtype = static_cast<std::uint8_t>(collectives::DataType::kUInt8);
-          if ((what & 32U) != 0) header.dtype = reader.integer<std::uint8_t>();
-          header.operation = static_cast<std::uint8_t>(collectives::Operation::kSend);
-          header.tag = tag;
-          header.sequence = reader.integer<std::uint8_t>();
-          header.count = reader.integer<std::uint16_t>();
-          header.offset = reader.integer<std::uint16_t>();
+          const auto header = made_up_message(reader, tag, choice);
           const auto has = reader.integer<std::uint16_t>();
-          group.say(header, what % 5 == 3 ? header.count : has);
+          group.say(header, what % 8 == 5 ? header.count : has);
         }
       }
     }

@@ -4,28 +4,16 @@
 #include <cstdlib>
 #include <string>
 
-#include "atoll/core/error.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division_json.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/layers_json.h"
 #include "atoll/plan/operators_json.h"
 #include "atoll/plan/published_profile.h"
+#include "tests/fuzz/refusals.h"
 
 // Texts that were saved, for libFuzzer and for a test with mutated ones: each is refused by its name, or read.
 namespace atl::fuzz {
-
-/// Whether `action` ended without an error; no error but of this kind may come out of it.
-template <class Action>
-bool is_read(ErrorKind kind, const Action& action) {
-  try {
-    action();
-    return true;
-  } catch (const Error& error) {
-    if (error.kind() != kind) std::abort();
-    return false;
-  }
-}
 
 /// What `atoll profile` writes, and a division: what is read is written as it was. Whether it was one of them.
 inline bool saved_json(const std::string& text) {

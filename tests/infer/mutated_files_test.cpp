@@ -14,6 +14,7 @@
 #include "tests/fuzz/bundle_target.h"
 #include "tests/fuzz/division_target.h"
 #include "tests/fuzz/host_port_target.h"
+#include "tests/fuzz/plan_requests_target.h"
 #include "tests/fuzz/saved_json_target.h"
 #include "tests/infer/wire_cases.h"
 
@@ -77,6 +78,10 @@ TEST(MutatedFiles, ProfilesAndDivisions) {
 
 TEST(MutatedFiles, FilesOfThePlanner) {
   run("plan_files", 10'000, 4, [](const ByteVector& bytes) { return fuzz::plan_files(text_of_bytes(bytes)); });
+}
+
+TEST(MutatedFiles, WhatRanksSayOfThemselves) {
+  run("plan_requests", 10'000, 8, [](const ByteVector& bytes) { return fuzz::plan_requests(text_of_bytes(bytes)); });
 }
 
 TEST(MutatedFiles, Addresses) {

@@ -24,6 +24,21 @@ while "stubborn" in sys.argv:
 """
 
 
+# Rank 0 writes what is no notice where notices belong, and both do what a rank does.
+NO_NOTICE = """
+import os
+from datetime import timedelta
+from atoll.recovering.member import Member
+from atoll.recovering.notices import count_key, notice_key
+member = Member.from_environment(timedelta(seconds=60))
+if os.environ["RANK"] == "0":
+    for text in ["{", "[]", '{"member": "0.0"}', "[" * 100000, b"\\xff"]:
+        member.store.set(notice_key(member.store.add(count_key(), 1)), text)
+member.ready(0, 0)
+print("group", len(member.roster().seats), flush=True)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -61,6 +76,14 @@ def test_ranks_get_what_other_launchers_give(capfd: pytest.CaptureFixture[str], 
     rest = ["2", "2", "127.0.0.1"]
     assert json.loads(lines[0][6:]) == ["0", "0", *rest, "a", "0.0", "0", "True", "1", "--flag", "$HOME"]
     assert json.loads(lines[1][6:]) == ["1", "1", *rest, "b", "1.0", "0", "True", None, "--flag", "$HOME"]
+
+
+def test_what_is_no_notice_ends_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(NO_NOTICE)
+    assert run(["--on-failure=shrink", "--island=a:2", "x.py"]) == 0
+    printed = capfd.readouterr()
+    assert printed.out.count("group 2") == 2
+    assert printed.err.count("atoll run: a notice in the job's store is passed over: ") == 5
 
 
 def test_a_failure_is_reported(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ class StoreLost:
     problem: str
 
 
+@dataclass(frozen=True)
+class NoNotice:
+    """Somebody has written something else in place of one."""
+
+    problem: str
+
+
 class Heard:
     """How many notices have been read. A rank that dies or is stopped between taking its notice's number and writing
     it leaves a gap, which must not keep others from being heard."""
@@ -120,7 +127,7 @@ class Supervisor:
         self._members = Members(list(hooks.islands), least, config.max_restarts, self._is_stopped)
         self._processes: dict[str, Process] = {}
         self._failures: dict[int, ProcessFailure] = {}
-        self._events: queue.SimpleQueue[Ended | Notice | StoreLost] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Ended | Notice | NoNotice | StoreLost] = queue.SimpleQueue()
         self._heard = Heard()
         self._starts = 0
 
@@ -149,7 +156,7 @@ class Supervisor:
                     if isinstance(decision, End):
                         return decision.problem
                     self._carry_out(decision)
-            event: Ended | Notice | StoreLost | None
+            event: Ended | Notice | NoNotice | StoreLost | None
             try:
                 event = self._events.get(timeout=_TICK_S)
             except queue.Empty:
@@ -161,7 +168,10 @@ class Supervisor:
                 return event.problem
             self._take(event)
 
-    def _take(self, event: Ended | Notice) -> None:
+    def _take(self, event: Ended | Notice | NoNotice) -> None:
+        if isinstance(event, NoNotice):
+            self._hooks.say(f"a notice in the job's store is passed over: {event.problem}")
+            return
         if isinstance(event, Ended):
             self._note_end(event)
             return
@@ -265,10 +275,10 @@ class Supervisor:
     def _listen(self) -> None:
         self._listening.set_timeout(_A_LONG_TIME)
         try:
-            while (text := self._listening.get(notice_key(self._heard.index + 1)).decode()) != END:
+            while (text := self._listening.get(notice_key(self._heard.index + 1))) != END.encode():
                 self._heard.index += 1
-                if text != VOID:
-                    self._events.put(Notice.parse(text))
+                if text != VOID.encode():
+                    self._events.put(_heard(text))
         except Exception as error:
             self._events.put(StoreLost(_store_lost(error)))
 
@@ -304,5 +314,12 @@ class Supervisor:
             )
 
 
+def _heard(text: bytes) -> Notice | NoNotice:
+    try:
+        return Notice.parse(text)
+    except ValueError as error:
+        return NoNotice(str(error))
+
+
 def _store_lost(error: Exception) -> str:
-    return f"the job's store is lost: {str(error).splitlines()[0]}"
+    return f"the job's store is lost: {(str(error).splitlines() or [type(error).__name__])[0]}"

@@ -6,12 +6,14 @@ from then on. Whoever is on a roster was waiting when it was made."""
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 READY, AWAY, BACK = "ready", "away", "back"
 SUPERVISOR, MEMBER = "ATOLL_SUPERVISOR", "ATOLL_MEMBER"  # variables of a rank: the store's address, its own name
 VOID, END = "void", "end"  # in place of a notice: it never came; there are no more
 FRESH, TORN = -1, -2  # instead of a number of steps
 _ROOT = "atoll/rosters/"
+_LONGEST_S = 1e15  # more than a timedelta holds
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,16 @@ class Notice:
 
     @classmethod
     def parse(cls, text: str | bytes) -> "Notice":
-        found = json.loads(text)
-        return cls(**{**found, "suspects": tuple(found["suspects"])})
+        """Raises ValueError for what is no notice."""
+        found = _fields(_read(text), "notice", _NOTICE)
+        suspects, seconds = found["suspects"], found["timeout_s"]
+        if found["kind"] not in (READY, AWAY, BACK):
+            raise _wrong("notice", "kind", found["kind"])
+        if not all(isinstance(name, str) for name in suspects):
+            raise _wrong("notice", "suspects", suspects)
+        if not 0 <= seconds <= _LONGEST_S:
+            raise _wrong("notice", "timeout_s", seconds)
+        return cls(**{**found, "suspects": tuple(suspects), "timeout_s": float(seconds)})
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,43 @@ class Roster:
 
     @classmethod
     def parse(cls, text: str | bytes) -> "Roster":
-        found = json.loads(text)
-        return cls(found["number"], tuple(Seat(**seat) for seat in found["seats"]), found["grows"])
+        """Raises ValueError for what is no roster."""
+        found = _fields(_read(text), "roster", _ROSTER)
+        seats = tuple(Seat(**_fields(seat, "seat of a roster", _SEAT)) for seat in found["seats"])
+        return cls(found["number"], seats, found["grows"])
+
+
+_NUMBER = (int, float)
+_NOTICE: dict[str, type | tuple[type, ...]] = {
+    "member": str, "kind": str, "number": int, "step": int, "suspects": list, "reason": str, "timeout_s": _NUMBER,
+}  # fmt: skip
+_SEAT: dict[str, type | tuple[type, ...]] = {"member": str, "rank": int, "local_rank": int, "island": str}
+_ROSTER: dict[str, type | tuple[type, ...]] = {"number": int, "seats": list, "grows": bool}
+
+
+def _read(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists and objects lie too deep within each other") from None
+
+
+def _fields(found: Any, what: str, types: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """`found`, which has these keys and no others, each of its type."""
+    if not isinstance(found, dict) or set(found) != set(types):
+        raise ValueError(f"a {what} has the keys {', '.join(types)}; this is {_shown(found)}")
+    for name, kind in types.items():
+        if not isinstance(found[name], kind) or (isinstance(found[name], bool) and kind is not bool):
+            raise _wrong(what, name, found[name])
+    return found
+
+
+def _wrong(what: str, name: str, value: Any) -> ValueError:
+    return ValueError(f"the {name} of a {what} is {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:200]
 
 
 def count_key() -> str:

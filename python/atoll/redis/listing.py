@@ -9,6 +9,7 @@ from typing import Any
 from atoll import _C
 
 _TIMEOUT = timedelta(seconds=5)
+_MOST_SCORE = 1e100
 _SHOWN = ("rank", "island", "device", "score", "host", "pid")
 
 
@@ -18,23 +19,31 @@ def rows(url: str) -> Iterator[tuple[str, int, list[str]]]:
     Raises what RedisStore raises."""
     for job in _C.redis_jobs(url, _TIMEOUT):
         members = [_member(text) for _, text in sorted(job.members.items())]
-        scores = [member["score"] for member in members if isinstance(member.get("score"), int | float)]
+        scores = [score for member in members if (score := _score(member)) is not None]
         alive = f"{job.alive}/{job.world_size}" if job.world_size else str(job.alive)
         for member in members or [{}]:
-            if scores and isinstance(member.get("score"), int | float):
-                member["score"] = f"{member['score'] / max(scores):.2f}"
+            if (score := _score(member)) is not None:
+                member["score"] = f"{score / max(scores):.2f}"
             yield job.name, job.created, [*(_text(member.get(name)) for name in _SHOWN), alive]
 
 
-def _member(text: str) -> dict[str, Any]:
+def _member(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
+def _score(member: dict[str, Any]) -> float | None:
+    """Nothing where it has none, or what is none: any program may write there."""
+    score = member.get("score")
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return None
+    return float(score) if 0 < score < _MOST_SCORE else None
+
+
 def _text(value: Any) -> str:
     """On one line, whatever somebody has written into the server."""
-    shown = "-" if value is None else str(value)
+    shown = "-" if value is None else str(value) if isinstance(value, str | int | float) else "?"
     return "".join(character if character.isprintable() else "?" for character in shown)[:60]

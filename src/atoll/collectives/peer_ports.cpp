@@ -49,6 +49,11 @@ transport::Link* PeerPorts::link_if_open(int peer) const noexcept {
   return entries_[static_cast<std::size_t>(peer)].link.load(std::memory_order_acquire);
 }
 
+transport::DirectPort* PeerPorts::direct(int peer) const noexcept {
+  transport::Link* const link = link_if_open(peer);
+  return link ? link->direct() : nullptr;
+}
+
 std::string PeerPorts::missing_link(int peer) const {
   const transport::Link* link = link_if_open(peer);
   if (!link || link->state() != transport::LinkState::kConnecting) return "";

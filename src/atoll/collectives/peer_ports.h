@@ -24,7 +24,7 @@ class PeerPorts {
             int rank);
 
   /// Closes the group's channels on this side.
-  ~PeerPorts();
+  virtual ~PeerPorts();
   PeerPorts(const PeerPorts&) = delete;
   PeerPorts& operator=(const PeerPorts&) = delete;
 
@@ -35,6 +35,9 @@ class PeerPorts {
 
   /// The link to `peer` if this group has opened one.
   transport::Link* link_if_open(int peer) const noexcept;
+
+  /// Link::direct of that link: nullptr where there is none. A test may give one of its own.
+  virtual transport::DirectPort* direct(int peer) const noexcept;
 
   /// " (no connection to 10.0.0.2:4711 yet)" as long as the link to `peer` is being made, else "".
   std::string missing_link(int peer) const;

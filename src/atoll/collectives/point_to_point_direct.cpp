@@ -10,15 +10,13 @@ using transport::ChunkRing;
 
 transport::DirectPort* PointToPoint::direct_port(int destination, std::uint64_t bytes) const {
   if (check_data_ || bytes <= kEagerBytes) return nullptr;  // nobody compares what devices move
-  transport::Link* const link = ports_.link_if_open(destination);
-  return link ? link->direct() : nullptr;
+  return ports_.direct(destination);
 }
 
 // Under the lock, as all of this file. Both ends line messages up in the order of their grants, or their rings would wait for
 // each other. The group's members name its messages alike, and no other group's so.
 void PointToPoint::fly(int rank, Peer& peer, Outgoing& message) {
-  transport::Link* const link = ports_.link_if_open(rank);
-  auto* const port = link ? link->direct() : nullptr;
+  auto* const port = ports_.direct(rank);
   if (!port) throw Error(ErrorKind::kProtocol, "the link to rank " + std::to_string(rank) + " takes no devices");
   message.flight = std::make_shared<Flight>();
   ++peer.not_landed;
@@ -35,8 +33,7 @@ bool PointToPoint::has_flown(const Outgoing& message) {
 }
 
 void PointToPoint::fly(Posted& posted) {
-  transport::Link* const link = ports_.link_if_open(posted.from);
-  auto* const port = link ? link->direct() : nullptr;
+  auto* const port = ports_.direct(posted.from);
   if (!port) {
     throw Error(ErrorKind::kProtocol,
                 "rank " + std::to_string(posted.from) + " announced a message between devices on a link that has none");

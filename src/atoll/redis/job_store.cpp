@@ -197,6 +197,8 @@ bool JobStore::remove(const std::string& key, Deadline deadline) { return change
 std::int64_t JobStore::count(Deadline deadline) { return read("count", {}, deadline).integer; }
 
 std::vector<std::string> JobStore::list(Deadline deadline) {
+  const auto start = Clock::now();
+  const auto least = at_least(kLeastCall, deadline);
   std::set<std::string> keys;  // a scan may name a key twice
   std::string cursor = "0";
   do {
@@ -205,6 +207,7 @@ std::vector<std::string> JobStore::list(Deadline deadline) {
     cursor = reply.elements[0].text;
     auto& fields = reply.elements[1].elements;
     for (std::size_t i = 0; i + 1 < fields.size(); i += 2) keys.insert(std::move(fields[i].text));
+    if (cursor != "0" && least.expired()) throw not_in_time("not all keys were named", url(), start);
   } while (cursor != "0");
   return {keys.begin(), keys.end()};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <string_view>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kBefore = "atoll:{";
 constexpr std::string_view kBehind = "}:job";
+constexpr std::int64_t kLatest = 1'000'000'000'000;  // seconds since 1970
 
 template <typename Number>
 Number number(const std::string& text) {
@@ -30,6 +32,15 @@ Reply checked(const Reply& reply, const Url& url) {
                                      reply.text.substr(0, 200) + "\"");
 }
 
+bool may_be_a_job(const std::string& name) {
+  try {
+    check_job_name(name);
+    return true;
+  } catch (const Error&) {
+    return false;  // somebody else's key
+  }
+}
+
 std::set<std::string> names(Server& server, Deadline deadline) {
   std::set<std::string> found;
   std::string cursor = "0";
@@ -38,9 +49,14 @@ std::set<std::string> names(Server& server, Deadline deadline) {
         checked(server.call({"SCAN", cursor, "MATCH", "atoll:{*}:job", "COUNT", "1000"}, deadline), server.url());
     if (reply.elements.size() != 2) break;
     cursor = reply.elements[0].text;
+    if (cursor != "0" && deadline.expired()) {
+      throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(server.url()) +
+                                         " has not named all of its keys in time; ?job=NAME lists one job");
+    }
     for (const auto& key : reply.elements[1].elements) {
       if (key.text.size() <= kBefore.size() + kBehind.size()) continue;
-      found.insert(key.text.substr(kBefore.size(), key.text.size() - kBefore.size() - kBehind.size()));
+      const auto name = key.text.substr(kBefore.size(), key.text.size() - kBefore.size() - kBehind.size());
+      if (may_be_a_job(name)) found.insert(name);
     }
   } while (cursor != "0" && !cursor.empty());
   return found;
@@ -57,7 +73,12 @@ std::map<std::string, std::string> hash(Server& server, const std::string& key, 
 
 std::int64_t now_ms(Server& server, Deadline deadline) {
   const Reply reply = checked(server.call({"TIME"}, deadline), server.url());
-  return reply.elements.empty() ? 0 : 1000 * number<std::int64_t>(reply.elements[0].text);
+  const auto seconds = reply.elements.empty() ? 0 : number<std::int64_t>(reply.elements[0].text);
+  if (seconds <= 0 || seconds > kLatest) {
+    throw Error(ErrorKind::kProtocol,
+                "listing the jobs: the Redis server at " + to_string(server.url()) + " does not say what time it is");
+  }
+  return 1000 * seconds;
 }
 
 }  // namespace
@@ -70,10 +91,10 @@ std::vector<JobView> list_jobs(const Url& url, Deadline deadline) {
     const std::string prefix = prefix_of(name);
     auto job = hash(server, prefix + "job", deadline);
     if (job.empty()) continue;
-    JobView view{name, number<std::int64_t>(job["created"]), number<int>(job["world_size"])};
+    JobView view{name, number<std::int64_t>(job["created"]), std::max(0, number<int>(job["world_size"]))};
     const auto since = std::to_string(now_ms(server, deadline) - LifeSigns{}.dead_after.count());
-    view.alive =
-        static_cast<int>(checked(server.call({"ZCOUNT", prefix + "alive", since, "+inf"}, deadline), url).integer);
+    const auto alive = checked(server.call({"ZCOUNT", prefix + "alive", since, "+inf"}, deadline), url).integer;
+    view.alive = static_cast<int>(std::clamp<std::int64_t>(alive, 0, std::numeric_limits<int>::max()));
     for (auto& [rank, json] : hash(server, prefix + "members", deadline)) view.members[number<int>(rank)] = json;
     views.push_back(std::move(view));
   }

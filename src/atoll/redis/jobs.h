@@ -17,7 +17,7 @@ struct JobView {
   std::int64_t created = 0;              ///< seconds since 1970
   int world_size = 0;                    ///< 0: its members have not said
   int alive = 0;                         ///< processes that have given a sign of life lately
-  std::map<int, std::string> members{};  ///< by rank what it has published, as JSON
+  std::map<int, std::string> members{};  ///< by rank what it has published, as JSON, if it has: any bytes
 };
 
 /// The jobs at `url`, oldest first; url.job names one, else all. At most kMaxReplyElements members of each.

@@ -17,6 +17,13 @@ std::vector<redis::JobView> jobs(const std::string& url, std::chrono::millisecon
       [&] { return redis::list_jobs(redis::with_environment(redis::parse_url(url)), Deadline::after(timeout)); });
 }
 
+/// Bytes, because a text might be none.
+std::map<int, py::bytes> members(const redis::JobView& job) {
+  std::map<int, py::bytes> all;
+  for (const auto& [rank, json] : job.members) all.emplace(rank, py::bytes(json));
+  return all;
+}
+
 }  // namespace
 
 void bind_redis(py::module_& module) {
@@ -33,7 +40,7 @@ void bind_redis(py::module_& module) {
       .def_readonly("created", &redis::JobView::created)
       .def_readonly("world_size", &redis::JobView::world_size)
       .def_readonly("alive", &redis::JobView::alive)
-      .def_readonly("members", &redis::JobView::members);
+      .def_property_readonly("members", &members);
   module.def("leave_redis_jobs", &redis::Membership::leave_all, py::call_guard<py::gil_scoped_release>());
   module.def("redis_jobs", &jobs, py::arg("url"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   module.def(

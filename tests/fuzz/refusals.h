@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+
+#include "atoll/core/error.h"
+
+namespace atl::fuzz {
+
+/// Whether `action` ended without an error; no error but of this kind may come out of it.
+template <class Action>
+bool is_read(ErrorKind kind, const Action& action) {
+  try {
+    action();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != kind) std::abort();
+    return false;
+  }
+}
+
+}  // namespace atl::fuzz
