@@ -84,6 +84,19 @@ class Rank:
         with (self.folder / f"rank{self.rank}.jsonl").open("a") as file:
             file.write(line + "\n")
 
+    def note_list(self, number: int) -> None:
+        """Whom others see in Redis: rank, and how many are alive. Collective."""
+        if not (url := os.environ["ATOLL_SUPERVISOR"]).startswith("redis"):
+            return
+        from atoll.redis.listing import rows
+        from atoll.redis.store import beside
+
+        dist.barrier()
+        if dist.get_rank() == 0:
+            found = [[cells[0], cells[-1]] for _, _, cells in rows(beside(url, str(number)))]
+            self.note("listed", group=number, rows=found)
+        dist.barrier()
+
     def strike(self, phase: str) -> None:
         """Here something happens to ranks whose fault has this phase, in its step and at its number of groups."""
         for fault in list(self.faults):
@@ -121,6 +134,35 @@ class Rank:
         (self.folder / f"applied-{self.step}-{self.rank}").touch()
 
 
+def planning(net: nn.Module, rank: int) -> dict[str, Any]:
+    """Options of a loader: equal shares; with TEST_PACES, the seconds that a sample takes on each local rank, shares by
+    what is measured."""
+    import atoll
+
+    paces = json.loads(os.environ.get("TEST_PACES", "[]"))
+    if not paces:
+        return {"policy": "equal", "settings": atoll.Settings(measure=False, update_interval=4)}
+    net.register_forward_pre_hook(lambda _, inputs: time.sleep(paces[rank] * len(inputs[0])))
+    return {"policy": "minmax", "settings": atoll.Settings(reuse=False, update_interval=0)}
+
+
+def meet_with_faults(me: Rank) -> None:
+    """Has this rank suffer what is to happen before its group is made, and note whom others see in it."""
+    from atoll.recovering import world
+    from atoll.recovering.notices import Roster
+
+    joined, meet = 0, world.join
+
+    def join(store: dist.Store, roster: Roster, *arguments: Any) -> None:
+        nonlocal joined
+        joined += 1
+        me.strike(f"meeting {joined}")
+        meet(store, roster, *arguments)
+        me.note_list(roster.number)
+
+    world.join = join
+
+
 def main() -> None:
     import atoll
     from atoll.recovering import member, world
@@ -132,22 +174,16 @@ def main() -> None:
     member._LOOK_S = 0.0  # newcomers are seen at once
     me = Rank()
     net, optimizer = make(kind)
+    options = planning(net, me.rank)
 
     def loader(model: nn.Module) -> atoll.DataLoader:
         me.wraps += 1
         me.strike("wrap")
-        settings = atoll.Settings(measure=False, update_interval=4)
-        return atoll.DataLoader(Samples(), BATCH, model=model, policy="equal", seed=SEED, settings=settings)
+        made = atoll.DataLoader(Samples(), BATCH, model=model, seed=SEED, **options)
+        me.note("plan", wrap=me.wraps, batches=made.batch_sizes())
+        return made
 
-    joined, meet = 0, world.join
-
-    def join(*arguments: Any) -> None:
-        nonlocal joined
-        joined += 1
-        me.strike(f"meeting {joined}")
-        meet(*arguments)
-
-    world.join = join
+    meet_with_faults(me)
     job = atoll.Recovering(net, optimizer, loader, timeout=timedelta(seconds=40))
 
     def wait_for_newcomers() -> None:

@@ -7,6 +7,8 @@ import socket
 import ssl
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from launching import free_port
@@ -15,11 +17,14 @@ _START_S = 20
 
 
 class RedisServer:
-    """Runs until stop(). `options` are redis-server's own, such as ["--requirepass", "secret"]."""
+    """Runs until stop(). `options` are redis-server's own, such as ["--maxclients", "10"]."""
 
-    def __init__(self, folder: Path, options: list[str] | None = None, certificates: Path | None = None) -> None:
-        self.folder, self._certificates = folder, certificates
+    def __init__(
+        self, folder: Path, options: list[str] | None = None, certificates: Path | None = None, password: str = ""
+    ) -> None:
+        self.folder, self._certificates, self._password = folder, certificates, password
         self._options = [*(options or []), *(_tls_options(certificates) if certificates else [])]
+        self._options += ["--requirepass", password] if password else []
         for _ in range(5):
             self.port = free_port()
             if self.start():
@@ -55,7 +60,10 @@ class RedisServer:
         """The first bytes of the answer; of a connection of its own."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as plain:
             connection = self._secured(plain)
-            connection.sendall(b"".join([b"*%d\r\n" % len(words), *(_bulk(word) for word in words)]))
+            if self._password:
+                connection.sendall(_command("AUTH", self._password))
+                assert connection.recv(65536) == b"+OK\r\n"
+            connection.sendall(_command(*words))
             answer = connection.recv(65536)
         if not answer or answer.startswith(b"-LOADING"):
             raise ConnectionError("not ready")
@@ -82,9 +90,24 @@ class RedisServer:
     stop = kill
 
 
-def _bulk(word: str) -> bytes:
-    data = word.encode()
-    return b"$%d\r\n%b\r\n" % (len(data), data)
+@contextmanager
+def store_options(place: str, folder: Path, job: str) -> Iterator[list[str]]:
+    """Of an `atoll run` whose store is in the "launcher", or in "redis". There its name must be free afterwards."""
+    if place == "launcher":
+        yield []
+        return
+    data = folder / "redis"
+    data.mkdir()
+    server = RedisServer(data)
+    try:
+        yield ["--rdzv-backend=redis", f"--rdzv-endpoint={server.place}", f"--rdzv-id={job}"]
+        assert server.ask("EXISTS", f"atoll:{{{job}}}:job") == b":0\r\n"
+    finally:
+        server.stop()
+
+
+def _command(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(data), data) for data in map(str.encode, words))
 
 
 def _tls_options(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import elastic_training
 from elastic_training import STEPS, check_history
 from launching import free_port, launched
+from redis_server import RedisServer
 
 SCRIPT = elastic_training.__file__
 
@@ -34,12 +36,13 @@ def program(folder: Path, epochs: int, *faults: dict[str, Any]) -> list[str]:
 
 
 class Hosts:
-    """Commands of one job on this machine. The first holds the list of members."""
+    """Commands of one job on this machine. The first holds the list of members, unless `server` does."""
 
-    def __init__(self, nodes: str, *options: str) -> None:
+    def __init__(self, nodes: str, *options: str, server: RedisServer | None = None) -> None:
+        backend, place = ("redis", server.place) if server else ("c10d", f"127.0.0.1:{free_port()}")
         self._common = [
-            f"--nnodes={nodes}", "--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-id=j",
-            f"--rdzv-endpoint=127.0.0.1:{free_port()}", *options,
+            f"--nnodes={nodes}", "--local-addr=127.0.0.1", f"--rdzv-backend={backend}", "--rdzv-id=j",
+            f"--rdzv-endpoint={place}", *options,
         ]  # fmt: skip
 
     def command(self, island: str, *training: str, is_first: bool = False) -> list[str]:
@@ -70,13 +73,25 @@ def test_a_rank_is_killed_and_then_its_island_is_lost(tmp_path: Path) -> None:
     ]
 
 
+@pytest.fixture(params=["c10d", "redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer | None]:
+    if request.param == "c10d":
+        yield None
+        return
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    running = RedisServer(folder)
+    yield running
+    running.stop()
+
+
 @pytest.mark.verify
-def test_a_host_joins_and_is_lost(tmp_path: Path) -> None:
+def test_a_host_joins_and_is_lost(tmp_path: Path, server: RedisServer | None) -> None:
     faults = [
         {"attempt": 0, "step": 5, "do": "hold"},
         {"attempt": 1, "step": 8, "island": "b", "do": "hold"},
     ]
-    hosts, training = Hosts("1:2"), program(tmp_path, 2, *faults)
+    hosts, training = Hosts("1:2", server=server), program(tmp_path, 2, *faults)
     with launched(*hosts.command("a:1", *training, is_first=True)) as stays:
         stays.wait_for("hold at step 5")
         with launched(*hosts.command("b:1", *training)) as comes:

@@ -4,6 +4,7 @@
 import json
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,19 @@ import torch
 
 from forking import run_module
 from recovering_training import BATCH, SAMPLES, alone, make, order
+from redis_server import store_options
 from training import check_close
 
 PROGRAM = Path(__file__).with_name("recovering_training.py")
 LIMITS = {"sgd": 1e-12, "adam": 1e-10}
 STEPS = -(-SAMPLES // BATCH)  # of an epoch
+
+
+@pytest.fixture(params=["launcher", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+    """The options for a job whose ranks and supervisor hear each other there."""
+    with store_options(request.param, tmp_path, "recovers") as options:
+        yield options
 
 
 class Outcome:
@@ -94,19 +103,34 @@ def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
     assert "failed first" not in outcome.err
 
 
-def test_a_rank_comes_back(tmp_path: Path) -> None:
+def test_a_rank_comes_back(tmp_path: Path, store: list[str]) -> None:
     """Stopped, not dead: the others name it, so it is killed and started again. It gets everything from them."""
     faults = [
         {"rank": 1, "step": 2, "phase": "forward", "action": "stop"},
         {"rank": 0, "step": 7, "phase": "between", "action": "wait"},
     ]
-    outcome = run(tmp_path, ["a:1", "b:1"], faults, "--max-restarts=1", ATOLL_HEARTBEAT="2", TEST_OPTIMIZER="adam")
+    words = [*store, "--max-restarts=1"]
+    outcome = run(tmp_path, ["a:1", "b:1"], faults, *words, ATOLL_HEARTBEAT="2", TEST_OPTIMIZER="adam")
     check_training(outcome, [0, 1], kind="adam")
     assert "is killed: it is stopped, and others wait for it" in outcome.err
     assert "ended by SIGKILL\n" in outcome.err
     assert "atoll run: group 2: rank 0 goes on from step 2\n" in outcome.err
     assert "atoll run: group 3: ranks 0, 1 go on from step " in outcome.err
     assert outcome.of("done", rank=1, life=1)
+    if store:
+        listed = [(note["group"], note["rows"]) for note in outcome.of("listed")]
+        assert listed == [(1, [["0", "2/2"], ["1", "2/2"]]), (2, [["0", "1/1"]]), (3, [["0", "2/2"], ["1", "2/2"]])]
+
+
+def test_a_new_plan_for_those_that_are_left(tmp_path: Path) -> None:
+    """Each group measures what a sample costs its ranks: the slow one takes less beside two, and beside one."""
+    faults = [{"rank": 0, "step": 2, "phase": "forward"}]
+    outcome = run(tmp_path, ["a:2", "b:1"], faults, TEST_PACES="[0.001, 0.001, 0.005]")
+    check_training(outcome, [1, 2])
+    first, second = (outcome.of("plan", rank=2, wrap=wrap)[0]["batches"] for wrap in (1, 2))
+    assert (len(first), sum(first), len(second), sum(second)) == (3, BATCH, 2, BATCH)
+    assert first[2] < min(first[:2]), first
+    assert second[1] < second[0] > max(first), (first, second)
 
 
 @pytest.mark.verify
@@ -122,13 +146,13 @@ def test_one_dies_and_one_is_behind_in_the_same_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_ranks_die_while_others_regroup(tmp_path: Path) -> None:
+def test_ranks_die_while_others_regroup(tmp_path: Path, store: list[str]) -> None:
     faults = [
         {"rank": 2, "step": 2, "phase": "reduced"},
         {"rank": 1, "phase": "meeting 2"},
         {"rank": 3, "phase": "wrap", "wrap": 2},
     ]
-    outcome = run(tmp_path, ["a:2", "b:2"], faults, TEST_MEETING="3")
+    outcome = run(tmp_path, ["a:2", "b:2"], faults, *store, TEST_MEETING="3")
     check_training(outcome, [0])
 
 

@@ -128,13 +128,17 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("form", ["place", "url"])
-def test_two_commands_meet(server: RedisServer, tmp_path: Path, form: str) -> None:
-    file = tmp_path / "train.py"
+def check_two_commands_meet(
+    server: RedisServer, endpoint: str, folder: Path, *options: object, **environment: str
+) -> str:
+    """Returns what they have printed."""
+    file = folder / "train.py"
     file.write_text(SUM)
-    endpoint = server.place if form == "place" else server.url()
     common = ["--rdzv-backend=redis", f"--rdzv-endpoint={endpoint}", "--rdzv-id=meet", "--nnodes=2", QUICK]
-    with launched(*common, "--island=fast:1", file) as first, launched(*common, "--island=slow:1", file) as second:
+    with (
+        launched(*common, *options, "--island=fast:1", file, **environment) as first,
+        launched(*common, *options, "--island=slow:1", file, **environment) as second,
+    ):
         ends = [job.end() for job in (first, second)]
         text = first.text + second.text
     assert ends == [0, 0], text
@@ -144,6 +148,12 @@ def test_two_commands_meet(server: RedisServer, tmp_path: Path, form: str) -> No
     assert {island for _, _, island in members} == {"fast", "slow"}
     assert all(job.startswith("meet/") for job, _, _ in members)
     assert server.ask("DBSIZE") == b":0\r\n"
+    return text
+
+
+@pytest.mark.parametrize("form", ["place", "url"])
+def test_two_commands_meet(server: RedisServer, tmp_path: Path, form: str) -> None:
+    check_two_commands_meet(server, server.place if form == "place" else server.url(), tmp_path)
 
 
 def test_torchrun_finds_it(server: RedisServer, tmp_path: Path) -> None:
@@ -172,6 +182,9 @@ def test_the_entry_point() -> None:
         (["--rdzv-endpoint={place}/first", "--rdzv-id=x"], 'database "first"'),
         (["--rdzv-endpoint=redis://{place}?job=y", "--rdzv-id=x"], "leave it out"),
         (["--rdzv-endpoint=redis://:mistaken@{place}", "--rdzv-id=x"], "does not accept the password"),
+        (["--on-failure=shrink"], "where is the server?"),
+        (["--on-failure=shrink", "--rdzv-endpoint=redis://{place}?job=y"], "leave it out"),
+        (["--on-failure=shrink", "--rdzv-endpoint=redis://:mistaken@{place}"], "does not accept the password"),
     ],
 )
 def test_what_cannot_be_carried_out(server: RedisServer, tmp_path: Path, options: list[str], said: str) -> None:
@@ -187,7 +200,7 @@ def test_what_cannot_be_carried_out(server: RedisServer, tmp_path: Path, options
 
 def test_the_state_is_compared_and_set(server: RedisServer) -> None:
     store = atoll.RedisStore(server.url("job=state"))
-    one, two = RedisBackend(store), RedisBackend(store.clone())
+    one, two = (RedisBackend(own, timedelta(seconds=20)) for own in (store, store.clone()))
     assert one.get_state() is None
     state, token, written = one.set_state(b"first")  # type: ignore[misc]
     assert (state, written) == (b"first", True)
@@ -197,10 +210,17 @@ def test_the_state_is_compared_and_set(server: RedisServer) -> None:
     state, newer, written = two.set_state(b"second", token)  # type: ignore[misc]
     assert (state, written) == (b"second", True)
     assert one.set_state(b"third", token) == (b"second", newer, False)
+
+
+def test_a_lost_server_is_waited_for_once(server: RedisServer) -> None:
+    timeout = timedelta(seconds=5)
+    backend = RedisBackend(atoll.RedisStore(server.url("job=waits"), timeout), timeout)
     server.kill()
-    store.set_timeout(timedelta(seconds=0.3))
-    with pytest.raises(RendezvousConnectionError, match="Redis server"):
-        one.get_state()
+    for least, most in ((4, 8), (1, 3.5)):
+        begin = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="Redis server"):
+            backend.get_state()
+        assert least < time.monotonic() - begin < most
 
 
 def test_the_list_of_members(server: RedisServer) -> None:
@@ -225,6 +245,30 @@ def test_the_list_of_members(server: RedisServer) -> None:
     assert failed.returncode == 1
     assert f"atoll ps: the job's store, the Redis server at redis://{server.place}/0, cannot be used" in failed.stderr
     assert "secret" not in failed.stderr
+
+
+SCORES = """
+import json, os, torch, torch.distributed as dist, atoll, training
+from torch.utils.data import TensorDataset
+from atoll.redis.listing import rows
+dist.init_process_group("atoll", init_method=os.environ["STORE"])
+model = torch.nn.parallel.DistributedDataParallel(training.network())
+data = TensorDataset(torch.randn(64, training.FEATURES, dtype=torch.float64), torch.zeros(64, dtype=torch.long))
+atoll.DataLoader(data, 8, model=model, policy="minmax")
+dist.barrier()
+if dist.get_rank() == 0:
+    print(json.dumps([cells for _, _, cells in rows(os.environ["STORE"])]))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_loaders_publish_what_they_have_measured(server: RedisServer, tmp_path: Path) -> None:
+    found = json.loads(run_ranks(tmp_path, SCORES, 2, STORE=server.url("job=scores"))[0])
+    assert [(rank, alive) for rank, *_, alive in found] == [("0", "2/2"), ("1", "2/2")]
+    scores = [float(cells[3]) for cells in found]
+    assert max(scores) == 1.0
+    assert all(0 < score <= 1 for score in scores), found
 
 
 SERVER_LOST = """

@@ -10,7 +10,8 @@ import pytest
 
 from atoll.launch import jobs
 from atoll.launch.run import run
-from launching import eventually, launched
+from launching import atoll, eventually, launched
+from redis_server import store_options
 
 WAIT = """
 import os, signal, subprocess, sys
@@ -52,7 +53,11 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--on-failure=shrink", "--min-ranks=3"], "--min-ranks=3: the job has 2: write 1 to 2"),
         (["--on-failure=shrink", "--min-ranks=0"], "--min-ranks=0: the job has 2: write 1 to 2"),
         (["--on-failure=shrink", "--nnodes=2", "--rdzv-endpoint=h:1"], "--on-failure=shrink works on one host: leave "
-         "--nnodes, --master-addr, --master-port and --rdzv-* out, or take --on-failure=restart for several hosts"),
+         "--nnodes, --master-addr, --master-port and --rdzv-* out (but for --rdzv-backend=redis), or take "
+         "--on-failure=restart for several hosts"),
+        (["--on-failure=shrink", "--nnodes=1:2", "--rdzv-backend=redis", "--rdzv-endpoint=h:1", "--rdzv-id=x"],
+         "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out (but "
+         "for --rdzv-backend=redis), or take --on-failure=restart for several hosts"),
         (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank is for --on-failure=restart alone: "
          "leave it out"),
         (["--on-failure=shrink", "--island=a:2", "--min-islands=1"], "--min-islands=1 is for --on-failure=restart "
@@ -64,18 +69,40 @@ def test_refused(arguments: list[str], message: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == f"atoll run: {message}\n"
 
 
-def test_ranks_get_what_other_launchers_give(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["launcher", "redis"])
+def test_ranks_get_what_other_launchers_give(tmp_path: Path, place: str) -> None:
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "ATOLL_ISLAND", "ATOLL_MEMBER",
              "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "OWN"]  # fmt: skip
     (tmp_path / "x.py").write_text(
         f"import json, os, sys\nprint(json.dumps([os.environ.get(name) for name in {names}] + sys.argv[1:]))"
     )
-    assert run(["--on-failure=shrink", "--island=a:1,env=OWN=1", "--island=b:1", "x.py", "--flag", "$HOME"]) == 0
-    lines = sorted(capfd.readouterr().out.splitlines())
+    words = ["--on-failure=shrink", "--island=a:1,env=OWN=1", "--island=b:1", "x.py", "--flag", "$HOME"]
+    with store_options(place, tmp_path, "gets") as options:
+        done = atoll("run", *options, *words)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
     assert [line[:6] for line in lines] == ["[a:0] ", "[b:1] "]
     rest = ["2", "2", "127.0.0.1"]
-    assert json.loads(lines[0][6:]) == ["0", "0", *rest, "a", "0.0", "0", "True", "1", "--flag", "$HOME"]
-    assert json.loads(lines[1][6:]) == ["1", "1", *rest, "b", "1.0", "0", "True", None, "--flag", "$HOME"]
+    is_agents = str(place == "launcher")
+    assert json.loads(lines[0][6:]) == ["0", "0", *rest, "a", "0.0", "0", is_agents, "1", "--flag", "$HOME"]
+    assert json.loads(lines[1][6:]) == ["1", "1", *rest, "b", "1.0", "0", is_agents, None, "--flag", "$HOME"]
+
+
+@pytest.mark.verify
+def test_a_name_in_redis_is_for_one_command(tmp_path: Path) -> None:
+    """Also after a launcher that was killed: the next one waits until it is known to be dead."""
+    (tmp_path / "wait.py").write_text(WAIT.replace("child = ", "#"))
+    with store_options("redis", tmp_path, "taken") as options:
+        command = ["--on-failure=shrink", *options, "--island=a:1", "wait.py"]
+        with launched(*command) as first:
+            first.wait_for("ready")
+            second = atoll("run", *command)
+            assert second.returncode == 2, second.stderr
+            assert "another job of this name runs; give this one a name of its own" in second.stderr
+            first.end(signal.SIGKILL)
+        with launched(*command) as third:
+            third.wait_for("ready")
+            assert third.end(signal.SIGTERM) == 143
 
 
 def test_what_is_no_notice_ends_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

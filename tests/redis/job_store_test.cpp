@@ -51,6 +51,29 @@ class RedisJobStore : public testing::Test {
     return JobStore::open(server_.url(options), soon(), signs);
   }
 
+  /// In another process, because one process is one member.
+  pid_t member(const LifeSigns& signs, const std::string& options) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto store = JobStore::open(server_.url(options), soon(), signs);
+      store->set("old", "value", soon());
+      static_cast<void>(!::write(ready[1], "x", 1));
+      ::pause();
+    }
+    char byte = 0;
+    ::close(ready[1]);
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+    return child;
+  }
+
+  static void end(pid_t child) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+
   ServerProcess server_;
 };
 
@@ -111,6 +134,16 @@ TEST_F(RedisJobStore, AServerThatStallsIsAnErrorInTime) {
   server_.signal(SIGCONT);
   EXPECT_EQ(store->add("sum", 2, soon()), 2);  // the change of unknown outcome does not get into its way
   EXPECT_EQ(store->add("sum", 2, soon()), 4);
+}
+
+TEST_F(RedisJobStore, AServerThatIsAwayIsTriedUntilTheDeadline) {
+  const auto store = open();
+  server_.kill();
+  const auto start = Clock::now();
+  const auto error = error_of([&] { store->set("key", "value", Deadline::after(seconds(3))); });
+  EXPECT_GT(Clock::now() - start, milliseconds(2400));
+  EXPECT_LT(Clock::now() - start, seconds(4));
+  EXPECT_EQ(error.kind(), ErrorKind::kStore);
 }
 
 TEST_F(RedisJobStore, AKeyThatDoesNotComeIsNamed) {
@@ -185,27 +218,6 @@ TEST_F(RedisJobStore, TheLastOneTakesTheKeysAlong) {
 }
 
 TEST_F(RedisJobStore, AJobWhoseMembersHaveDiedBeginsAnew) {
-  // Another process each, because one process is one member.
-  const auto member = [&](const LifeSigns& signs, const std::string& options) {
-    int ready[2];
-    EXPECT_EQ(::pipe(ready), 0);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const auto store = JobStore::open(server_.url(options), soon(), signs);
-      store->set("old", "value", soon());
-      static_cast<void>(!::write(ready[1], "x", 1));
-      ::pause();
-    }
-    char byte = 0;
-    ::close(ready[1]);
-    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-    ::close(ready[0]);
-    return child;
-  };
-  const auto end = [](pid_t child) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-  };
   const pid_t alive = member(kQuick, "job=j&rank=0&world_size=2");
   const auto error = error_of([&] { open("job=j&rank=0&world_size=2"); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
@@ -217,6 +229,14 @@ TEST_F(RedisJobStore, AJobWhoseMembersHaveDiedBeginsAnew) {
   const pid_t dead = member(kMute, "job=j&rank=1&world_size=2");
   end(dead);
   EXPECT_THAT(error_of([&] { open("job=j&rank=1&world_size=2"); }).what(), HasSubstr("has died, while others"));
+}
+
+TEST_F(RedisJobStore, AKilledJobBeginsAnewThoughOneWasHeardLater) {
+  end(member(kMute, "job=j&rank=0&world_size=2"));
+  end(member(kMute, "job=j&rank=1&world_size=2"));
+  const std::string later = server_.ask({"HGET", "atoll:{j}:ranks", "1"}).text;
+  server_.ask({"ZINCRBY", "atoll:{j}:alive", "1000", later});
+  EXPECT_FALSE(open("job=j&rank=0&world_size=2")->has({"old"}, soon()));
 }
 
 TEST_F(RedisJobStore, AProcessThatWasTakenForDeadLearnsIt) {

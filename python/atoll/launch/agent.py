@@ -108,16 +108,16 @@ class Agent(LocalElasticAgent):
         return self._worker_group.group_world_size or 0
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        handler = worker_group.spec.rdzv_handler
-        if isinstance(handler, DynamicRendezvousHandler):
+        handler = _dynamic(worker_group.spec)
+        if handler is not None:
             # Hosts that stay would keep the store of the last attempt: with its keys, at a host that may be gone.
             handler._bootstrap_store_info = None
         super()._rendezvous(worker_group)
 
     def _attempt(self) -> int:
         """The same on all hosts, whichever has failed or joined: their ranks refuse each other otherwise."""
-        handler = self._worker_group.spec.rdzv_handler
-        return handler._state_holder.state.round if isinstance(handler, DynamicRendezvousHandler) else self._failures
+        handler = _dynamic(self._worker_group.spec)
+        return self._failures if handler is None else handler._state_holder.state.round
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         attempt = self._attempt()
@@ -148,11 +148,17 @@ class Agent(LocalElasticAgent):
     def leave(self) -> None:
         """The other hosts go on without this one, and need not find out that it is gone. Takes a few seconds at
         most."""
-        handler = self._worker_group.spec.rdzv_handler
-        if isinstance(handler, DynamicRendezvousHandler):
+        handler = _dynamic(self._worker_group.spec)
+        if handler is not None:
             handler._stop_heartbeats()
             with contextlib.suppress(RendezvousError):
                 handler._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_TIMEOUT_S)
+
+
+def _dynamic(spec: WorkerSpec) -> DynamicRendezvousHandler | None:
+    """The rendezvous in which hosts come and go, if it is one; that of Redis has it inside."""
+    handler = getattr(spec.rdzv_handler, "inner", spec.rdzv_handler)
+    return handler if isinstance(handler, DynamicRendezvousHandler) else None
 
 
 def _address(parameters: RendezvousParameters) -> tuple[str | None, int | None]:

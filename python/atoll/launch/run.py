@@ -15,7 +15,7 @@ from pathlib import Path
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, Worker
 from torch.distributed.elastic.multiprocessing import SignalException, Std
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser, parse_min_max_nnodes
 
@@ -176,7 +176,7 @@ class Run:
                 else:
                     result = run_agent(config, command, logs, self._note_start, self._note_failure)
         except (RendezvousError, DistError, TimeoutError, ConnectionError) as error:
-            self._say(self._no_meeting(_without_password(config.rdzv_endpoint), error))
+            self._say(self._no_meeting(config.rdzv_backend, _without_password(config.rdzv_endpoint), error))
             return 1
         except OSError as error:
             self._say(f"cannot go on: {error}")
@@ -184,9 +184,13 @@ class Run:
         self._is_unsettled = False
         return self._report(result)
 
-    def _no_meeting(self, endpoint: str, error: Exception) -> str:
+    def _no_meeting(self, backend: str, endpoint: str, error: Exception) -> str:
         if isinstance(error, RendezvousClosedError):
             return f"job {self._id} is over: another of its commands has ended it"
+        if backend == "redis" and isinstance(error, (RendezvousConnectionError, DistError)):
+            # Which name the server, the reason and the way out.
+            what = "cannot go on" if self._pids else "cannot begin"
+            return f"job {self._id} {what}: {error}"
         if self._pids:
             return (
                 f"the commands of job {self._id} have lost each other: {error}; start them again: the host of "

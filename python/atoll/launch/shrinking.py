@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run --on-failure=shrink`: its options, and a job of one host with a store of its own."""
+"""`atoll run --on-failure=shrink`: its options, and a job of one host with its store: in this command, or in Redis."""
 
+import secrets
+import socket
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,9 +14,11 @@ from torch.distributed.launcher.api import LaunchConfig
 from atoll.launch import LaunchError
 from atoll.launch.agent import PipedLogs
 from atoll.launch.output import Output
-from atoll.launch.supervisor import Hooks, Supervisor
+from atoll.launch.supervisor import Hooks, Meeting, Supervisor
+from atoll.recovering.notices import SUPERVISOR
 
 _HOST = "127.0.0.1"
+_REDIS = "redis"
 _STORE_TIMEOUT = timedelta(seconds=60)
 
 
@@ -43,10 +47,11 @@ def check_options(options: Namespace, local_ranks: int) -> None:
         return
     if not 0 < options.min_ranks <= local_ranks:
         raise LaunchError(f"--min-ranks={options.min_ranks}: the job has {local_ranks}: write 1 to {local_ranks}")
-    if (options.rdzv_backend, options.rdzv_endpoint) != ("c10d", "localhost:0"):
+    is_in_redis = options.rdzv_backend == _REDIS and options.nnodes in ("1", "1:1")
+    if not is_in_redis and (options.rdzv_backend, options.rdzv_endpoint) != ("c10d", "localhost:0"):
         raise LaunchError(
-            "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out, or "
-            "take --on-failure=restart for several hosts"
+            "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out (but "
+            "for --rdzv-backend=redis), or take --on-failure=restart for several hosts"
         )
     if options.min_islands is not None:
         raise LaunchError(
@@ -60,6 +65,38 @@ def run_shrinking(
     config: LaunchConfig, command: Sequence[str], logs: PipedLogs, output: Output, least: int, hooks: Hooks
 ) -> RunResult:  # fmt: skip
     """Starts the local ranks and sees to it that those that are left go on together; how the job ended."""
+    try:
+        meeting = _in_redis(config) if config.rdzv_backend == _REDIS else _in_launcher()
+    except ValueError as error:
+        raise LaunchError(f"--rdzv-backend={config.rdzv_backend}: {error}") from None
+    return Supervisor(config, command, logs, output, least, hooks, meeting).run()
+
+
+def _in_launcher() -> Meeting:
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
     listening = dist.TCPStore(_HOST, store.port, is_master=False, timeout=_STORE_TIMEOUT)
-    return Supervisor(config, command, logs, output, least, hooks, store, (_HOST, store.port), listening).run()
+    environment = {
+        "MASTER_ADDR": _HOST, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+        SUPERVISOR: f"tcp://{_HOST}:{store.port}",
+    }  # fmt: skip
+    return Meeting(store, listening, environment)
+
+
+def _in_redis(config: LaunchConfig) -> Meeting:
+    """Raises ValueError for an endpoint that cannot be one, and where a job of this name runs already."""
+    from atoll.redis import elastic
+    from atoll.redis.store import RedisStore, beside, with_options
+
+    url, job = elastic.job_at(config.rdzv_endpoint, config.run_id, hosts=1)
+    timeout = elastic.read_timeout(config.rdzv_configs)
+    # The name is for one command at a time. What its ranks write lies beside it: others of this name left it, maybe.
+    name = RedisStore(with_options(url, job=job, rank=0, world_size=1), timeout)
+    own = with_options(url, job=f"{job}/{secrets.token_hex(3)}")
+    store = RedisStore(own, timeout)
+    with socket.create_server((_HOST, 0)) as listener:  # for code that wants an address
+        port = listener.getsockname()[1]
+    environment = {
+        "MASTER_ADDR": _HOST, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False",
+        SUPERVISOR: own, "ATOLL_STORE": beside(own, "0"),
+    }  # fmt: skip
+    return Meeting(store, RedisStore(own, timeout), environment, name)

@@ -29,7 +29,6 @@ from atoll.recovering.notices import (
     END,
     MEMBER,
     READY,
-    SUPERVISOR,
     VOID,
     Notice,
     answer_key,
@@ -114,22 +113,35 @@ class Hooks:
     """Of each local rank, empty where there are none."""
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Where the supervisor and its ranks hear each other."""
+
+    store: dist.Store
+    listening: dist.Store
+    """Another connection to it, for the thread that waits."""
+    environment: dict[str, str]
+    """By which ranks find it."""
+    name: dist.Store | None = None
+    """What keeps the job's name from others, as long as it is there."""
+
+
 class Supervisor:
-    """One job: run() once, on the main thread, which the ranks are tied to. `store`: any; `address`: where ranks reach
-    it; `listening`: another connection to it, for the thread that waits."""
+    """One job: run() once, on the main thread, which the ranks are tied to."""
 
     def __init__(
         self, config: LaunchConfig, command: Sequence[str], logs: PipedLogs, output: Output, least: int, hooks: Hooks,
-        store: dist.Store, address: tuple[str, int], listening: dist.Store,
+        meeting: Meeting,
     ) -> None:  # fmt: skip
         self._config, self._command, self._logs, self._output, self._hooks = config, command, logs, output, hooks
-        self._store, self._address, self._listening = store, address, listening
+        self._meeting, self._store, self._listening = meeting, meeting.store, meeting.listening
         self._members = Members(list(hooks.islands), least, config.max_restarts, self._is_stopped)
         self._processes: dict[str, Process] = {}
         self._failures: dict[int, ProcessFailure] = {}
         self._events: queue.SimpleQueue[Ended | Notice | NoNotice | StoreLost] = queue.SimpleQueue()
         self._heard = Heard()
         self._starts = 0
+        self._is_store_lost = False
 
     def run(self) -> RunResult:
         """How the job ended. Raises SignalException after a signal; the ranks are stopped either way."""
@@ -138,12 +150,14 @@ class Supervisor:
         try:
             problem = self._supervise()
         except dist.DistError as error:
-            problem = _store_lost(error)
+            problem, self._is_store_lost = _store_lost(error), True
         finally:
             self._stop()
-            with contextlib.suppress(RuntimeError):  # a store that is lost has ended the thread already
-                self._heard.end(self._store)
-            listener.join(_END_TIMEOUT_S)
+            if not self._is_store_lost:  # which would hear nothing, and the thread may wait for it for ever
+                with contextlib.suppress(RuntimeError):
+                    self._store.set_timeout(timedelta(seconds=_END_TIMEOUT_S))
+                    self._heard.end(self._store)
+                listener.join(_END_TIMEOUT_S)
         if problem:
             self._hooks.say(problem)
         state = WorkerState.FAILED if problem else WorkerState.SUCCEEDED
@@ -165,6 +179,7 @@ class Supervisor:
             if event is None:
                 continue
             if isinstance(event, StoreLost):
+                self._is_store_lost = True
                 return event.problem
             self._take(event)
 
@@ -244,14 +259,12 @@ class Supervisor:
     def _environment(self, local_rank: int) -> dict[str, str]:
         """As torch elastic's agent sets it, for programs that read it."""
         count = str(len(self._hooks.islands))
-        host, port = self._address
         return {
             "RANK": str(local_rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(local_rank), "GROUP_RANK": "0",
             "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "ROLE_WORLD_SIZE": count, "GROUP_WORLD_SIZE": "1",
-            "ROLE_NAME": self._config.role, "MASTER_ADDR": host, "MASTER_PORT": str(port),
-            "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": str(self._config.max_restarts),
-            "TORCHELASTIC_RUN_ID": self._config.run_id, "TORCHELASTIC_USE_AGENT_STORE": "True",
-            SUPERVISOR: f"tcp://{host}:{port}",
+            "ROLE_NAME": self._config.role, "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": str(self._config.max_restarts),
+            "TORCHELASTIC_RUN_ID": self._config.run_id, **self._meeting.environment,
         }  # fmt: skip
 
     def _pids(self) -> dict[int, int]:

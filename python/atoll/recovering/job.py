@@ -215,7 +215,7 @@ class Recovering:
 
     def _enter(self, roster: Roster) -> None:
         assert self._member is not None
-        world.join(self._member.store, roster, self._member.name, self._timeout)
+        world.join(self._member.store_of(roster), roster, self._member.name, self._timeout)
         self._catch_up(Exchange(dist.distributed_c10d._get_default_group(), self.model.device))
         self._wrap()
         self._done = max(self._done, 0)

@@ -18,6 +18,7 @@ from atoll.recovering.notices import (
     Roster,
     answer_key,
     count_key,
+    group_prefix,
     growth_key,
     notice_key,
 )
@@ -25,6 +26,7 @@ from atoll.recovering.notices import (
 _CONNECT_TIMEOUT = timedelta(seconds=60)
 _LONGEST_ANSWER = timedelta(minutes=10)  # beyond what ranks may wait for each other
 _LOOK_S = 0.1
+_REDIS = ("redis", "rediss")
 
 
 def post(store: dist.Store, notice: Notice) -> None:
@@ -35,8 +37,13 @@ def post(store: dist.Store, notice: Notice) -> None:
 
 
 def open_store(address: str) -> dist.Store:
-    """The supervisor's store: tcp://HOST:PORT, or what torch.distributed.rendezvous knows."""
+    """The supervisor's store: tcp://HOST:PORT, a URL of redis:// or rediss:// with the job's name, or what
+    torch.distributed.rendezvous knows."""
     found = urlsplit(address)
+    if found.scheme in _REDIS:
+        from atoll.redis.store import RedisStore
+
+        return RedisStore(address, _CONNECT_TIMEOUT)
     if found.scheme != "tcp":
         store: dist.Store = next(iter(dist.rendezvous(address, rank=0, world_size=1)))[0]
         return store
@@ -48,9 +55,9 @@ def open_store(address: str) -> dist.Store:
 class Member:
     """This process, as one of a supervised job."""
 
-    def __init__(self, store: dist.Store, name: str, timeout: timedelta) -> None:
-        """`timeout`: of the operations of its groups."""
-        self.store, self.name, self._timeout = store, name, timeout
+    def __init__(self, store: dist.Store, name: str, timeout: timedelta, address: str = "") -> None:
+        """`timeout`: of the operations of its groups. `address`: the store's, where it is in Redis."""
+        self.store, self.name, self._timeout, self._address = store, name, timeout, address
         self._asked = 0
         self._looked = 0.0
 
@@ -62,7 +69,7 @@ class Member:
             return None
         if not name:
             raise ValueError(f"{SUPERVISOR} is set and {MEMBER} is not: atoll run sets both, for its ranks alone")
-        return cls(open_store(address), name, timeout)
+        return cls(open_store(address), name, timeout, address)
 
     def ready(self, number: int, step: int, suspects: tuple[str, ...] = (), reason: str = "") -> None:
         """Asks for a group, as Notice says; to be followed by roster()."""
@@ -81,6 +88,16 @@ class Member:
             raise dist.DistStoreError(
                 f"the supervisor of this job named no new group within {limit}, or its store is gone: {error}"
             ) from None
+
+    def store_of(self, roster: Roster) -> dist.Store:
+        """What its group keeps goes here. In Redis it is a job of its own, whose list of members is the roster."""
+        if urlsplit(self._address).scheme not in _REDIS:
+            return dist.PrefixStore(group_prefix(roster.number), self.store)
+        from atoll.redis.store import RedisStore, beside
+
+        rank = roster.seat(self.name).rank
+        own = beside(self._address, str(roster.number), rank=rank, world_size=len(roster.seats))
+        return RedisStore(own, self._timeout)
 
     def away(self, number: int) -> None:
         post(self.store, Notice(self.name, AWAY, number))

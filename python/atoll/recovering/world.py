@@ -11,21 +11,20 @@ from torch.distributed import distributed_c10d
 
 from atoll import vendors
 from atoll.backend import backend_of, dump
-from atoll.recovering.notices import Roster, group_prefix
+from atoll.recovering.notices import Roster
 
 # How long a rank that died between the roster and the group can hold up the others, who wait for it.
 _MEETING = timedelta(seconds=30)
 
 
 def join(store: dist.Store, roster: Roster, member: str, timeout: timedelta) -> None:
-    """Makes the group of `roster` the default one. Collective; raises torch.distributed's errors when one of its ranks
-    does not come."""
+    """Makes the group of `roster` the default one, with a store of its own. Collective; raises torch.distributed's
+    errors when one of its ranks does not come."""
     rank, size = roster.seat(member).rank, len(roster.seats)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
     # A library takes its own time limits from what the group is made with.
     limit = timeout if vendors.this_place().library else min(timeout, _MEETING)
-    own = dist.PrefixStore(group_prefix(roster.number), store)
-    dist.init_process_group("atoll", store=own, rank=rank, world_size=size, timeout=limit)
+    dist.init_process_group("atoll", store=store, rank=rank, world_size=size, timeout=limit)
     backend = backend_of()
     set_timeout = getattr(backend, "set_timeout", None) or backend._set_default_timeout  # its name before PyTorch 2.13
     set_timeout(timeout)

@@ -5,7 +5,9 @@ import os
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
@@ -25,13 +27,16 @@ _STATE = "rendezvous"
 _NOTHING = "-"  # no state in base64 looks like it
 _NO_RUN_ID = "none"
 _TIMEOUT_S = 60
+_SHORT = timedelta(seconds=2)
 
 
 class RedisBackend(RendezvousBackend):
-    """The rendezvous' state, as one key of the job's store that is compared and set."""
+    """The rendezvous' state, as one key of the job's store that is compared and set. `store` has this timeout, and is
+    for this alone: once it has failed for so long, the next calls do not wait as long again. Torch elastic makes
+    several before it gives up."""
 
-    def __init__(self, store: dist.Store) -> None:
-        self._store = store
+    def __init__(self, store: dist.Store, timeout: timedelta) -> None:
+        self._store, self._timeout, self._is_in_touch = store, timeout, True
 
     @property
     def name(self) -> str:
@@ -52,9 +57,16 @@ class RedisBackend(RendezvousBackend):
     def _compare_set(self, expected: str, wanted: str) -> bytes:
         try:
             value: bytes = self._store.compare_set(_STATE, expected, wanted)
-            return value
         except (ValueError, RuntimeError) as error:
+            self._note(False)
             raise RendezvousConnectionError(str(error)) from error
+        self._note(True)
+        return value
+
+    def _note(self, is_in_touch: bool) -> None:
+        if is_in_touch != self._is_in_touch:
+            self._is_in_touch = is_in_touch
+            self._store.set_timeout(self._timeout if is_in_touch else min(self._timeout, _SHORT))
 
 
 def _decoded(value: bytes) -> tuple[bytes, Token] | None:
@@ -72,7 +84,7 @@ class RedisRendezvous(RendezvousHandler):
     """`inner`, and the ranks of each round get a store of their own in the same server, through ATOLL_STORE."""
 
     def __init__(self, inner: RendezvousHandler, store: dist.Store, url: str, job: str) -> None:
-        self._inner, self._store, self._url, self._job = inner, store, url, job
+        self.inner, self._store, self._url, self._job = inner, store, url, job
 
     def get_backend(self) -> str:
         return NAME
@@ -82,42 +94,53 @@ class RedisRendezvous(RendezvousHandler):
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        info = self._inner.next_rendezvous()
+        info = self.inner.next_rendezvous()
         agreed = info.store.compare_set("atoll/round", "", secrets.token_hex(3)).decode()
         os.environ["ATOLL_STORE"] = with_options(self._url, job=f"{self._job}/{agreed}")
         return info
 
     def is_closed(self) -> bool:
-        return self._inner.is_closed()
+        return self.inner.is_closed()
 
     def set_closed(self) -> None:
-        self._inner.set_closed()  # type: ignore[no-untyped-call]
+        self.inner.set_closed()  # type: ignore[no-untyped-call]
 
     def num_nodes_waiting(self) -> int:
-        return self._inner.num_nodes_waiting()
+        return self.inner.num_nodes_waiting()
 
     def get_run_id(self) -> str:
-        return self._inner.get_run_id()
+        return self.inner.get_run_id()
 
     def shutdown(self) -> bool:
-        return self._inner.shutdown()
+        return self.inner.shutdown()
+
+
+def job_at(endpoint: str, run_id: str, hosts: int) -> tuple[str, str]:
+    """The URL of the server of `--rdzv-endpoint=HOST:PORT`, or of redis:// or rediss://, and the job's name. Raises
+    ValueError for what cannot be either."""
+    if not endpoint:
+        raise ValueError("where is the server? --rdzv-endpoint=HOST:PORT, or redis://HOST:PORT/DATABASE, says it")
+    url = with_options(endpoint)
+    if _C.redis_place(url)[1]:
+        raise ValueError("--rdzv-endpoint has an option job: leave it out, --rdzv-id is the job's name")
+    if run_id != _NO_RUN_ID:
+        return url, run_id
+    if hosts > 1:
+        raise ValueError("the server may serve many jobs: name this one with --rdzv-id, the same on all hosts")
+    return url, f"alone-{secrets.token_hex(4)}"
+
+
+def read_timeout(settings: Mapping[str, Any]) -> timedelta:
+    """How long a server may be away, for those who start ranks: `--rdzv-conf=read_timeout=SECONDS`."""
+    return timedelta(seconds=int(settings.get("read_timeout") or _TIMEOUT_S))
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """For `--rdzv-endpoint=HOST:PORT`, or a URL of redis:// or rediss://."""
-    if not parameters.endpoint:
-        raise ValueError("where is the server? --rdzv-endpoint=HOST:PORT, or redis://HOST:PORT/DATABASE, says it")
-    url = with_options(parameters.endpoint)
-    if _C.redis_place(url)[1]:
-        raise ValueError("--rdzv-endpoint has an option job: leave it out, --rdzv-id is the job's name")
-    job = parameters.run_id
-    if job == _NO_RUN_ID:
-        if parameters.max_nodes > 1:
-            raise ValueError("the server may serve many jobs: name this one with --rdzv-id, the same on all hosts")
-        job = f"alone-{secrets.token_hex(4)}"
+    """For `--rdzv-backend=redis`."""
+    url, job = job_at(parameters.endpoint, parameters.run_id, parameters.max_nodes)
     # Each round the ranks get an address of their own for code that wants one, and no server of torch's.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    seconds = parameters.get_as_int("read_timeout", _TIMEOUT_S) or _TIMEOUT_S
-    store = RedisStore(with_options(url, job=job), timedelta(seconds=seconds))
-    inner = create_handler(store, RedisBackend(store), parameters)
+    timeout = read_timeout(parameters.config)
+    store = RedisStore(with_options(url, job=job), timeout)
+    inner = create_handler(store, RedisBackend(RedisStore(with_options(url, job=job), timeout), timeout), parameters)
     return RedisRendezvous(inner, store, url, job)

@@ -32,6 +32,13 @@ def with_options(url: str, **options: object) -> str:
     return text + ("&" if "?" in text else "?") + "&".join(added) if added else text
 
 
+def beside(url: str, name: str, **options: object) -> str:
+    """The URL of a job beside that of `url`, for some of its ranks: JOB.NAME."""
+    head, _, query = url.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    return with_options(head, **given | {"job": f"{given['job']}.{name}"} | options)
+
+
 def meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
     """What init_process_group(init_method="redis://HOST:PORT/?job=NAME") calls. The job's name may be left out under
     torchrun, whose run then names it."""

@@ -212,7 +212,7 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
                                            std::to_string(signs.dead_after.count()),
                                            text_of(url_.world_size),
                                            text_of(url_.rank)};
-  std::optional<std::int64_t> first_silence;
+  std::optional<std::pair<bool, std::int64_t>> last;  // whether that rank was alive, and the silence
   for (;;) {
     const Reply reply = server.evaluate(kOpenScript, job_key(), arguments, deadline);
     if (reply.kind == Reply::Kind::kError) throw explain("joining", reply);
@@ -231,12 +231,13 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
                       text_of(url_.world_size) +
                       ": give all of its ranks the same world_size, or this job another name");
     }
-    // Another one that lives is heard before long; one that was killed is not, and then the job begins anew.
-    if (value.empty()) throw rank_is_there(url_, false);
+    // Whoever lives is heard before long: that rank, or when it is known to be dead another of its job. A job that was
+    // killed is not, and begins anew.
+    const bool is_alive = outcome != "dead";
     const auto silence = std::strtoll(value.c_str(), nullptr, 10);
-    if (first_silence && silence < *first_silence) throw rank_is_there(url_, true);
-    first_silence = silence;
-    if (deadline.remaining(kJoinPause) < kJoinPause) throw rank_is_there(url_, true);
+    if (last && last->first == is_alive && silence < last->second) throw rank_is_there(url_, is_alive);
+    last.emplace(is_alive, silence);
+    if (deadline.remaining(kJoinPause) < kJoinPause) throw rank_is_there(url_, is_alive);
     std::this_thread::sleep_for(kJoinPause);
   }
 }

@@ -22,7 +22,9 @@ if rank ~= '' then
   local owner = redis.call('HGET', ranks, rank)
   if owner and owner ~= client then
     local seen = redis.call('ZSCORE', alive, owner)
-    return {'taken', seen and tostring(now - seen) or ''}
+    if seen then return {'taken', tostring(now - seen)} end
+    local youngest = redis.call('ZREVRANGE', alive, 0, 0, 'WITHSCORES')
+    return {'dead', tostring(now - youngest[2])}
   end
   redis.call('HSET', job, 'world_size', size)
   redis.call('HSET', ranks, rank, client)

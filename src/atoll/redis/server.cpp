@@ -56,7 +56,7 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
       connection_.reset();
       if (!may_pass(error)) throw;
       const std::string what = "the job's store, the Redis server at " + to_string(url_) + ", cannot be used: ";
-      if (deadline.remaining(kLongestPause) <= pause) {
+      if (deadline.remaining(2 * kLongestPause) <= pause) {
         throw Error(ErrorKind::kStore,
                     what + error.what() +
                         "; the time for this call is over. Does the server run there, and does a firewall let "
