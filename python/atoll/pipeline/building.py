@@ -17,6 +17,7 @@ from atoll._build_info import VERSION
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.pipeline.asking import Link, Measured, Wish, best_plan, plan_of, request_of
+from atoll.pipeline.exchanging import under_load
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.fitting import check_fits
 from atoll.pipeline.initial import Draw, check_rules, without_data
@@ -311,6 +312,7 @@ def _ask_everyone(
         for facts in exchange.facts(asdict(measured))
     ]
     links = _measured_links(exchange, wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2))
+    links = _under_load(known, exchange, measuring, everyone, links)
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
 
     if limits is not None:
@@ -343,6 +345,27 @@ def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> li
     if micro_batches is not None:
         return [samples // micro_batches]
     return [size for size in settings.sizes or SIZES if samples % size == 0]
+
+
+def _under_load(
+    known: Known, exchange: Exchange, measuring: Measuring, everyone: Sequence[Measured], links: list[Link]
+) -> list[Link]:
+    """The same links while both ends compute a block. Collective."""
+    number = known.parts.blocks[0] if known.parts.blocks else 0
+    held = [own.costs[number] for own in everyone]
+    if not links or not all(held) or number + 1 >= len(known.parts.items):
+        return links
+    if not known.between[number].is_floating_point():
+        return links  # and no gradient comes back
+    samples = max(costs[0].samples for costs in held)
+
+    def own() -> tuple[Callable[[], torch.Tensor], dict[str, Any]]:
+        work = measuring.work(number, samples)
+        given = work()
+        return work, {"a block's output": [list(given.shape), str(given.dtype)]}
+
+    work = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
+    return under_load(exchange, everyone, links, work)
 
 
 def _measured_links(exchange: Exchange, ratio: float) -> list[Link]:

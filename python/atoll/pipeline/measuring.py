@@ -125,6 +125,21 @@ class Measuring:
                 break
         return found
 
+    def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
+        """What issues the item's forward and backward pass, as often as it is called, and returns the output."""
+        whole, example = copy.deepcopy(self._whole), self._example.samples(samples)
+        names = list(dict.fromkeys([*self._parts.items[number].modules, *self._parts.everywhere]))
+        fill(whole, names, self._source, self._seed, self._draw, self._device)
+        run, value = self._run(whole, number, example), self._value(number, example)
+
+        def once() -> torch.Tensor:
+            output = run(value)
+            if output.requires_grad:
+                output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
+            return output
+
+        return once
+
     def _cost(self, whole: nn.Module, number: int, example: Example) -> Cost:
         run, value = self._run(whole, number, example), self._value(number, example)
         parameters = [parameter for parameter in whole.parameters() if not parameter.is_meta]

@@ -172,7 +172,9 @@ def test_a_profile_prices_plans_that_are_made_by_hand(ranks: Ranks, tmp_path: Pa
     Path(hand).write_text(json.dumps({"micro_batch": 2, "pipelines": [{"micro_batches": 4, "stages": stages}]}))
     atoll_run("plan", "layers", profile, "--plan", hand, "--json", priced)
     answer = json.loads(Path(priced).read_text())
-    assert answer["seconds"] > found["seconds"], "all blocks are on one rank"
+    assert answer["seconds"] >= found["seconds"] * (1 - 1e-9), "the planner's is the fastest"
     simulated = json.loads(atoll_run("simulate", profile, "--layers", priced, "--json", "-"))
     assert len(simulated["stages"]) == (4 if schedule == "interleaved" else 2)
-    assert 0 < simulated["step_seconds"] <= 1.5 * answer["seconds"]
+    (pipeline,) = answer["pipelines"]
+    said = pipeline["chunked"]["seconds"] if schedule == "interleaved" else answer["seconds"]
+    assert 0 < simulated["step_seconds"] <= 1.5 * said

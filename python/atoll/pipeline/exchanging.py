@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What it costs two ranks to exchange a boundary while both of them compute, beyond what its bytes take."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from atoll.loading.exchange import Exchange
+from atoll.pipeline.asking import Link, Measured, classes_of
+
+_SECONDS = 0.1  # of a burst
+_LEAST_ROUNDS, _MOST_ROUNDS, _BURSTS = 3, 32, 3
+
+Work = Callable[[], torch.Tensor]
+"""Issues an item's forward and backward pass and returns the output."""
+
+
+def under_load(exchange: Exchange, ranks: Sequence[Measured], links: Sequence[Link], work: Work) -> list[Link]:
+    """The links with their latencies while both ends compute, measured of one pair of each two classes. On an idle link
+    a rank waits for its message; in a pipeline the message waits for a rank that issues operators, and the device of
+    that rank has nothing to do until it goes on. Collective."""
+    known = {(link.a, link.b): link for link in links}
+    classes = list(classes_of(ranks).values())
+    place = {rank: number for number, members in enumerate(classes) for rank in members}
+    own: list[list[float]] = []
+    for pair in (pair for pair in _pairs(classes) if pair in known):
+        if exchange.rank in pair:
+            peer = pair[1] if exchange.rank == pair[0] else pair[0]
+            own.append([*pair, _beyond_bytes(exchange, peer, known[pair], work)])
+        dist.barrier(group=exchange.group)
+    found: dict[frozenset[int], float] = {}
+    for a, b, seconds in (each for told in exchange.facts(own) for each in told):
+        both = frozenset((place[a], place[b]))
+        found[both] = max(seconds, found.get(both, 0.0))
+
+    def latency(link: Link) -> float:
+        return max(link.latency, found.get(frozenset((place[link.a], place[link.b])), 0.0))
+
+    return [replace(link, latency=latency(link)) for link in links]
+
+
+def _pairs(classes: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """The first ranks of each two classes, and the first two of each."""
+    apart = [(min(a[0], b[0]), max(a[0], b[0])) for number, a in enumerate(classes) for b in classes[number + 1 :]]
+    return sorted([*apart, *((members[0], members[1]) for members in classes if len(members) > 1)])
+
+
+def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> float:
+    """Seconds by which a round of computing takes longer with an exchange both ways behind it than without, less what
+    the link's rate takes."""
+    sent = work().detach().clone()
+    received = torch.empty_like(sent)
+    size = sent.numel() * sent.element_size()
+
+    def talk() -> None:
+        ends = [dist.P2POp(dist.isend, sent, group=exchange.group, group_peer=peer),
+                dist.P2POp(dist.irecv, received, group=exchange.group, group_peer=peer)]  # fmt: skip
+        for done in dist.batch_isend_irecv(ends):
+            done.wait()
+
+    def burst(rounds: int, talks: bool) -> float:
+        talk()  # so that both begin together
+        _synchronize(exchange.device)
+        begin = time.perf_counter()
+        for _ in range(rounds):
+            sent.copy_(work().detach())
+            if talks:
+                talk()
+        _synchronize(exchange.device)
+        return (time.perf_counter() - begin) / rounds
+
+    once = burst(1, True)
+    # Both ends must do as many rounds: as many as the one that is faster would.
+    count = torch.tensor([float(max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(_SECONDS / once))))])
+    theirs = torch.empty_like(count)
+    for done in dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, count, group=exchange.group, group_peer=peer),
+        dist.P2POp(dist.irecv, theirs, group=exchange.group, group_peer=peer),
+    ]):  # fmt: skip
+        done.wait()
+    rounds = int(max(count.item(), theirs.item()))
+    without = median(burst(rounds, False) for _ in range(_BURSTS))
+    together = median(burst(rounds, True) for _ in range(_BURSTS))
+    return max(0.0, together - without - size * link.seconds_per_byte)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
