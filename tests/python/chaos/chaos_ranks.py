@@ -172,6 +172,7 @@ def take_part(me: Me, trial: Trial, store_port: int | None, store_pid: int) -> N
     try:
         saboteur.reach("making")
         sides = join(me, trial, store)
+        me.tell("made")
         if trial.fault in ("cut", "half_open"):
             open_link(me, trial)
         call_everything(me, trial, sides, saboteur)
