@@ -135,6 +135,7 @@ class Run:
         self.at: float | None = None  # of the fault
         self.resumed_at: float | None = None
         self.slowing: Slowing | None = None
+        self.calling: dict[int, float] = {}  # when ranks have begun the call inside which the fault comes
         self.made = False  # all groups, on the victim
         self.is_heard = True
 
@@ -198,6 +199,8 @@ class Run:
                 self.slowing = Slowing(self.job.pid(rank))
             if self.trial.variant == "both ways" and rank == self.trial.victim:
                 self.job.send(self.trial.peer, "vanish")
+        elif name == "calling":
+            self.calling[rank] = at
         elif name == "made":
             self.made = rank == self.trial.victim or self.made
         elif name == "connections" and details == 0 and self.trial.phase != "destroying":  # then all may be closed
@@ -294,8 +297,7 @@ class Judge:
             self.outcome.late.append(f"rank {rank} learned of it after {seconds:.2f} s, not {limit}: {end.text}")
         if resumed:
             return  # whom it names is all the same: the others gave it up
-        assert self.run.at is not None
-        self.outcome.raised_s.append(max(0.0, end.after_s - self.run.at))
+        self.outcome.raised_s.append(max(0.0, end.after_s - self.felt_at(rank)))
         if self.names_the_right(rank, end.text):
             self.outcome.named += 1
         else:
@@ -312,7 +314,12 @@ class Judge:
         is_other = trial.fault == "descriptors" and rank != trial.victim and run.is_heard
         if is_other and victim and victim.kind != "end" and victim.after_s is not None:
             return victim.after_s, DEATH_S
-        return run.at, limit_s(trial, run.is_heard)
+        return self.felt_at(rank), limit_s(trial, run.is_heard)
+
+    def felt_at(self, rank: int) -> float:
+        """When the fault was there for this rank: one inside a call not before it has begun that call."""
+        assert self.run.at is not None
+        return max(self.run.at, self.run.calling.get(rank, 0.0))
 
     def names_the_right(self, rank: int, text: str) -> bool:
         trial = self.trial
