@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
+import reliability_ways
 from netns import ShapedLink
 from reliability_faults import FAULTS, LIMIT_S, RANKS, VICTIM, Fault, summarise
 from reliability_trials import QUIET_S, SHORT_S, Job, MpiJob, Quiet, TorchJob, quiet_trial, trial
@@ -81,9 +82,10 @@ def measure(settings: Settings) -> dict[str, Any]:
                      "rounds": settings.rounds(fault.rounds), "found": found, "fates": fates})  # fmt: skip
         for name, summary in found.items():
             say(f"{fault.name}, {name}: {time_text(summary, limit_s)}; {kinds_text(summary)}")
+    back = reliability_ways.measure(settings, quiet)
     told = [summary for row in rows for summary in row["found"].values() if "seconds" in summary]
     short = [summary for summary in told if summary["seconds"]["median"] < SHORT_S]
-    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows,
+    return {"ranks": RANKS, "victim": VICTIM, "left_out": left_out, "rows": rows, "ways": back,
             "busy": all("only_busy" in summary for summary in short)}  # fmt: skip
 
 
@@ -149,6 +151,8 @@ def report(document: dict[str, Any]) -> str:
         heading = row["text"][0].upper() + row["text"][1:]
         note = "Nobody is to notice: to go on is right.\n\n" if row["harmless"] else ""
         text += f"\n## {heading}\n\n{note}{table(titles, lines)}"
+    if "ways" in document:
+        text += reliability_ways.report(document["ways"])
     return text + _recovery(document)
 
 

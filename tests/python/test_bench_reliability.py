@@ -99,15 +99,44 @@ def test_the_page(reliability: ModuleType, faults: ModuleType) -> None:
     assert "Not measured: Open MPI 4.1: it is missing" in page
 
 
+def test_ways_back(reliability: ModuleType) -> None:
+    ways = importlib.import_module("reliability_ways")
+    samples = [{"seconds": 2.0, "busy": False}, {"seconds": 9.0, "busy": True}, {"seconds": 4.0, "busy": False}]
+    assert ways.seconds_text(ways.summarise(samples)) == "3.00 s (2.00 to 4.00 s)"
+    assert ways.seconds_text(ways.summarise([samples[1]])) == "9.00 s (9.00 to 9.00 s), busy"
+    silent = ways.summarise([samples[0], {"seconds": None, "busy": False}])
+    assert ways.seconds_text(silent) == f"2.00 s (2.00 to 2.00 s), none in {ways.AGAIN_S:g} s: 1 of 2"
+    page = reliability.report({"ranks": 3, "victim": 1, "left_out": {}, "rows": [],
+                               "ways": {"rows": [{"text": "a way", **silent}], "left_out": {}}})  # fmt: skip
+    assert "| a way | 2 | 2.00 s" in page
+
+
+def test_wrong_steps_are_no_steps(reliability: ModuleType, tmp_path: Path) -> None:
+    ways = importlib.import_module("reliability_ways")
+    step = {"event": "step", "at": 2.0, "pid": 7, "step": 21, "ranks": 3, "text": ""}
+    (tmp_path / "rank-0").write_text(json.dumps(step) + "\n")
+    restarted = ways.Way("restart", "", [])
+    assert ways.first_after(tmp_path, restarted, 0, 1.0, {6}) == step
+    assert ways.first_after(tmp_path, restarted, 0, 1.0, {7}) is None
+    assert ways.first_after(tmp_path, restarted, 0, 3.0, {6}) is None
+    assert ways.first_after(tmp_path, ways.Way("shrink", "", [], left=2), 0, 1.0, {7}) is None
+    (tmp_path / "rank-0").write_text(json.dumps({**step, "event": "wrong"}) + "\n")
+    with pytest.raises(RuntimeError, match="rank 0 computed something wrong in step 21"):
+        ways.steps_of(tmp_path, 0)
+
+
 @pytest.mark.verify
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_reliability_scenario_writes_its_page(reliability: ModuleType, tmp_path: Path) -> None:
-    done = run_scenarios(tmp_path, "reliability", timeout=580)
+    done = run_scenarios(tmp_path, "reliability", timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads((tmp_path / "reliability.json").read_text())
     assert [row["fault"] for row in document["rows"]] == list(reliability.QUICK)
     for row in document["rows"]:
         assert row["found"]["atoll"]["kinds"] == {"error": 2 * 2 if row["fault"] == "kill" else 2 * 3}
         assert row["found"]["atoll"]["named"] == 1
+    ways = {row["way"]: row for row in document["ways"]["rows"]}
+    assert all(ways[name]["none"] == 0 for name in ("shrink", "restart", "torchrun_store"))
+    assert "## From the fault to the next right step" in (tmp_path / "reliability.md").read_text()
     assert ("ompi4" in document["left_out"]) == (shutil.which("mpirun", path="/usr/bin") is None)
     assert "## A rank is killed (SIGKILL)" in (tmp_path / "reliability.md").read_text()

@@ -90,3 +90,12 @@ def test_refused(islands: list[str], least: int, message: str) -> None:
 def test_refused_by_the_command(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["--min-islands=2", "--island=a:1", str(tmp_path / "x.py")]) == 2
     assert capfd.readouterr().err == "atoll run: --min-islands=2: this command has 1 island: write 1 to 1\n"
+
+
+def test_a_restart_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All that the ranks have printed is read as soon as they have ended, however long that may take at most."""
+    monkeypatch.setattr("atoll.launch.run._SETTLE_S", 3600.0)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho began\n[ $TORCHELASTIC_RESTART_COUNT = 1 ] || kill -9 $$\n")
+    program.chmod(0o755)
+    assert run(["--nproc-per-node=2", "--max-restarts=1", "--no-python", str(program)]) == 0

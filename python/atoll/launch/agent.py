@@ -132,11 +132,19 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
+            self._close_streams()
             self._failures += 1
             ranks = self._on_failure(result, self.hosts)
             worker_group.spec.local_world_size = ranks or worker_group.spec.local_world_size
             self._remaining_restarts = 1 if ranks else 0
         return result
+
+    def _close_streams(self) -> None:
+        """Torch elastic holds those of ranks that ended by themselves open, and who reads them waits for their end."""
+        for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
+            for stream in (handler._stdout, handler._stderr):
+                if stream:
+                    stream.close()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         try:

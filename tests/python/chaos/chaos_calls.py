@@ -22,6 +22,10 @@ class Prepared:
     begin: Callable[[bool], Works]
     results: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
+    def on_device(self) -> bool:
+        """Whether results may come after the call has returned."""
+        return any(found.device.type != "cpu" for found, _ in self.results)
+
     def check(self) -> None:
         """Raises AssertionError when an element is not what it must be."""
         for found, expected in self.results:

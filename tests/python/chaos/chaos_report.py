@@ -15,12 +15,13 @@ import torch
 
 from atoll.bench import machine
 from chaos_run import Outcome, run_trial
-from chaos_trial import DEATH_S, FAULTS, HEARTBEAT_S, SILENCE_S, draw
+from chaos_trial import DEATH_S, FAULTS, HEARTBEAT_S, LATE_S, MAKING_S, SILENCE_S, draw
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "results"
 SOAK = ROOT / "build" / "soak"
 LEAST_NAMED = 0.95
+PARTS = (("otherwise", True), ("before", False))  # whether the victim had been heard of
 COMMAND = ".venv/bin/python tests/python/chaos/chaos.py"
 
 
@@ -96,10 +97,15 @@ def save(name: str, facts: dict[str, Any]) -> Path:
     return path
 
 
+def by_fault(outcomes: list[Outcome]) -> dict[str, Any]:
+    return {name: summary([each for each in outcomes if each.fault == name]) for name in FAULTS}
+
+
 def document(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
     facts = frame(f"{COMMAND} --seed {seed} --trials {len(outcomes)}", seed)
     facts["all"] = summary(outcomes)
-    facts["faults"] = {name: summary([each for each in outcomes if each.fault == name]) for name in FAULTS}
+    facts["parts"] = {part: by_fault([each for each in outcomes if each.heard == is_heard]) for part, is_heard in PARTS}
+    facts["faults"] = by_fault(outcomes)
     facts["trials"] = [asdict(outcome) for outcome in outcomes]
     return facts
 
@@ -137,22 +143,15 @@ def row(title: str, facts: dict[str, Any]) -> list[str]:
     return [title, *counts, *seconds, share]
 
 
-def table(facts: dict[str, Any]) -> str:
-    titles = [
-        "fault",
-        "trials",
-        "struck",
-        "hangs",
-        "wrong",
-        "late",
-        "other",
-        "exceptions",
-        "median",
-        "max",
-        "right rank named",
-    ]
-    rows = [row(WORDS[name], each) for name, each in facts["faults"].items() if each["trials"]]
-    return str(results().table(titles, [*rows, row("all", facts["all"])]))
+def table(facts: dict[str, Any], part: str | None = None) -> str:
+    """Of all trials, or of those of one of the parts that they are told apart by."""
+    titles = ["fault", "trials", "struck", "hangs", "wrong", "late", "other", "exceptions", "median", "max",
+              "right rank named"]  # fmt: skip
+    faults = facts["faults"] if part is None else facts["parts"][part]
+    rows = [row(WORDS[name], each) for name, each in faults.items() if each["trials"]]
+    if part is None:
+        rows.append(row("all", facts["all"]))
+    return str(results().table(titles, rows))
 
 
 def page(facts: dict[str, Any]) -> str:
@@ -165,9 +164,21 @@ are made, before, inside or after an operation, while they are destroyed. Every 
 Some faults come when all is over: they have not struck. The machine's load was {facts["all"]["load"]:g} at most.
 
 {table(facts)}
-- Time: from the fault to the exception of the trial's last rank. At most {DEATH_S:g} s when a process dies or a link
-  breaks, and {SILENCE_S:g} s when nothing is heard (the heartbeat is {HEARTBEAT_S:g} s); while groups are made, the
-  group's timeout of 6 s and 2 s more: who has not come by then was never heard of.
+## While groups are made, before the victim was heard of
+
+The others wait for its entry in the store, of this group or of the next, or for what its island's library wants of it:
+who never came can only be missed when the time is over. The groups have {MAKING_S:g} s, and the exception is there at
+most {LATE_S:g} s later.
+
+{table(facts, "before")}
+## Otherwise
+
+At most {DEATH_S:g} s when a process dies, a link breaks or the store ends, and {SILENCE_S:g} s when nothing is heard
+(the heartbeat is {HEARTBEAT_S:g} s). Descriptors run out before they are missed: who lacks them raises within the
+group's timeout and {LATE_S:g} s more, the others at most {DEATH_S:g} s after it.
+
+{table(facts, "otherwise")}
+- Time: from the fault to the exception of the trial's last rank; inside a call, from the call on if that is later.
 - A slow rank, and a store that is lost when groups have been made, must be no exception at all.
 - Right rank named: the exception says something of the rank that the fault befell, not only that it told of it.
 - Other: a crash, an exception where none belongs, or none where one does.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from chaos_ranks import serve_store, take_part
-from chaos_trial import Trial, environments, has_reason_to_raise, limit_s
+from chaos_trial import DEATH_S, Trial, environments, has_reason_to_raise, is_heard_of, limit_s
 from fault_jobs import END_S, START_S, TORCH_ERRORS, Job
 
 HANG_S = 60.0  # from a fault to the last word; far above all that is promised
@@ -50,6 +50,7 @@ class Outcome:
     seconds: float = 0.0
     load: float = 0.0  # of the machine, when it was over
     struck: bool = False  # whether the fault came to be before all was over
+    heard: bool = True  # False: while groups are made, before all came from the victim that others wait for then
     hangs: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)  # results
     late: list[str] = field(default_factory=list)
@@ -79,6 +80,13 @@ def blamed(text: str) -> set[int]:
     return numbers(TOLD_BY.sub("", text)) or {int(number) for number in TELLERS.findall(text)}
 
 
+def names_link(text: str, rank: int, ends: set[int]) -> bool:
+    """Whether an exception on this rank blames an end of the link; at one end, also what the other has told of it."""
+    found = blamed(text) & ends
+    told_by = {int(number) for number in TELLERS.findall(text)}
+    return bool(found - {rank}) or (rank in found and bool(told_by & ends))
+
+
 def processor_seconds(pid: int) -> float:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
@@ -86,7 +94,9 @@ def processor_seconds(pid: int) -> float:
 
 
 def process_state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "X"
 
 
 class Slowing:
@@ -125,6 +135,9 @@ class Run:
         self.at: float | None = None  # of the fault
         self.resumed_at: float | None = None
         self.slowing: Slowing | None = None
+        self.calling: dict[int, float] = {}  # when ranks have begun the call inside which the fault comes
+        self.made = False  # all groups, on the victim
+        self.is_heard = True
 
     def go(self) -> Outcome:
         begin = time.monotonic()
@@ -145,7 +158,10 @@ class Run:
             if self.slowing:
                 self.slowing.stop()
         self.see_processes_end()
+        if self.trial.phase == "making" and self.trial.fault == "descriptors":  # of which it may have had enough
+            self.is_heard = self.hears_of_victim()
         self.outcome.struck = self.at is not None
+        self.outcome.heard = self.is_heard
         self.outcome.seconds = time.monotonic() - begin
         self.outcome.load = round(os.getloadavg()[0], 1)
         return self.outcome
@@ -176,10 +192,17 @@ class Run:
     def hear(self, rank: int, name: str, at: float, details: Any) -> None:
         if name == "fault":
             self.at = at  # of several, the last makes it whole
+            if self.trial.phase == "making" and self.gone():
+                self.wait_until_gone()
+                self.is_heard = self.hears_of_victim()
             if self.trial.fault == "slow":
                 self.slowing = Slowing(self.job.pid(rank))
             if self.trial.variant == "both ways" and rank == self.trial.victim:
                 self.job.send(self.trial.peer, "vanish")
+        elif name == "calling":
+            self.calling[rank] = at
+        elif name == "made":
+            self.made = rank == self.trial.victim or self.made
         elif name == "connections" and details == 0 and self.trial.phase != "destroying":  # then all may be closed
             self.outcome.faults.append(f"rank {rank} found no connection to break")
         elif name == "end":
@@ -187,13 +210,20 @@ class Run:
         elif name == "error":
             self.ends[rank] = End(*details, after_s=at)
 
+    def wait_until_gone(self) -> None:
+        """It has told of its end, or that it stops: then it does nothing more."""
+        pid, deadline = self.job.pid(self.trial.victim), time.monotonic() + END_S
+        while process_state(pid) not in "TZX" and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def hears_of_victim(self) -> bool:
+        return self.made or is_heard_of(self.trial, self.job.store.list_keys())
+
     def resume(self) -> None:
         """A stopped rank goes on, and learns that it was given up."""
-        pid, deadline = self.job.pid(self.trial.victim), time.monotonic() + END_S
-        while process_state(pid) != "T" and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self.wait_until_gone()
         self.resumed_at = time.monotonic()
-        os.kill(pid, signal.SIGCONT)
+        os.kill(self.job.pid(self.trial.victim), signal.SIGCONT)
         self.collect(lambda: {self.trial.victim} - set(self.ends))
 
     def hang(self, rank: int, text: str) -> None:
@@ -260,19 +290,36 @@ class Judge:
         if end.kind not in TORCH_ERRORS and not is_own:
             self.outcome.faults.append(f"rank {rank} raised {end.kind}: {end.text}")
         resumed = rank in self.run.gone()
-        since, limit = (self.run.resumed_at, RESUMED_S) if resumed else (self.run.at, limit_s(self.trial))
-        assert since is not None
+        since, limit = self.limit(rank)
         assert end.after_s is not None
         seconds = max(0.0, end.after_s - since)
         if seconds > limit:
             self.outcome.late.append(f"rank {rank} learned of it after {seconds:.2f} s, not {limit}: {end.text}")
         if resumed:
             return  # whom it names is all the same: the others gave it up
-        self.outcome.raised_s.append(seconds)
+        self.outcome.raised_s.append(max(0.0, end.after_s - self.felt_at(rank)))
         if self.names_the_right(rank, end.text):
             self.outcome.named += 1
         else:
             self.outcome.unnamed.append(f"rank {rank}: {end.text}")
+
+    def limit(self, rank: int) -> tuple[float, float]:
+        """The moment from which a rank's exception is due, and within how many seconds."""
+        trial, run = self.trial, self.run
+        assert run.at is not None
+        if rank in run.gone():  # it waits for others that may have ended before they came
+            assert run.resumed_at is not None
+            return run.resumed_at, limit_s(trial, False) if trial.phase == "making" else RESUMED_S
+        victim = run.ends.get(trial.victim)
+        is_other = trial.fault == "descriptors" and rank != trial.victim and run.is_heard
+        if is_other and victim and victim.kind != "end" and victim.after_s is not None:
+            return victim.after_s, DEATH_S
+        return self.felt_at(rank), limit_s(trial, run.is_heard)
+
+    def felt_at(self, rank: int) -> float:
+        """When the fault was there for this rank: one inside a call not before it has begun that call."""
+        assert self.run.at is not None
+        return max(self.run.at, self.run.calling.get(rank, 0.0))
 
     def names_the_right(self, rank: int, text: str) -> bool:
         trial = self.trial
@@ -280,8 +327,9 @@ class Judge:
             return "store" in text.lower()
         if trial.fault == "descriptors" and rank == trial.victim:
             return bool(OWN_WORDS.search(text))
-        right = {trial.victim} | ({trial.peer} if trial.fault in ("cut", "half_open") else set())
-        return not blamed(text).isdisjoint(right - {rank})
+        if trial.fault in ("cut", "half_open"):
+            return names_link(text, rank, {trial.victim, trial.peer})
+        return trial.victim in blamed(text) - {rank}
 
     def look_at_all(self) -> None:
         kinds = {end.kind == "end" for end in self.run.ends.values()}

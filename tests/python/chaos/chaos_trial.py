@@ -2,7 +2,9 @@
 """What happens in a trial, drawn from its seed: who takes part, what they call, and what befalls them when."""
 
 import random
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FAULTS = ("kill", "stop", "cut", "half_open", "store", "slow", "descriptors")
@@ -66,6 +68,7 @@ class Trial:
     spare: int  # descriptors that are left
     groups: tuple[tuple[int, ...], ...]
     calls: tuple[Call, ...] = field(repr=False)
+    transport: str = ""  # ATOLL_TRANSPORT, where the link that is cut is one inside an island
 
     @property
     def size(self) -> int:
@@ -81,12 +84,14 @@ class Trial:
         where = f" call {self.step}" if self.phase in ("before", "inside", "after") else ""
         what = f"{self.fault} ({self.variant}, with rank {self.peer})" if self.variant else self.fault
         links = f", hosts {self.hosts}" + (", Gloo inside" if self.inner else "")
+        links += f", transport {self.transport}" if self.transport else ""
         return f"{what} of rank {self.victim} {self.phase}{where}, islands {self.layout}{links}"
 
 
 def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
     """What all ranks have in their environment, and what each has alone."""
     common = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
+    common |= {"ATOLL_TRANSPORT": trial.transport} if trial.transport else {}
     own: dict[int, dict[str, str]] = {}
     for rank, (island, host) in enumerate(zip(trial.layout, trial.hosts, strict=True)):
         own[rank] = {"ATOLL_HOST": host, "ATOLL_DEVICE": "sim" if island.islower() else "cpu"}
@@ -107,11 +112,23 @@ def draw(seed: int) -> Trial:
     peer = rng.choice(others) if others else -1
     groups = draw_groups(rng, len(layout), victim)
     step = rng.randint(1, 8)
-    return Trial(
+    trial = Trial(
         seed, fault, phase, layout, draw_hosts(rng, layout, fault), rng.random() < 0.25 and fault != "half_open",
         victim, peer, step, draw_delay(rng, phase), rng.choice(VARIANTS.get(fault, ("",))), rng.randint(0, 14), groups,
         draw_calls(rng, groups, victim, step, fault, phase),
     )  # fmt: skip
+    return inside_an_island(trial) if between else trial
+
+
+def inside_an_island(trial: Trial) -> Trial:
+    """Some of the trials whose link is cut, with one inside the victim's island instead. They draw from a generator of
+    their own, so that all else is as it is without them."""
+    rng, layout, victim = random.Random(f"inside {trial.seed}"), trial.layout, trial.victim
+    others = [rank for rank in range(trial.size) if rank != victim and layout[rank] == layout[victim]]
+    if not others or has_library(trial, others) or rng.random() < 0.4:
+        return trial
+    transports = ("tcp",) if trial.fault == "half_open" else ("tcp", "auto")  # what is sent through memory arrives
+    return replace(trial, peer=rng.choice(others), transport=rng.choice(transports))
 
 
 def draw_hosts(rng: random.Random, layout: str, fault: str) -> str:
@@ -171,8 +188,30 @@ def has_reason_to_raise(trial: Trial) -> bool:
     return trial.fault in ("kill", "stop", "cut", "half_open") and trial.phase in ("before", "inside", "after")
 
 
-def limit_s(trial: Trial) -> float:
-    """From the fault to an exception, at most."""
-    if trial.phase == "making" or trial.fault == "descriptors":
+def has_library(trial: Trial, others: Iterable[int]) -> bool:
+    """Whether a library joins the victim with the others of its island among these."""
+    island = trial.layout[trial.victim]
+    return (island.islower() or trial.inner) and any(
+        trial.layout[rank] == island for rank in others if rank != trial.victim
+    )
+
+
+def is_heard_of(trial: Trial, keys: Iterable[str]) -> bool:
+    """Whether all that others wait for in the store, while groups are made, is in it from the victim: its entries of
+    all its groups. What a library lays there is its own affair."""
+    held = list(keys)
+    for number, ranks in enumerate(trial.groups):
+        if trial.victim not in ranks:
+            continue
+        member = ranks.index(trial.victim)
+        entry = re.compile(rf"/{number}/" + (f"up/{member}" if member else "table") + "$")
+        if has_library(trial, ranks) or not any(entry.search(key) for key in held):
+            return False
+    return True
+
+
+def limit_s(trial: Trial, is_heard: bool) -> float:
+    """From the fault to an exception, at most. Who had not been heard of while groups were made can only be missed."""
+    if trial.fault == "descriptors" or (trial.phase == "making" and not is_heard):
         return trial.timeout_s + LATE_S
     return SILENCE_S if trial.fault in ("stop", "half_open") else DEATH_S

@@ -6,19 +6,39 @@ CHAOS_SEED and CHAOS_TRIALS choose those of the long run."""
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 import chaos_report
-from chaos_run import blamed, run_trial
-from chaos_trial import FAULTS, OPERATIONS, PHASES, draw
+from chaos_ranks import join
+from chaos_run import blamed, names_link, run_trial
+from chaos_trial import (
+    DEATH_S,
+    FAULTS,
+    LATE_S,
+    MAKING_S,
+    OPERATIONS,
+    PHASES,
+    SILENCE_S,
+    Trial,
+    draw,
+    is_heard_of,
+    limit_s,
+)
+from fault_jobs import Job, Me
 
 FIRST = 7 * 42  # the trial of the first fault
 MANY = 300
 ONCE_BAD = {  # by seed, as what it was drawn then
     # A call that waits inside its island held up what had to cross the bridge before it.
     20261290: "kill of rank 3 destroying, islands aaaaBB, hosts aaaabb",
+    # Results of a device were used after the exception of another call of their group.
+    20261188: "half_open (one way, with rank 3) of rank 0 after call 5, islands AbCAb, hosts abcab, transport tcp",
+    # The call had not begun: its buffers were being made.
+    20261145: "cut (reset, with rank 3) of rank 2 inside call 4, islands aaBc, hosts aabc",
 }
 
 
@@ -51,6 +71,57 @@ def test_a_trial_that_was_bad_once(tmp_path: Path, seed: int) -> None:
 )
 def test_whom_an_exception_blames(text: str, ranks: set[int]) -> None:
     assert blamed(text) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "named"),
+    [
+        ("barrier #1 on rank 0: rank 1 has gone: reset", 0, True),
+        ("barrier #1 on rank 0: rank 2 has gone: reset", 0, False),
+        ("barrier #1 on rank 1: rank 0 reported: rank 1 has been silent for 2.0 s", 1, True),
+        ("barrier #1 on rank 1: rank 2 reported: rank 1 has been silent for 2.0 s", 1, False),
+        ("barrier #1 on rank 2: rank 0 reported: rank 1 has been silent for 2.0 s", 2, True),
+    ],
+)
+def test_which_link_an_exception_names(text: str, rank: int, named: bool) -> None:
+    assert names_link(text, rank, {0, 1}) == named
+
+
+def make_groups(me: Me, trial: Trial) -> None:
+    join(me, trial, dist.TCPStore("127.0.0.1", me.port, is_master=False))
+    me.tell("made")
+    me.listen()
+
+
+def test_who_has_been_heard_of(tmp_path: Path) -> None:
+    """All have when the groups are made; and nobody before the last of a rank's entries is in the store."""
+    trial = replace(draw(FIRST), layout="ABA", groups=((0, 1, 2), (0, 1, 2), (0, 2)), inner=False)
+    with Job(tmp_path, make_groups, trial.layout, (trial,)) as job:
+        job.wait_for("made")
+        keys = job.store.list_keys()
+    for victim in range(3):
+        each = replace(trial, victim=victim)
+        assert is_heard_of(each, keys)
+        assert not is_heard_of(replace(each, layout="ABA", inner=True), keys) or victim == 1
+        for number in (number for number, ranks in enumerate(trial.groups) if victim in ranks):
+            assert not is_heard_of(each, [key for key in keys if f"/{number}/" not in key.rpartition("atoll/")[2][3:]])
+
+
+def test_limits() -> None:
+    making = replace(draw(FIRST), fault="kill", phase="making")
+    assert limit_s(making, is_heard=True) == DEATH_S
+    assert limit_s(making, is_heard=False) == MAKING_S + LATE_S
+    assert limit_s(replace(making, fault="stop"), is_heard=True) == SILENCE_S
+    assert limit_s(replace(making, phase="inside"), is_heard=True) == DEATH_S
+
+
+def test_links_inside_islands_are_cut_too() -> None:
+    trials = [trial for trial in map(draw, range(1400)) if trial.fault in ("cut", "half_open")]
+    inside = [trial for trial in trials if trial.layout[trial.victim] == trial.layout[trial.peer]]
+    assert len(trials) / 10 < len(inside) < len(trials) / 2
+    assert {trial.transport for trial in inside} == {"tcp", "auto"}
+    assert {trial.transport for trial in trials if trial not in inside} == {""}
+    assert {trial.transport for trial in inside if trial.fault == "half_open"} == {"tcp"}
 
 
 def test_trials_are_the_same_again_and_unlike_each_other() -> None:

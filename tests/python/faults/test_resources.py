@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups come and go and leave nothing, limits of the system are clear errors, and programs end however they like."""
 
+import ctypes
 import gc
 import itertools
 import multiprocessing
@@ -27,6 +28,9 @@ SCARCE_S = 3.0
 LATE_S = 2.0
 WARM_UP = 20  # groups until caches are full
 SETTLE_S = 10  # the system takes ended threads off its list a little later
+# kB of memory in the second half of the cycles. A link keeps the channels that were closed, because an id is used once:
+# a cycle leaves about 0.5 kB, and over TCP, whose channels are larger, up to 3 kB on a rank with several links.
+MOST_GROWTH = {"shm": 768, "tcp": 2048}
 CYCLES = [60, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])]
 
 
@@ -51,6 +55,7 @@ def held() -> dict[str, Any]:
 
 def kilobytes() -> int:
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmRSS"].split()[0])
 
@@ -66,19 +71,23 @@ def more_than(before: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.01)
 
 
-def check_flat(turn: Callable[[], None], times: int) -> None:
+def check_flat(turn: Callable[[], None], times: int, most_growth: int) -> None:
+    """Nothing of what a system has is left, and the second half of the turns takes little memory, in kB: what each of
+    them leaks would be there many times, and caches are full."""
     for _ in range(WARM_UP):
         turn()
-    before, memory = held(), kilobytes()
-    for _ in range(times):
-        turn()
+    before, grown = held(), []
+    for _ in range(2):
+        memory = kilobytes()
+        for _ in range(times // 2):
+            turn()
+        grown.append(kilobytes() - memory)
     leaked = more_than(before)
     assert not leaked, f"{leaked}, after {times} times"
-    more = kilobytes() - memory
-    assert more <= 2048 + 2 * times, f"{more} kB more memory after {times} times"
+    assert grown[1] <= most_growth, f"{grown} kB more memory in the halves of {times} times"
 
 
-def make_and_destroy(me: Me, times: int) -> None:
+def make_and_destroy(me: Me, times: int, most_growth: int) -> None:
     me.join()
 
     def turn() -> None:
@@ -86,14 +95,14 @@ def make_and_destroy(me: Me, times: int) -> None:
         me.check_sum(1000, group)
         dist.destroy_process_group(group)
 
-    check_flat(turn, times)
+    check_flat(turn, times, most_growth)
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("times", CYCLES)
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_groups_come_and_go(tmp_path: Path, transport: str, times: int) -> None:
-    with Job(tmp_path, make_and_destroy, "ABA", (times,), {"ATOLL_TRANSPORT": transport}) as job:
+    with Job(tmp_path, make_and_destroy, "ABA", (times, MOST_GROWTH[transport]), {"ATOLL_TRANSPORT": transport}) as job:
         job.wait_for("end", seconds=60 if times <= 100 else 800)
         job.check_ends()
 
@@ -110,7 +119,7 @@ def join_and_leave(me: Me, times: int) -> None:
         me.check_sum()
         dist.destroy_process_group()
 
-    check_flat(turn, times)
+    check_flat(turn, times, MOST_GROWTH["shm"])
 
 
 @pytest.mark.parametrize("times", [20, *CYCLES[1:]])
