@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -25,7 +26,10 @@ constexpr std::size_t kDevice = std::size_t{64} << 20;
 /// One rank: a device of its own and a communicator.
 struct Rank {
   Rank(Store& store, CommunicatorOptions options)
-      : memory(kDevice), communicator(store, options, [this](int) -> DeviceMemory& { return memory; }) {}
+      : memory(kDevice), communicator(store, options, [this](int) -> DeviceMemory& {
+          if (on_look) on_look();
+          return memory;
+        }) {}
 
   Region make(const std::vector<float>& values) {
     const std::size_t bytes = values.size() * sizeof(float);
@@ -52,6 +56,7 @@ struct Rank {
   void run(const Call& what) { communicator.run(what, Clock::now()); }
 
   DeviceMemory memory;
+  std::function<void()> on_look;  // whenever the communicator asks for the memory
   Communicator communicator;
 };
 
@@ -225,6 +230,28 @@ TEST(Communicator, ARankThatNeverJoinsIsNamed) {
   options.timeout = 50ms;
   const std::string text = error_of([&] { Rank(store, options); }, ErrorKind::kTimeout);
   expect_has(text, {"rank 0 timed out waiting for rank 1 to join the group"});
+}
+
+// The reader has passed the meeting, and stands still, when the root gives up and uses its memory for something else.
+TEST(Communicator, WhatIsReadOfAMemberThatGaveUpIsAnError) {
+  std::promise<void> gone;
+  on_ranks(2, [&](Rank& self, int rank) {
+    const Region buffer = self.make({rank == 0 ? 7.0F : 0.0F});
+    const Call call = self.call(Operation::kBroadcast, {buffer}, {}, 0);
+    if (rank == 0) {
+      EXPECT_NE(error_of([&] { self.run(call); }, ErrorKind::kAborted), "");
+      std::memset(self.memory.at_offset(buffer.offset), 0xEE, buffer.bytes);
+      return gone.set_value();
+    }
+    int looks = 0;  // the first is for others, the second to write
+    self.on_look = [&] {
+      if (++looks != 2) return;
+      self.communicator.abort("enough");
+      gone.get_future().wait();
+    };
+    EXPECT_NE(error_of([&] { self.run(call); }, ErrorKind::kAborted), "");
+    EXPECT_GE(looks, 2);
+  });
 }
 
 }  // namespace

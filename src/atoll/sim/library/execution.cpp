@@ -41,7 +41,7 @@ Execution::Execution(Peers& peers, const MemoryOf& memory_of, int rank, int size
       deadline_(Deadline::after(call.timeout)) {}
 
 Clock::time_point Execution::run(Clock::time_point begin) {
-  if (const auto error = control_.error()) throw Error(*error);
+  require_whole();
   switch (call_.operation) {
     case Operation::kSend: return send(begin);
     case Operation::kReceive: return receive(begin);
@@ -78,6 +78,7 @@ Clock::time_point Execution::collective(Clock::time_point begin) {
   for (int peer = 0; peer < size_; ++peer) all.push_back(control_.collective(call_.sequence, peer));
   const auto end = end_of(all);
   move();
+  require_whole();
   control_.advance(mine, call_.sequence, Stage::kDone);
   if (!folds_everything()) meet(Stage::kDone);  // there, all have read all when they meet for the last time
   return end;
@@ -103,9 +104,15 @@ Clock::time_point Execution::receive(Clock::time_point begin) {
   check_message(call_, rank_, theirs);
   const Region& output = call_.output.at(0);
   if (output.bytes > 0) std::memmove(own(output), source(call_.root, theirs.regions[0]), output.bytes);
+  require_whole();
   const auto end = end_of({mine, theirs});
   control_.advance(mine, call_.sequence, Stage::kDone);
   return end;
+}
+
+// Whoever gave up may have let go of the memory that was just read here.
+void Execution::require_whole() const {
+  if (const auto error = control_.error()) throw Error(*error);
 }
 
 void Execution::meet(Stage stage) {

@@ -29,6 +29,7 @@ class Execution {
   Clock::time_point receive(Clock::time_point begin);
 
   void publish(const Half& half, Clock::time_point begin);
+  void require_whole() const;
   void meet(Stage stage);
   void wait_for(const Halves& halves, Stage stage, std::uint64_t sequence);
   [[noreturn]] void lost(const Halves& halves, Stage stage, Control::Outcome outcome) const;
