@@ -8,20 +8,16 @@
 #include <mutex>
 
 namespace atl::pytorch {
-namespace {
 
 c10::Stream pool_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/false);
 }
-
-}  // namespace
 
 CopyStreams::CopyStreams(c10::Device device)
     : device_(device),
       in_(pool_stream(device)),
       to_host_(pool_stream(device)),
       to_device_(pool_stream(device)),
-      direct_(pool_stream(device)),
       out_(pool_stream(device)) {}
 
 std::shared_ptr<const CopyStreams> copy_streams(c10::Device device) {

@@ -11,7 +11,7 @@
 namespace atl::pytorch {
 
 /// Streams on which tensors of one accelerator are brought to the host and back, so that this runs beside the user's own
-/// work: one for each direction of copies, one for each communicator of a library, one for copies inside the device. Generic c10 calls only: the same
+/// work: one for each direction of copies, one for each communicator of a library. Generic c10 calls only: the same
 /// for every vendor. Thread-safe.
 class CopyStreams {
  public:
@@ -21,17 +21,18 @@ class CopyStreams {
   c10::Stream in() const noexcept { return in_; }  ///< the library's part before the bridge
   c10::Stream to_host() const noexcept { return to_host_; }
   c10::Stream to_device() const noexcept { return to_device_; }
-  c10::Stream direct() const noexcept { return direct_; }  ///< waits for nothing but its own copies
-  c10::Stream out() const noexcept { return out_; }        ///< the library's part behind the bridge
+  c10::Stream out() const noexcept { return out_; }  ///< the library's part behind the bridge
 
  private:
   c10::Device device_;
   c10::Stream in_;
   c10::Stream to_host_;
   c10::Stream to_device_;
-  c10::Stream direct_;
   c10::Stream out_;
 };
+
+/// One of those that PyTorch hands round on `device`. Throws c10::Error when it has none.
+c10::Stream pool_stream(c10::Device device);
 
 /// Those that the messages of all groups share on `device`; made at first use. Throws c10::Error when the device has no streams or events.
 std::shared_ptr<const CopyStreams> copy_streams(c10::Device device);

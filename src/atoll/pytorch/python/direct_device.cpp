@@ -113,7 +113,7 @@ class DirectDevice::Ring final : public transport::RingMemory, public std::enabl
 };
 
 DirectDevice::DirectDevice(c10::Device device, std::weak_ptr<InOrder> ends)
-    : device_(device), streams_(copy_streams(device)), ends_(std::move(ends)) {}
+    : device_(device), stream_(pool_stream(device)), ends_(std::move(ends)) {}
 
 bool DirectDevice::is_reached(const transport::DirectPort& port) const noexcept {
   const auto memory = network_memory(device_.type());

@@ -32,12 +32,12 @@ class DirectDevice final : public collectives::MessageDevice {
   DirectDevice(c10::Device device, std::weak_ptr<InOrder> ends);
   bool is_reached(const transport::DirectPort& port) const noexcept override;
   std::shared_ptr<transport::RingMemory> new_ring(const transport::DirectPort& port, std::size_t bytes) override;
-  c10::Stream stream() const { return streams_->direct(); }
+  c10::Stream stream() const noexcept { return stream_; }
 
  private:
   class Ring;
   const c10::Device device_;
-  const std::shared_ptr<const CopyStreams> streams_;
+  const c10::Stream stream_;           // waits for nothing but its own copies
   const std::weak_ptr<InOrder> ends_;  // of copies
 };
 
