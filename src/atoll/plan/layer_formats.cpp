@@ -13,7 +13,8 @@ const std::vector<LayerStage>& common_stages(const LayerRequest& request, const 
                                              const std::string& format) {
   if (plan.pipelines.empty()) refuse("the plan has no pipelines");
   if (request.schedule == LayerSchedule::kInterleaved) {
-    refuse(format + " is written for one range of items on each device, and an interleaved plan has chunks: plan for 1f1b");
+    refuse(format +
+           " is written for one range of items on each device, and an interleaved plan has chunks: plan for 1f1b");
   }
   const LayerPipeline& first = plan.pipelines.front();
   for (const LayerPipeline& pipeline : plan.pipelines) {
