@@ -117,7 +117,7 @@ std::shared_ptr<ChunkRing> DirectMessages::ring(const Passage& passage) {
   }
   constexpr std::size_t kBytes = kChunks * kChunkBytes;
   auto memory = passage.device ? passage.device->new_ring(*passage.port, kBytes) : std::make_shared<HostRing>(kBytes);
-  const auto made = ChunkRing::make(*passage.port, std::move(memory), passage.direction, kChunkBytes);
+  auto made = ChunkRing::make(*passage.port, std::move(memory), passage.direction, kChunkBytes);
   const std::lock_guard lock(mutex_);
   if (abandoned_) throw Error(*abandoned_);
   rings_[key] = made;
