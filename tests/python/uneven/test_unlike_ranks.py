@@ -221,24 +221,37 @@ def speeds(rank: int) -> tuple[bool, Any]:
     return late, loader.planner.facts[rank].measured()
 
 
-def test_speeds_are_measured(unlike: Ranks) -> None:
-    for _ in range(TRIES):
-        found = unlike.run(speeds)
-        if not any(late for late, _ in found):
-            break
-    else:
-        pytest.skip("this machine is too busy for the modelled times of simulated devices")
-    fast, slow, cpu = (profile for _, profile in found)
+def check_speeds(fast: Any, slow: Any) -> None:
     seconds = {at.batch: at.seconds for at in fast.sizes}
     alike = [at.seconds / seconds[at.batch] for at in slow.sizes if at.batch in seconds]
     assert len(alike) >= 3
     assert alike == pytest.approx([4.0] * len(alike), rel=0.15)
     assert fast.operations / slow.operations == pytest.approx(4.0, rel=0.25)
-    for profile in (fast, slow, cpu):
-        assert profile.memory_used >= sum(parameter.nbytes for parameter in network().parameters())
-        assert profile.latency > 0
     assert fast.too_large > max(seconds)
-    assert slow.too_large == cpu.too_large == 0
+
+
+def test_speeds_are_measured(unlike: Ranks) -> None:
+    """In one of a few tries: a size whose steps met other work of this machine, while most operators of all sizes were
+    in time, is seen by its ratio alone."""
+    wrong: AssertionError | None = None
+    for _ in range(TRIES):
+        found = unlike.run(speeds)
+        if any(late for late, _ in found):
+            continue
+        fast, slow, cpu = (profile for _, profile in found)
+        try:
+            check_speeds(fast, slow)
+        except AssertionError as error:
+            wrong = error
+            continue
+        for profile in (fast, slow, cpu):
+            assert profile.memory_used >= sum(parameter.nbytes for parameter in network().parameters())
+            assert profile.latency > 0
+        assert slow.too_large == cpu.too_large == 0
+        return
+    if wrong:
+        raise wrong
+    pytest.skip("this machine is too busy for the modelled times of simulated devices")
 
 
 def watts(rank: int) -> None:
