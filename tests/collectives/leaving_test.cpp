@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <future>
 #include <latch>
+#include <thread>
 
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
@@ -125,6 +126,35 @@ TEST(Leaving, TheLastMessageArrives) {
     second.get();
     EXPECT_EQ(std::count(large.begin(), large.end(), std::byte{7}), static_cast<std::ptrdiff_t>(large.size()));
   });
+}
+
+// A completion may let go of the last that holds the group, whose threads then are to be over.
+TEST(Leaving, NoCompletionRunsWhenAGroupHasShutDown) {
+  auto ranks = make("AB", transport::TransportChoice::kAuto);
+  std::latch posted(1);
+  std::promise<void> over;
+  std::promise<bool> outlived;
+  ranks.run_ok([&](Group& group) {
+    std::byte data{};
+    if (group.rank() == 1) {
+      posted.wait();
+      Result sent;
+      group.send(0, 1, DataType::kUInt8, {&data, 1}, {}, sent.completion());
+      sent.get();
+      return;
+    }
+    std::latch arrived(1);
+    group.receive(1, 1, DataType::kUInt8, {&data, 1}, {}, [&](const std::exception_ptr&, int) {
+      arrived.count_down();
+      while (!group.error()) std::this_thread::yield();
+      outlived.set_value(over.get_future().wait_for(milliseconds(200)) == std::future_status::ready);
+    });
+    posted.count_down();
+    arrived.wait();
+    group.shutdown();
+    over.set_value();
+  });
+  EXPECT_FALSE(outlived.get_future().get());
 }
 
 TEST(Leaving, AMonitoredBarrierNamesWhoHasLeft) {

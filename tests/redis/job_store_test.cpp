@@ -15,6 +15,7 @@
 #include "atoll/redis/jobs.h"
 #include "atoll/redis/script.h"
 #include "tests/redis/server_process.h"
+#include "tests/support/error_of.h"
 #include "tests/support/relay.h"
 
 namespace atl::test {
@@ -33,17 +34,6 @@ constexpr LifeSigns kQuick{milliseconds(50), milliseconds(400)};
 constexpr LifeSigns kMute{std::chrono::hours(1), milliseconds(400)};  // as good as dead soon
 
 Deadline soon() { return Deadline::after(seconds(20)); }
-
-template <typename Body>
-Error error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorKind::kInternal, ""};
-}
 
 class RedisJobStore : public testing::Test {
  protected:

@@ -7,23 +7,13 @@
 
 #include "atoll/core/error.h"
 #include "tests/fuzz/redis_answers_target.h"
+#include "tests/support/error_of.h"
 
 namespace atl::test {
 namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-template <typename Body>
-Error error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorKind::kInternal, ""};
-}
 
 TEST(MadeUpReplies, AtRandom) {
   std::mt19937 random(20261125);  // NOLINT

@@ -3,25 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 
+#include "tests/support/error_of.h"
 #include "tests/support/peers.h"
 
 namespace atl::test {
 
 inline transport::EndpointOptions tcp_options(int index) {
   return peer_options(transport::TransportChoice::kTcp, index);
-}
-
-inline Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorKind::kInternal, ""};
 }
 
 inline bool contains(const Error& error, const std::string& part) {

@@ -56,7 +56,7 @@ Group::~Group() {
     return;
   }
   if (!impl_->is_shut_down) abort("the group was destroyed without shutdown");
-  impl_->stop_worker();
+  impl_->stop_threads();
   impl_->write_trace();
   impl_->context->impl().remove_group(impl_->ports.group_id());
   // No callback of the loop holds the group after this, so that it ends on this thread and never on the loop's own.

@@ -88,7 +88,7 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
 
 Group::Impl::~Impl() {
   context->impl().remove_group(ports.group_id());
-  stop_worker();
+  stop_threads();
 }
 
 // Under the lock: gives the call its number.
@@ -253,13 +253,15 @@ void Group::Impl::start_worker() {
   }
 }
 
-void Group::Impl::stop_worker() {
+// Before whoever closes the group lets go of it: completions may hold it too, and no thread can wait for itself.
+void Group::Impl::stop_threads() {
   {
     const std::lock_guard lock(mutex);
     stopping = true;
     changed.notify_all();
   }
   if (worker.joinable()) worker.join();
+  messages.stop();
 }
 
 void Group::Impl::shutdown() {
@@ -282,7 +284,7 @@ void Group::Impl::shutdown() {
     // Nobody is told of this: it only makes later use of the group an error.
     failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));
   }
-  stop_worker();
+  stop_threads();
   messages.fail_pending();
   write_trace();
 }

@@ -71,7 +71,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void shutdown();
   /// Under the lock, before a call is queued: throws Error(kUnavailable) when the system gives no thread.
   void start_worker();
-  void stop_worker();
+  void stop_threads();
 
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
   /// Nothing more comes from `peer`, in good order.

@@ -29,7 +29,9 @@ PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32
       peers_(static_cast<std::size_t>(ports.size())),
       direct_([this] { ports_.endpoint().doorbell().ring_all(); }) {}
 
-PointToPoint::~PointToPoint() {
+PointToPoint::~PointToPoint() { stop(); }
+
+void PointToPoint::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

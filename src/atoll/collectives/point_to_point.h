@@ -53,6 +53,9 @@ class PointToPoint {
   /// Fails everything pending with the group's error. Any thread.
   void fail_pending();
 
+  /// Ends the thread that moves messages, once the group has failed. Not for completions to call.
+  void stop();
+
   /// `peer` will send nothing more: receives from it whose message has not come fail, and nothing else does.
   void mark_left(int peer);
 

@@ -110,12 +110,11 @@ void BackendAtoll::close(Parts parts, bool orderly) noexcept {
   if (!group) return;
   const bool failed = group->error() != nullptr;
   try {
-    if (orderly) {
-      group->shutdown();
-    } else {
+    if (!orderly) {
       if (ended.library) process->watch->forget(group.get());    // nobody is to be interrupted
       group->abort("the group was destroyed without shutdown");  // others may hold it, such as sends that wait
     }
+    group->shutdown();
     for (auto& [device, passage] : ended.passages) passage->close();
     if (ended.library) {
       orderly && !failed ? ended.library->shutdown() : ended.library->abort();

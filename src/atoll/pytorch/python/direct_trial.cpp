@@ -56,7 +56,8 @@ void pass_direct(const collectives::Group& group, int peer, std::uint64_t number
                  std::chrono::milliseconds timeout) {
   const Way way = way_of(group, peer, tensor);
   const auto outcome = std::make_shared<Outcome>();
-  const auto done = [outcome](const Error* problem) {
+  // Whoever gives up waiting may let go of the tensor before the network has.
+  const auto done = [outcome, memory = tensor.storage()](const Error* problem) {
     const std::lock_guard lock(outcome->mutex);
     outcome->is_over = true;
     if (problem != nullptr) outcome->problem = *problem;

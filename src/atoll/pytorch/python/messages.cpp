@@ -72,9 +72,10 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     (sends ? call.input : call.output).push_back(message.memory);
     const auto streams = copy_streams(operands.device());
     const auto trip = std::make_shared<Trip>(std::move(operands), streams, nullptr, 1);
-    const auto new_piece = [group, trip, call, rank = rank_, clock = passages_.clock()] {
-      return std::make_shared<Piece>(trip, Surroundings{&group->topology(), group->limits(), rank, nullptr, {}}, call,
-                                     nullptr, clock);
+    // Only the group asks for pieces that come later, so they need not keep it.
+    const Surroundings around{&group->topology(), group->limits(), rank_, nullptr, {}};
+    const auto new_piece = [around, trip, call, clock = passages_.clock()] {
+      return std::make_shared<Piece>(trip, around, call, nullptr, clock);
     };
     const auto* const port = peer < 0 ? nullptr : group->direct_port(peer, message.memory.bytes);
     if (port) message.device = open_->open_parts().process->direct.get(trip->device());

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "atoll/core/error.h"
+
+namespace atl::test {
+
+/// What `body` throws; the test fails when that is nothing.
+template <typename Body>
+Error error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {ErrorKind::kInternal, ""};
+}
+
+}  // namespace atl::test
