@@ -131,8 +131,8 @@ class DirectMessagesOver : public ::testing::TestWithParam<const char*> {
     auto future = done->get_future();
     auto* const port = device ? group.direct_port(to, data.size()) : nullptr;
     const bool direct = port != nullptr && device->is_reached(*port);
-    group.send_direct(to, tag, DataType::kUInt8, data, direct ? device : nullptr, {},
-                      [done](const std::exception_ptr& e) { e ? done->set_exception(e) : done->set_value(); });
+    group.send_from({direct ? device : nullptr, nullptr}, to, tag, DataType::kUInt8, data, {},
+                    [done](const std::exception_ptr& e) { e ? done->set_exception(e) : done->set_value(); });
     return future;
   }
 

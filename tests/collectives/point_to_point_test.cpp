@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <random>
@@ -274,6 +275,54 @@ TEST_P(PointToPointOver, TimeoutsSayWhoIsWaitedFor) {
     waiter.wait();
   });
   EXPECT_NE(errors[0].find("rank 1 has not sent it"), std::string::npos) << errors[0];
+}
+
+/// The host's memory of a message for elsewhere, which counts what has come.
+struct Counted final : Landing {
+  explicit Counted(std::size_t bytes) : memory(bytes) {}
+  const std::shared_ptr<MessageDevice>& device() const noexcept override { return none; }
+  std::byte* on_device() override { return memory.data(); }
+  std::byte* on_host() override { return memory.data(); }
+  void arrived(std::uint64_t bytes) override {
+    EXPECT_GT(bytes, here.load());
+    here = bytes;
+    here.notify_all();
+  }
+
+  const std::shared_ptr<MessageDevice> none;
+  std::vector<std::byte> memory;
+  std::atomic<std::uint64_t> here{0};
+};
+
+// No byte leaves before it is there, and those that are there wait for no others.
+TEST_P(PointToPointOver, AMessageFollowsItsBytes) {
+  constexpr std::size_t kStep = 700'001;
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{20'000}, 3 * kStep + 5}) {
+    auto ranks = make("AB");
+    const auto in = std::make_shared<Counted>(bytes);
+    ranks.run_ok([&](Group& group) {
+      Waiter waiter;
+      if (group.rank() == 1) {
+        group.receive(0, 1, DataType::kUInt8, bytes, in, {}, waiter.add_receive());
+        return waiter.wait();
+      }
+      const auto data = pattern(bytes, 5);
+      std::vector<std::byte> coming(bytes);
+      const auto loaded = std::make_shared<std::atomic<std::uint64_t>>(0);
+      group.send_from({nullptr, loaded}, 1, 1, DataType::kUInt8, coming, {}, waiter.add());
+      for (std::size_t begin = 0; begin < bytes; begin += kStep) {
+        const std::size_t end = std::min(bytes, begin + kStep);
+        std::copy(data.begin() + static_cast<std::ptrdiff_t>(begin), data.begin() + static_cast<std::ptrdiff_t>(end),
+                  coming.begin() + static_cast<std::ptrdiff_t>(begin));
+        EXPECT_LE(in->here, begin);
+        *loaded = end;
+        group.note_loaded();
+        for (auto here = in->here.load(); end < bytes && here < end; here = in->here) in->here.wait(here);
+      }
+      waiter.wait();
+    });
+    EXPECT_EQ(in->memory, pattern(bytes, 5)) << bytes;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, PointToPointOver,

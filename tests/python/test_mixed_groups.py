@@ -109,7 +109,7 @@ def move_everything(rank: int) -> None:
 def send_round(rank: int) -> None:
     size = dist.get_world_size()
     to, source = (rank + 1) % size, (rank - 1) % size
-    for count in (1, 5000):
+    for count in (1, 5000, 700_001):  # the longest leave the device in parts
         # The second message is on the CPU and must not overtake the first. Both ends of a message inside an island are
         # on one kind of device.
         places = (device(), "cpu", device())
@@ -121,6 +121,11 @@ def send_round(rank: int) -> None:
             work.wait()
         for i, tensor in enumerate(incoming):
             assert torch.equal(tensor.cpu(), own(source, count) + i), f"message {i}"
+    strided = torch.empty(1300, 1100, device=device()).t()
+    receives = dist.irecv(strided, source)
+    dist.send(own(rank, strided.numel()).reshape(1300, 1100).to(device()).t(), to)
+    receives.wait()
+    check(strided, own(source, strided.numel()).reshape(1300, 1100).t(), "strided message")
     batch = [
         dist.P2POp(dist.irecv, torch.empty(77, device=device()), source),
         dist.P2POp(dist.isend, own(rank, 77).to(device()), to),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -33,14 +34,22 @@ class MessageDevice {
   virtual std::shared_ptr<transport::RingMemory> new_ring(const transport::DirectPort& port, std::size_t bytes) = 0;
 };
 
-/// Where a message that is received comes to. One of the two is called, once, when it is known how the message comes, and must
-/// not wait for the device; thread-safe.
+/// What a message is sent from, where that is not the host's memory with all of it.
+struct MessageOrigin {
+  std::shared_ptr<MessageDevice> device;  ///< the memory lies there
+  /// The message still comes into the memory: so many bytes, the first, have. Whoever raises it calls Group::note_loaded().
+  std::shared_ptr<const std::atomic<std::uint64_t>> loaded;
+};
+
+/// Where a message that is received comes to. One of on_device() and on_host() is called, once, when it is known how the message
+/// comes; nothing here may wait for the device. Calls do not overlap.
 class Landing {
  public:
   virtual ~Landing() = default;
-  virtual const std::shared_ptr<MessageDevice>& device() const noexcept = 0;
-  virtual std::byte* on_device() = 0;  ///< through a ring, to this address there
+  virtual const std::shared_ptr<MessageDevice>& device() const noexcept = 0;  ///< may be null
+  virtual std::byte* on_device() = 0;  ///< through a ring, to this address there; on the host without a device
   virtual std::byte* on_host() = 0;    ///< by frames, into this memory
+  virtual void arrived(std::uint64_t /*bytes*/) {}  ///< that many, the first, are in on_host(); before the last
 };
 
 /// A message's way through the rings of this rank. Thread-safe.

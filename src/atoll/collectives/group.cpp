@@ -91,16 +91,18 @@ void Group::Impl::check_source(int source) const {
 
 void Group::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
                  std::optional<std::chrono::milliseconds> timeout, Completion done) {
-  send_direct(destination, tag, dtype, data, nullptr, timeout, std::move(done));
+  send_from({}, destination, tag, dtype, data, timeout, std::move(done));
 }
 
-void Group::send_direct(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-                        std::shared_ptr<MessageDevice> device, std::optional<std::chrono::milliseconds> timeout,
-                        Completion done) {
+void Group::send_from(const MessageOrigin& origin, int destination, std::uint64_t tag, DataType dtype,
+                      std::span<const std::byte> data, std::optional<std::chrono::milliseconds> timeout,
+                      Completion done) {
   impl_->check_destination(destination);
   impl_->messages.send(destination, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
-                       std::move(done), std::move(device));
+                       std::move(done), origin);
 }
+
+void Group::note_loaded() { impl_->ports.endpoint().doorbell().ring_all(); }
 
 void Group::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                     std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done) {

@@ -113,14 +113,16 @@ class Group {
   void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done);
 
-  /// The same from and to memory of a device. `data` of a send lies there, and send_direct asks for direct_port(); a receive of
-  /// `bytes` takes a message however it comes.
-  void send_direct(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-                   std::shared_ptr<MessageDevice> device, std::optional<std::chrono::milliseconds> timeout,
-                   Completion done);
+  /// The same from where the bytes still have to come, and to memory of a device: a receive of `bytes` takes a message however
+  /// it comes.
+  void send_from(const MessageOrigin& origin, int destination, std::uint64_t tag, DataType dtype,
+                 std::span<const std::byte> data, std::optional<std::chrono::milliseconds> timeout, Completion done);
   void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::uint64_t bytes,
                std::shared_ptr<Landing> landing, std::optional<std::chrono::milliseconds> timeout,
                ReceiveCompletion done);
+
+  /// More of what is being sent has been loaded.
+  void note_loaded();
 
   /// Where a message of `bytes` to `destination` can go from device to device; nullptr: it cannot, or not yet.
   transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;

@@ -76,14 +76,14 @@ void PointToPoint::step_outside_lock(const std::function<void(Ready&)>& action) 
 }
 
 void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-                        Deadline deadline, Completion done, std::shared_ptr<MessageDevice> device) {
+                        Deadline deadline, Completion done, const MessageOrigin& origin) {
   auto shared = std::make_shared<Completion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready&) {
     Peer& peer = peers_[static_cast<std::size_t>(destination)];
     const auto id = peer.next_id++;
     auto tell = [shared](const std::exception_ptr& e) { (*shared)(e); };
-    peer.outgoing.push_back({id, tag, dtype, data, std::move(device), deadline, std::move(tell), nullptr});
+    peer.outgoing.push_back({id, tag, dtype, data, origin, deadline, std::move(tell), nullptr});
     ++outgoing_count_;
     queued = true;
     open(destination);
@@ -170,7 +170,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
           if (message.id != head.tag || !message.announced || message.granted) continue;
           message.granted = true;
           --peer.announced_in_flight;
-          if (message.device) fly(rank, peer, message);
+          if (message.origin.device) fly(rank, peer, message);
         }
         break;
       default:
@@ -261,7 +261,10 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
     }
     copy_bytes(it->data.data() + it->received, frame.payload.data(), frame.payload.size());
     it->received += frame.payload.size();
-    if (it->received < it->data.size()) return;
+    if (it->received < it->data.size()) {
+      if (it->landing) it->landing->arrived(it->received);
+      return;
+    }
     ready.push_back([done = std::move(it->done), rank] { done(nullptr, rank); });
     arriving_.erase(it);
     return;

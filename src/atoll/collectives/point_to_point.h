@@ -38,9 +38,9 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// With a device, `data` lies there, and direct_port() was not nullptr. With a landing only the size of `data` counts.
+  /// From a device only where direct_port() was not nullptr. With a landing only the size of `data` counts.
   void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data, Deadline deadline,
-            Completion done, std::shared_ptr<MessageDevice> device = nullptr);
+            Completion done, const MessageOrigin& origin = {});
   void receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
                ReceiveCompletion done, std::shared_ptr<Landing> landing = nullptr);
 
@@ -74,13 +74,15 @@ class PointToPoint {
     std::uint64_t tag;
     DataType dtype;
     std::span<const std::byte> data;
-    std::shared_ptr<MessageDevice> device;  // nullptr: none
+    MessageOrigin origin;
     Deadline deadline;
     Completion done;
     std::shared_ptr<Flight> flight;  // of a granted direct message
     bool announced = false;
     bool granted = false;
     std::uint64_t sent = 0;
+
+    std::uint64_t loaded() const { return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size(); }
   };
   struct Posted {
     int source;

@@ -22,7 +22,7 @@ void PointToPoint::fly(int rank, Peer& peer, Outgoing& message) {
   ++peer.not_landed;
   ++not_landed_;
   auto* const data = const_cast<std::byte*>(message.data.data());  // nobody writes there
-  direct_.add({rank, port, ChunkRing::Direction::kSend, ports_.group_id() + message.id, message.device, data,
+  direct_.add({rank, port, ChunkRing::Direction::kSend, ports_.group_id() + message.id, message.origin.device, data,
                message.data.size(), nullptr, message.flight});
 }
 

@@ -37,10 +37,10 @@ bool PointToPoint::push_control(Peer& peer) {
 
 // The first frame of a message: the whole of it, or its announcement.
 bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
-  const bool fits = !message.device && message.data.size() <= kEagerBytes &&
-                    peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
+  const bool fits = !message.origin.device && message.data.size() <= kEagerBytes &&
+                    message.loaded() == message.data.size() && peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
   if (!fits && peer.announced_in_flight >= kAnnouncedBudget) return false;
-  const auto announce = message.device ? FrameKind::kAnnounceDirect : FrameKind::kAnnounce;
+  const auto announce = message.origin.device ? FrameKind::kAnnounceDirect : FrameKind::kAnnounce;
   auto first = header(fits ? FrameKind::kMessage : announce, message.tag);
   first.dtype = static_cast<std::uint8_t>(message.dtype);
   first.count = message.data.size();
@@ -56,8 +56,9 @@ bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
 
 bool PointToPoint::stream(Peer& peer, Outgoing& message) {
   bool moved = false;
-  while (message.sent < message.data.size()) {
-    const auto bytes = std::min<std::uint64_t>(message.data.size() - message.sent, peer.channel->max_payload());
+  const std::uint64_t loaded = message.loaded();
+  while (message.sent < loaded) {
+    const auto bytes = std::min<std::uint64_t>(loaded - message.sent, peer.channel->max_payload());
     auto part = header(FrameKind::kPayload, message.id);
     part.offset = message.sent;
     part.payload_bytes = static_cast<std::uint32_t>(bytes);
@@ -76,8 +77,8 @@ bool PointToPoint::push(Peer& peer, Ready& ready) {
       if (!start(peer, *it, &finished)) break;  // later messages must not overtake this one
       moved = true;
     } else if (it->granted) {
-      if (!it->device) moved |= stream(peer, *it);
-      finished = it->device ? has_flown(*it) : it->sent == it->data.size();
+      if (!it->origin.device) moved |= stream(peer, *it);
+      finished = it->origin.device ? has_flown(*it) : it->sent == it->data.size();
       moved |= finished;
     }
     if (!finished) {

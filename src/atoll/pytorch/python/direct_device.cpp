@@ -141,12 +141,12 @@ std::shared_ptr<DirectDevice> DirectDevices::get(c10::Device device) {
 }
 
 DeviceLanding::DeviceLanding(std::shared_ptr<Trip> trip, collectives::Segment memory,
-                             std::shared_ptr<DirectDevice> device, NewPiece new_piece)
+                             std::shared_ptr<DirectDevice> device, std::shared_ptr<StagingClock> clock)
     : trip_(std::move(trip)),
       memory_(memory),
       device_(device),
       stream_(device->stream()),
-      new_piece_(std::move(new_piece)) {}
+      clock_(std::move(clock)) {}
 
 // A ring serves many messages, so that none of its copies may wait for what the caller's stream waits for.
 std::byte* DeviceLanding::on_device() {
@@ -160,12 +160,11 @@ std::byte* DeviceLanding::on_device() {
 }
 
 std::byte* DeviceLanding::on_host() {
-  piece_ = new_piece_();
-  return piece_->bridge_call().output[0].data;
+  return staged_.emplace(trip_, memory_, clock_).on_host();
 }
 
 void DeviceLanding::store() {
-  if (piece_) return piece_->store();
+  if (staged_) return staged_->store();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const c10::Stream to_device = trip_->streams().to_device();
   const c10::StreamGuard guard(to_device);

@@ -8,7 +8,7 @@
 
 #include "atoll/collectives/direct_messages.h"
 #include "atoll/pytorch/aten/streams.h"
-#include "atoll/pytorch/inner/piece.h"
+#include "atoll/pytorch/inner/staged_message.h"
 #include "atoll/pytorch/python/in_order.h"
 
 namespace atl::pytorch {
@@ -57,18 +57,17 @@ class DirectDevices {
 };
 
 /// Where a message comes to that an accelerator receives: straight into the tensor's memory, or beside it while the caller's
-/// stream is not yet there, or into a piece's on the host.
+/// stream is not yet there, or into the host's.
 class DeviceLanding final : public collectives::Landing {
  public:
-  using NewPiece = std::function<std::shared_ptr<Piece>()>;
-
-  /// `memory`: of the trip's operands.
+  /// `memory`: of the trip's operands. `clock` times copies between the device and the host.
   DeviceLanding(std::shared_ptr<Trip> trip, collectives::Segment memory, std::shared_ptr<DirectDevice> device,
-                NewPiece new_piece);
+                std::shared_ptr<StagingClock> clock);
 
   const std::shared_ptr<collectives::MessageDevice>& device() const noexcept override { return device_; }
   std::byte* on_device() override;
   std::byte* on_host() override;
+  void arrived(std::uint64_t bytes) override { staged_->arrived(bytes); }
 
   /// The message has come: issues the rest of its way.
   void store();
@@ -78,9 +77,9 @@ class DeviceLanding final : public collectives::Landing {
   const collectives::Segment memory_;
   const std::shared_ptr<collectives::MessageDevice> device_;
   const c10::Stream stream_;
-  const NewPiece new_piece_;
+  const std::shared_ptr<StagingClock> clock_;
   at::Tensor beside_;
-  std::shared_ptr<Piece> piece_;
+  std::optional<StagedMessage> staged_;  // by way of the host
 };
 
 }  // namespace atl::pytorch

@@ -44,7 +44,14 @@ struct Departure {
     }
     return true;
   }
+
+  // When that is asked no more, because the process ends.
+  void check() const noexcept {
+    if (!is_due()) group->abort("a message was on its way from the device when the process left");
+  }
 };
+
+using Loaded = std::atomic<std::uint64_t>;
 
 }  // namespace
 
@@ -53,7 +60,7 @@ struct BackendAtoll::Message {
   c10::intrusive_ptr<WorkAtoll> work;
   collectives::Segment memory;
   std::shared_ptr<Trip> trip;              // of an accelerator's tensor
-  std::shared_ptr<Piece> piece;            // the same: of one that passes the host,
+  std::shared_ptr<StagedMessage> staged;   // the same: of one that passes the host,
   std::shared_ptr<DirectDevice> device;    // or does not,
   std::shared_ptr<DeviceLanding> landing;  // or only comes to know
 };
@@ -66,26 +73,17 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
   if (operands.device().is_cpu()) {
     message.work = open_->new_work(about, std::move(operands), {tensor}, {tensor});
   } else {
-    collectives::Call call;
-    call.operation = sends ? collectives::Operation::kSend : collectives::Operation::kReceive;
-    call.dtype = wire_type(tensor.scalar_type());
-    (sends ? call.input : call.output).push_back(message.memory);
     const auto streams = copy_streams(operands.device());
     const auto trip = std::make_shared<Trip>(std::move(operands), streams, nullptr, 1);
-    // Only the group asks for pieces that come later, so they need not keep it.
-    const Surroundings around{&group->topology(), group->limits(), rank_, nullptr, {}};
-    const auto new_piece = [around, trip, call, clock = passages_.clock()] {
-      return std::make_shared<Piece>(trip, around, call, nullptr, clock);
-    };
     const auto* const port = peer < 0 ? nullptr : group->direct_port(peer, message.memory.bytes);
     if (port) message.device = open_->open_parts().process->direct.get(trip->device());
     if (port && sends && !message.device->is_reached(*port)) message.device.reset();
+    const auto clock = passages_.clock();
     if (message.device && !sends)
-      message.landing = std::make_shared<DeviceLanding>(trip, message.memory, message.device, new_piece);
+      message.landing = std::make_shared<DeviceLanding>(trip, message.memory, message.device, clock);
     if (!message.device) {
-      message.piece = new_piece();
-      const collectives::Call& bridge = message.piece->bridge_call();
-      message.memory = sends ? bridge.input[0] : bridge.output[0];
+      message.staged = std::make_shared<StagedMessage>(trip, message.memory, clock);
+      message.memory = message.staged->host();
     }
     message.trip = trip;
     message.work = open_->new_work(about, trip, {tensor}, {tensor});
@@ -112,39 +110,58 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
       new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true, destination);
   const auto work = message.work;
   const auto timeout = open_->timeout(c10d::kUnsetTimeout);
+  const auto& staged = message.staged;
+  const auto loaded = staged && staged->parts() > 1 ? std::make_shared<Loaded>(staged->end_of(0)) : nullptr;
   const auto send_within = [=, memory = message.memory,
                             type = wire_type(tensor.scalar_type())](std::chrono::milliseconds limit) {
     if (message.device) {
       for (const at::Tensor& each : message.trip->operands().tensors()) note_use(each, message.device->stream());
     }
-    group->send_direct(destination, number, type, {memory.data, memory.bytes}, message.device, limit,
-                       [work, trip = message.trip, piece = message.piece](const std::exception_ptr& error) {
-                         work->part_done(error);
-                       });
+    group->send_from({message.device, loaded}, destination, number, type, {memory.data, memory.bytes}, limit,
+                     [work, trip = message.trip, staged = message.staged](const std::exception_ptr& error) {
+                       work->part_done(error);
+                     });
   };
+  auto& sends = open.process->sends;
   const InOrder::Line line{group.get(), destination, number};
   const bool is_there = !message.trip || (message.device && message.trip->caller_is_there());
-  if (is_there && open.process->sends.is_idle(line)) {
+  if (is_there && sends.is_idle(line)) {
     translated([&] { send_within(timeout); });
     return work;
   }
-  std::function<bool()> is_loaded;
-  if (message.piece) is_loaded = [piece = message.piece] { return piece->is_loaded(); };
-  if (message.device) is_loaded = [trip = message.trip] { return trip->caller_is_there(); };
-  const Departure departure{group, is_loaded, Deadline::after(timeout),
-                            "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
-                                ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
-  if (message.piece) message.piece->load();
-  open.process->sends.post(
+  const auto departure_when = [&](std::function<bool()> is_loaded) {
+    return Departure{group, std::move(is_loaded), Deadline::after(timeout),
+                     "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
+                         ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
+  };
+  const auto of_part = [&](std::size_t part) {
+    return departure_when([staged = message.staged, part] { return staged->part_is_loaded(part); });
+  };
+  if (staged) staged->load();
+  std::function<bool()> caller_is_there;
+  if (message.device) caller_is_there = [trip = message.trip] { return trip->caller_is_there(); };
+  const Departure departure = staged ? of_part(0) : departure_when(caller_is_there);
+  sends.post(
       line, [=] { return departure.is_due(); },
       [=] {
         try {
-          if (!departure.is_due()) group->abort("a message was on its way from the device when the process left");
+          departure.check();
           send_within(std::chrono::duration_cast<std::chrono::milliseconds>(departure.deadline.remaining(timeout)));
         } catch (...) {
           work->part_done(std::current_exception());
         }
       });
+  for (std::size_t part = 1; loaded && part < staged->parts(); ++part) {
+    const Departure next = of_part(part);
+    const std::uint64_t end = staged->end_of(part);
+    sends.post(
+        line, [=] { return next.is_due(); },
+        [=] {
+          next.check();
+          if (!next.group->error()) loaded->store(end, std::memory_order_release);
+          next.group->note_loaded();
+        });
+  }
   return work;
 }
 
@@ -160,11 +177,11 @@ WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors
     });
   }
   const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false, source);
-  const auto done = [work = message.work, piece = message.piece, landing = message.landing](std::exception_ptr error,
-                                                                                            int from) {
+  const auto done = [work = message.work, staged = message.staged, landing = message.landing](std::exception_ptr error,
+                                                                                              int from) {
     if (!error) work->set_source_rank(from);
     try {
-      if (!error && piece) piece->store();
+      if (!error && staged) staged->store();
       if (!error && landing) landing->store();
     } catch (...) {
       error = std::current_exception();
@@ -174,8 +191,10 @@ WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors
   translated([&] {
     const auto dtype = wire_type(tensor.scalar_type());
     const auto& [data, bytes] = message.memory;
-    message.landing ? group->receive(source, number, dtype, bytes, message.landing, std::nullopt, done)
-                    : group->receive(source, number, dtype, {data, bytes}, std::nullopt, done);
+    std::shared_ptr<collectives::Landing> landing = message.landing;
+    if (!landing) landing = message.staged;
+    landing ? group->receive(source, number, dtype, bytes, landing, std::nullopt, done)
+            : group->receive(source, number, dtype, {data, bytes}, std::nullopt, done);
   });
   return message.work;
 }
