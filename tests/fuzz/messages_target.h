@@ -63,9 +63,8 @@ class MessageGroup {
     auto& memory = memory_.emplace_back(bytes);
     ++ends_.begun;
     const bool is_direct = on_device && messages_.direct_port(1, bytes) != nullptr;
-    messages_.send(
-        1, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
-        [this](const std::exception_ptr&) { ++ends_.ended; }, is_direct ? device_ : nullptr);
+    messages_.send(1, tag, collectives::DataType::kUInt8, memory, Deadline::never(),
+                   [this](const std::exception_ptr&) { ++ends_.ended; }, {is_direct ? device_ : nullptr, nullptr});
   }
 
   /// How many messages have gone from device to device.

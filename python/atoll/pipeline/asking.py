@@ -11,9 +11,8 @@ from torch import nn
 
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.measuring import Cost
-from atoll.pipeline.plan import Pipe, Plan, Stage, nearest_shares
-from atoll.pipeline.schedules import Kind
-from atoll.planning.chunks import named_pipelines, names_chunks
+from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.planning.chunks import named_pipelines
 
 ALIKE = 0.05
 """Devices of one name and island whose times differ by less are of one class."""
@@ -222,75 +221,3 @@ def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
         )
         pipes.append(Pipe(stages, pipeline["micro_batches"]))
     return Plan(tuple(pipes), answer)
-
-
-def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Plan:
-    """The planner's plan; where the schedule cannot have its micro-batches, with the nearest that it can, as many in
-    all, and priced anew. `request`: what the planner was asked. Raises ValueError where there are none, or they do not
-    fit the devices' memory."""
-    from atoll import _C
-
-    if all(kind.is_possible(pipe.micro_batches, len(pipe.ranks), len(pipe.stages)) for pipe in plan.pipes):
-        return plan
-    stages = [len(pipe.stages) for pipe in plan.pipes]
-    shares = nearest_shares(plan, kind)
-    way_out = (
-        f"give micro_batches={max(stages)} or a multiple of it, with as many samples, fewer replicas, or "
-        "schedule='gpipe', which can have any number"
-    )
-    if shares is None:
-        raise ValueError(
-            f"schedule {kind.name!r} cannot divide the {sum(plan.shares)} micro-batches of a step between pipelines of "
-            f"{stages} stages: {way_out}"
-        )
-    pipelines = [
-        {**pipeline, "micro_batches": share} for pipeline, share in zip(plan.answer["pipelines"], shares, strict=True)
-    ]
-    asked = {**request, "plan": {"micro_batch": plan.answer["micro_batch"], "pipelines": pipelines}}
-    priced: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
-    if not priced["feasible"]:
-        raise ValueError(
-            f"of the planner's {plan.shares} micro-batches schedule {kind.name!r} can have {shares}, for which the "
-            f"devices' memory does not suffice: {way_out}"
-        )
-    note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} cannot have"
-    proof = {**plan.answer.get("exact", {}), "search": False}
-    changed = {**plan.answer, **priced, "exact": proof, "notes": [*plan.answer.get("notes", []), note]}
-    if alone := changed.get("homogeneous"):
-        changed["homogeneous"] = {**alone, "wins": alone["seconds"] < changed["seconds"]}
-    return plan_of(changed)
-
-
-def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
-    """The planner's plan as the schedule can have it. Where the request leaves the number of pipelines open, the
-    fastest of those whose micro-batches the schedule can have. Where an interleaved schedule's chunks are more than
-    the items or the memories allow, fewer. Raises ValueError where nothing fits, with what would."""
-    counts = [request["replicas"]] if isinstance(request["replicas"], int) else list(request["replicas"])
-    best: Plan | None = None
-    problems: list[ValueError] = []
-    while counts:
-        asked = {**request, "replicas": counts}
-        try:
-            answer = ask(asked)
-            while not names_chunks(answer):
-                asked["chunks"] = answer["chunks"] - 1
-                answer = ask(asked)
-        except ValueError as error:  # fewer numbers of pipelines do not fit either
-            problems.append(error)
-            break
-        if best is not None and answer["seconds"] >= best.answer["seconds"]:
-            break
-        counts.remove(answer["replicas"])
-        found = plan_of(answer)
-        try:
-            plan = with_possible_shares(found, kind, asked)
-        except ValueError as error:
-            problems.append(error)
-            continue
-        if best is None or plan.answer["seconds"] < best.answer["seconds"]:
-            best = plan
-        if plan is found:  # the fastest of all that are left
-            break
-    if best is None:
-        raise problems[0]
-    return best

@@ -16,7 +16,8 @@ from torch import nn
 from atoll._build_info import VERSION
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link, Measured, Wish, best_plan, plan_of, request_of
+from atoll.pipeline.asking import Link, Measured, Wish, plan_of, request_of
+from atoll.pipeline.choosing import best_plan
 from atoll.pipeline.exchanging import under_load
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.fitting import check_fits

@@ -82,7 +82,9 @@ class PointToPoint {
     bool granted = false;
     std::uint64_t sent = 0;
 
-    std::uint64_t loaded() const { return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size(); }
+    std::uint64_t loaded() const {
+      return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size();
+    }
   };
   struct Posted {
     int source;

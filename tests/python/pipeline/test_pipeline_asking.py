@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 import atoll
-from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of, with_possible_shares
+from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of
+from atoll.pipeline.choosing import with_possible_shares
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.initial import without_data
 from atoll.pipeline.losses import Loss

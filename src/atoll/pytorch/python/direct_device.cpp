@@ -142,11 +142,7 @@ std::shared_ptr<DirectDevice> DirectDevices::get(c10::Device device) {
 
 DeviceLanding::DeviceLanding(std::shared_ptr<Trip> trip, collectives::Segment memory,
                              std::shared_ptr<DirectDevice> device, std::shared_ptr<StagingClock> clock)
-    : trip_(std::move(trip)),
-      memory_(memory),
-      device_(device),
-      stream_(device->stream()),
-      clock_(std::move(clock)) {}
+    : trip_(std::move(trip)), memory_(memory), device_(device), stream_(device->stream()), clock_(std::move(clock)) {}
 
 // A ring serves many messages, so that none of its copies may wait for what the caller's stream waits for.
 std::byte* DeviceLanding::on_device() {
@@ -159,9 +155,7 @@ std::byte* DeviceLanding::on_device() {
   return static_cast<std::byte*>(beside_.data_ptr());
 }
 
-std::byte* DeviceLanding::on_host() {
-  return staged_.emplace(trip_, memory_, clock_).on_host();
-}
+std::byte* DeviceLanding::on_host() { return staged_.emplace(trip_, memory_, clock_).on_host(); }
 
 void DeviceLanding::store() {
   if (staged_) return staged_->store();

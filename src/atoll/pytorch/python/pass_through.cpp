@@ -55,11 +55,4 @@ WorkPtr PassThrough::work_of(std::vector<WorkPtr> works, const PlainTensors& pla
   return work;
 }
 
-// Whoever gave strided tensors waits here until they can be filled: on an accelerator only its current stream does.
-void PassThrough::fill(const PlainTensors& plain, c10d::Work& work) {
-  if (!plain.needs_copy_back()) return;
-  work.wait();
-  plain.copy_back();
-}
-
 }  // namespace atl::pytorch

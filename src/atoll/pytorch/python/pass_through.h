@@ -64,7 +64,6 @@ class PassThrough {
   WorkPtr issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain, const About& about,
                        const Reduction& how, const Tensors& inputs, const Tensors& outputs,
                        const std::function<WorkPtr()>& sum);
-  static void fill(const PlainTensors& plain, c10d::Work& work);
   WorkPtr work_of(std::vector<WorkPtr> works, const PlainTensors& plain, std::chrono::milliseconds timeout);
 
   const std::shared_ptr<OpenGroup> open_;
@@ -92,7 +91,7 @@ WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const P
   check_health();
   const Opts stated = timed(opts);
   c10d::Backend& inner = library->in();
-  const bool in_region = !plain.needs_copy_back() && regions_.let_in(library, stated.timeout);
+  const bool in_region = regions_.let_in(library, stated.timeout);
   const bool own_region = !in_region && count > 1 && inner.supportsCoalescing();
   std::vector<WorkPtr> works;
   try {
@@ -102,7 +101,7 @@ WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const P
   } catch (...) {
     island_->explain(std::current_exception());
   }
-  return in_region ? regions_.stand_in() : work_of(std::move(works), plain, stated.timeout);
+  return in_region ? regions_.stand_in(plain) : work_of(std::move(works), plain, stated.timeout);
 }
 
 template <typename Opts, typename Call>

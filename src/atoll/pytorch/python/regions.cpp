@@ -6,6 +6,12 @@
 
 namespace atl::pytorch {
 
+void fill(const PlainTensors& plain, c10d::Work& work) {
+  if (!plain.needs_copy_back()) return;
+  work.wait();
+  plain.copy_back();
+}
+
 Regions::Regions(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary> island)
     : open_(std::move(open)), island_(std::move(island)) {}
 
@@ -29,6 +35,7 @@ WorkPtr Regions::end() {
   if (region.library) {
     if (const WorkPtr work = region.library->in().endCoalescing()) {
       region.works.push_back(island_->work_of({work}, island_->watch({work}, region.timeout)));
+      for (const PlainTensors& each : region.strided) fill(each, *region.works.back());
     }
   }
   return combined(std::move(region.works));
@@ -57,6 +64,15 @@ bool Regions::let_in(const std::shared_ptr<Library>& library, std::chrono::milli
   }
   region.timeout = std::max(region.timeout, timeout);
   return true;
+}
+
+// Not before the region's end: what the region still issues may be what others wait for before they send.
+WorkPtr Regions::stand_in(const PlainTensors& plain) {
+  if (plain.needs_copy_back()) {
+    const std::lock_guard lock(mutex_);
+    regions_[std::this_thread::get_id()].strided.push_back(plain);
+  }
+  return combined({});
 }
 
 WorkPtr Regions::combined(std::vector<WorkPtr> works) const {

@@ -10,10 +10,14 @@
 #include <vector>
 
 #include "atoll/pytorch/inner/library.h"
+#include "atoll/pytorch/inner/plain.h"
 #include "atoll/pytorch/python/island_library.h"
 #include "atoll/pytorch/python/open_group.h"
 
 namespace atl::pytorch {
+
+/// Whoever gave strided tensors waits here until they can be filled: on an accelerator only its current stream does.
+void fill(const PlainTensors& plain, c10d::Work& work);
 
 /// The coalescing regions of a group, at most one for each thread: what a thread issues between begin() and end() is issued at
 /// once but asynchronously, and becomes one Work. Thread-safe.
@@ -36,14 +40,16 @@ class Regions {
   /// does: where there is a region, and the library knows of such.
   bool let_in(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout);
 
-  /// What an operation in a region returns for itself when only the region's Work stands for it.
-  WorkPtr stand_in() const { return combined({}); }
+  /// What an operation that was let in returns for itself; only the region's Work stands for it. The tensors that it was
+  /// issued with are `plain`.
+  WorkPtr stand_in(const PlainTensors& plain);
 
  private:
   struct Region {
     std::vector<WorkPtr> works;
     std::shared_ptr<Library> library;     // has a region of its own open
     std::chrono::milliseconds timeout{};  // the longest of its operations'
+    std::vector<PlainTensors> strided;    // to be filled behind them
   };
   WorkPtr combined(std::vector<WorkPtr> works) const;
 

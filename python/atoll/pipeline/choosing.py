@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the planner's plans is built."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from atoll.pipeline.asking import ask, plan_of
+from atoll.pipeline.plan import Plan, nearest_shares
+from atoll.pipeline.schedules import Kind
+from atoll.planning import from_layers
+from atoll.planning.chunks import names_chunks
+
+
+def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
+    """Of the planner's fastest plans, if each stage waits for its transfers and if none does, the one whose step is
+    shorter as simulated: the planner's formula cannot know when a schedule hides a transfer. Raises ValueError where
+    nothing fits, with what would."""
+    plan = _fastest(request, kind)
+    try:
+        other = _fastest({**request, "transfers": "overlapped"}, kind)
+    except ValueError:  # shares that the schedule cannot have
+        return plan
+    has_chunks = any(len(pipe.stages) > len(pipe.ranks) for pipe in (*plan.pipes, *other.pipes))
+    if other.pipes == plan.pipes or has_chunks:  # chunks are not priced by hand
+        return plan
+    note = "of this plan and the one that the formula finds faster, this one's step is shorter as simulated"
+    answer = _priced(request, other.answer, other.answer["pipelines"], note)
+    if not answer["feasible"] or simulated_seconds(request, answer) >= simulated_seconds(request, plan.answer):
+        return plan
+    return plan_of(answer)
+
+
+def simulated_seconds(request: dict[str, Any], answer: dict[str, Any]) -> float:
+    from atoll import _C
+
+    simulated = json.loads(_C.simulate(json.dumps(from_layers.plan_of(request, answer))))
+    return float(simulated["step_seconds"])
+
+
+def _priced(
+    request: dict[str, Any], answer: dict[str, Any], pipelines: Sequence[dict[str, Any]], note: str
+) -> dict[str, Any]:
+    """The answer with other `pipelines` than the planner's own."""
+    from atoll import _C
+
+    asked = {**request, "plan": {"micro_batch": answer["micro_batch"], "pipelines": pipelines}}
+    priced: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
+    if not priced["feasible"]:
+        return priced
+    proof = {**answer.get("exact", {}), "search": False}
+    changed = {**answer, **priced, "exact": proof, "notes": [*answer.get("notes", []), note]}
+    if alone := changed.get("homogeneous"):
+        changed["homogeneous"] = {**alone, "wins": alone["seconds"] < changed["seconds"]}
+    return changed
+
+
+def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Plan:
+    """The planner's plan; where the schedule cannot have its micro-batches, with the nearest that it can, as many in
+    all, and priced anew. `request`: what the planner was asked. Raises ValueError where there are none, or they do not
+    fit the devices' memory."""
+    if all(kind.is_possible(pipe.micro_batches, len(pipe.ranks), len(pipe.stages)) for pipe in plan.pipes):
+        return plan
+    stages = [len(pipe.stages) for pipe in plan.pipes]
+    shares = nearest_shares(plan, kind)
+    way_out = (
+        f"give micro_batches={max(stages)} or a multiple of it, with as many samples, fewer replicas, or "
+        "schedule='gpipe', which can have any number"
+    )
+    if shares is None:
+        raise ValueError(
+            f"schedule {kind.name!r} cannot divide the {sum(plan.shares)} micro-batches of a step between pipelines of "
+            f"{stages} stages: {way_out}"
+        )
+    pipelines = [
+        {**pipeline, "micro_batches": share} for pipeline, share in zip(plan.answer["pipelines"], shares, strict=True)
+    ]
+    note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} cannot have"
+    changed = _priced(request, plan.answer, pipelines, note)
+    if not changed["feasible"]:
+        raise ValueError(
+            f"of the planner's {plan.shares} micro-batches schedule {kind.name!r} can have {shares}, for which the "
+            f"devices' memory does not suffice: {way_out}"
+        )
+    return plan_of(changed)
+
+
+def _fastest(request: dict[str, Any], kind: Kind) -> Plan:
+    """The planner's plan as the schedule can have it. Where the request leaves the number of pipelines open, the
+    fastest of those whose micro-batches the schedule can have. Where an interleaved schedule's chunks are more than
+    the items or the memories allow, fewer. Raises ValueError where nothing fits, with what would."""
+    counts = [request["replicas"]] if isinstance(request["replicas"], int) else list(request["replicas"])
+    best: Plan | None = None
+    problems: list[ValueError] = []
+    while counts:
+        asked = {**request, "replicas": counts}
+        try:
+            answer = ask(asked)
+            while not names_chunks(answer):
+                asked["chunks"] = answer["chunks"] - 1
+                answer = ask(asked)
+        except ValueError as error:  # fewer numbers of pipelines do not fit either
+            problems.append(error)
+            break
+        if best is not None and answer["seconds"] >= best.answer["seconds"]:
+            break
+        counts.remove(answer["replicas"])
+        found = plan_of(answer)
+        try:
+            plan = with_possible_shares(found, kind, asked)
+        except ValueError as error:
+            problems.append(error)
+            continue
+        if best is None or plan.answer["seconds"] < best.answer["seconds"]:
+            best = plan
+        if plan is found:  # the fastest of all that are left
+            break
+    if best is None:
+        raise problems[0]
+    return best
