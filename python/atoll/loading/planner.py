@@ -63,7 +63,8 @@ class Planner:
         difference: Callable[[], float] = (
             partial(replica_difference, model, exchange.group) if model is not None else lambda: 0.0
         )
-        self._follower = Follower(exchange, self._policy, self.facts, settings, difference)
+        with self._aside(None):  # what watches may draw numbers when it is imported
+            self._follower = Follower(exchange, self._policy, self.facts, settings, difference)
         self._book = PlanBook(self._follower.first_plan())
         self._windows = 0
         if model is None:
