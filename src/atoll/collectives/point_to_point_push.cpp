@@ -38,7 +38,8 @@ bool PointToPoint::push_control(Peer& peer) {
 // The first frame of a message: the whole of it, or its announcement.
 bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
   const bool fits = !message.origin.device && message.data.size() <= kEagerBytes &&
-                    message.loaded() == message.data.size() && peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
+                    message.loaded() == message.data.size() &&
+                    peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;
   if (!fits && peer.announced_in_flight >= kAnnouncedBudget) return false;
   const auto announce = message.origin.device ? FrameKind::kAnnounceDirect : FrameKind::kAnnounce;
   auto first = header(fits ? FrameKind::kMessage : announce, message.tag);
