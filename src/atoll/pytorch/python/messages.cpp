@@ -45,13 +45,32 @@ struct Departure {
     return true;
   }
 
-  // When that is asked no more, because the process ends.
-  void check() const noexcept {
-    if (!is_due()) group->abort("a message was on its way from the device when the process left");
+  // Calls `go` in its turn, or when that is asked no more, because the process ends.
+  void post(InOrder& sends, const InOrder::Line& line, std::function<void()> go) const {
+    sends.post(
+        line, [departure = *this] { return departure.is_due(); },
+        [departure = *this, go = std::move(go)] {
+          if (!departure.is_due()) {
+            departure.group->abort("a message was on its way from the device when the process left");
+          }
+          go();
+        });
   }
 };
 
 using Loaded = std::atomic<std::uint64_t>;
+
+// The parts behind the first, which `departure` was for.
+void post_rest(InOrder& sends, const InOrder::Line& line, Departure departure,
+               const std::shared_ptr<StagedMessage>& staged, const std::shared_ptr<Loaded>& loaded) {
+  for (std::size_t part = 1; part < staged->parts(); ++part) {
+    departure.is_loaded = [staged, part] { return staged->part_is_loaded(part); };
+    departure.post(sends, line, [group = departure.group, loaded, end = staged->end_of(part)] {
+      if (!group->error()) loaded->store(end, std::memory_order_release);
+      group->note_loaded();
+    });
+  }
+}
 
 }  // namespace
 
@@ -110,7 +129,7 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
       new_message({c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true}, tensor, true, destination);
   const auto work = message.work;
   const auto timeout = open_->timeout(c10d::kUnsetTimeout);
-  const auto& staged = message.staged;
+  const auto staged = message.staged;
   const auto loaded = staged && staged->parts() > 1 ? std::make_shared<Loaded>(staged->end_of(0)) : nullptr;
   const auto send_within = [=, memory = message.memory,
                             type = wire_type(tensor.scalar_type())](std::chrono::milliseconds limit) {
@@ -118,9 +137,7 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
       for (const at::Tensor& each : message.trip->operands().tensors()) note_use(each, message.device->stream());
     }
     group->send_from({message.device, loaded}, destination, number, type, {memory.data, memory.bytes}, limit,
-                     [work, trip = message.trip, staged = message.staged](const std::exception_ptr& error) {
-                       work->part_done(error);
-                     });
+                     [work, trip = message.trip, staged](const std::exception_ptr& error) { work->part_done(error); });
   };
   auto& sends = open.process->sends;
   const InOrder::Line line{group.get(), destination, number};
@@ -129,39 +146,21 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
     translated([&] { send_within(timeout); });
     return work;
   }
-  const auto departure_when = [&](std::function<bool()> is_loaded) {
-    return Departure{group, std::move(is_loaded), Deadline::after(timeout),
-                     "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
-                         ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
-  };
-  const auto of_part = [&](std::size_t part) {
-    return departure_when([staged = message.staged, part] { return staged->part_is_loaded(part); });
-  };
+  std::function<bool()> is_loaded;
+  if (staged) is_loaded = [staged] { return staged->part_is_loaded(0); };
+  if (message.device) is_loaded = [trip = message.trip] { return trip->caller_is_there(); };
+  const Departure departure{group, is_loaded, Deadline::after(timeout),
+                            "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
+                                ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};
   if (staged) staged->load();
-  std::function<bool()> caller_is_there;
-  if (message.device) caller_is_there = [trip = message.trip] { return trip->caller_is_there(); };
-  const Departure departure = staged ? of_part(0) : departure_when(caller_is_there);
-  sends.post(
-      line, [=] { return departure.is_due(); },
-      [=] {
-        try {
-          departure.check();
-          send_within(std::chrono::duration_cast<std::chrono::milliseconds>(departure.deadline.remaining(timeout)));
-        } catch (...) {
-          work->part_done(std::current_exception());
-        }
-      });
-  for (std::size_t part = 1; loaded && part < staged->parts(); ++part) {
-    const Departure next = of_part(part);
-    const std::uint64_t end = staged->end_of(part);
-    sends.post(
-        line, [=] { return next.is_due(); },
-        [=] {
-          next.check();
-          if (!next.group->error()) loaded->store(end, std::memory_order_release);
-          next.group->note_loaded();
-        });
-  }
+  departure.post(sends, line, [work, send_within, timeout, deadline = departure.deadline] {
+    try {
+      send_within(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining(timeout)));
+    } catch (...) {
+      work->part_done(std::current_exception());
+    }
+  });
+  if (loaded) post_rest(sends, line, departure, staged, loaded);
   return work;
 }
 
