@@ -136,6 +136,36 @@ def send_round(rank: int) -> None:
         check(tensor, view(own(source, mine.numel()).reshape(mine.shape)), "batch")
 
 
+def exchange_much(rank: int) -> None:
+    """Long messages, which leave a device in parts and come to it in parts; all are on their way at once."""
+    size = dist.get_world_size()
+
+    def message(source: int, target: int, turn: int) -> torch.Tensor:
+        count = 450_003 if turn == 0 else (3 * source + target + turn) % 4 * 150_001  # Gloo wants lists of one size
+        return own(source, count) * (target + 1) + turn
+
+    sent = [[message(rank, target, turn).to(device()) for target in range(size)] for turn in range(3)]
+    received = [[torch.zeros_like(message(source, rank, turn)).to(device()) for source in range(size)]
+                for turn in range(3)]  # fmt: skip
+    works = [dist.all_to_all(received[0], sent[0], async_op=True)]
+    flat = [torch.cat(parts) for parts in received]
+    lengths = [([len(part) for part in received[turn]], [len(part) for part in sent[turn]]) for turn in range(3)]
+    for turn in (1, 2):  # the second one's input is still being made
+        given = torch.cat(sent[turn]) * turn
+        works.append(dist.all_to_all_single(flat[turn], given, *lengths[turn], async_op=True))
+    for work in works:
+        work.wait()
+    for turn, parts in enumerate((received[0], flat[1].split(lengths[1][0]), flat[2].split(lengths[2][0]))):
+        for source, part in enumerate(parts):
+            check(part, message(source, rank, turn) * max(1, turn), f"exchange {turn} from {source}")
+    table = own(rank, 800_000).reshape(1000, 800).to(device())
+    tables = [torch.empty_like(table).t() for _ in range(size)]
+    dist.gather(table.t(), tables if rank == size - 1 else None, dst=size - 1)
+    mine = torch.empty(1000, 800, device=device())
+    dist.scatter(mine, [part.t() for part in tables] if rank == size - 1 else None, src=size - 1)
+    check(mine, own(rank, 800_000).reshape(1000, 800), "gathered and scattered")
+
+
 def mix_layouts(rank: int) -> None:
     base = own(rank, 60).reshape(6, 10).to(device())
     total = sum(everybodys(60)).reshape(6, 10)  # type: ignore[union-attr]
@@ -175,7 +205,9 @@ def compute_between(rank: int) -> None:
         assert result.eq(sum(range(size)) + 1).all().item()
 
 
-@pytest.mark.parametrize("job", [reduce_everything, move_everything, send_round, mix_layouts, compute_between])
+@pytest.mark.parametrize(
+    "job", [reduce_everything, move_everything, send_round, exchange_much, mix_layouts, compute_between]
+)
 def test_every_operation(mixed: Ranks, job: Any) -> None:
     mixed.run(job)
 

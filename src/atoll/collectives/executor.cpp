@@ -10,6 +10,7 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::microseconds kPauseForInput{50};  // a device rings no bell
 // A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
 
@@ -99,6 +100,7 @@ void Executor::prepare(Run& run) {
 // One step per lane and pass, so that the folds and receives of a block follow its sends while it is still in cache.
 bool Executor::advance_lanes(Run& run) {
   bool moved = false;
+  run.awaits_input = false;
   for (std::size_t i = 0; i < open_lanes_.size();) {
     const std::uint32_t lane_index = open_lanes_[i];
     LaneState& lane = lanes_[lane_index];
@@ -138,6 +140,10 @@ bool Executor::try_step(Run& run, const Step& step, LaneState& lane) {
 bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
   const auto peer = static_cast<std::size_t>(step.peer);
   if (step.flow == Flow::kUp && results_wait_[peer]) return false;
+  if (!run.is_loaded(step.range)) {
+    run.awaits_input = true;
+    return false;
+  }
   transport::FrameHeader header;
   header.payload_bytes = static_cast<std::uint32_t>(step.range.bytes);
   header.kind = static_cast<std::uint8_t>(FrameKind::kCollective);
@@ -198,6 +204,7 @@ bool Executor::try_receive(Run& run, const Step& step) {
   copy_result(step, to, frame->payload.data());
   if (check_data_) check_payload(step, step.peer, frame->header.checksum, {to, step.range.bytes});
   channel(step.peer, step.flow).pop();
+  if (run.call.arrived) run.call.arrived(step.range.segment, step.range.offset + step.range.bytes);
   return true;
 }
 
@@ -237,7 +244,7 @@ void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
     const LaneState& lane = lanes_[lane_index];
     const Step& step = run.schedule.steps[run.schedule.lanes[lane_index].first + lane.next];
     if (step.after_lane >= 0 && lanes_[static_cast<std::size_t>(step.after_lane)].next < step.after_steps) continue;
-    if (step.kind == StepKind::kSend) visit(step.peer, step.flow, true);
+    if (step.kind == StepKind::kSend && run.is_loaded(step.range)) visit(step.peer, step.flow, true);
     if (step.kind == StepKind::kReceive) visit(step.peer, step.flow, false);
     if (step.kind != StepKind::kReduce) continue;
     for (std::uint32_t i = 0; i < step.source_count; ++i) {
@@ -270,7 +277,9 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   }
   bool moved = false;
   do {
-    sleeper.wait_briefly(std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep), kTimeoutGrace / 10));
+    sleeper.wait_briefly(run.awaits_input ? kPauseForInput
+                                          : std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep),
+                                                                               kTimeoutGrace / 10));
     failure_.throw_if_set();
     const auto now = Clock::now();
     if (now >= run.deadline.when()) break;
@@ -314,9 +323,9 @@ void Executor::check_leftovers(const Run& run) {
   }
 }
 
-// Contributions from inside the island come from their origin; those over the bridge and results depend on other ranks.
+// A device is this rank's own. Contributions from inside the island come from their origin; those over the bridge and results depend on other ranks.
 std::chrono::milliseconds Executor::patience(const Run& run) const {
-  int steps = 2;
+  int steps = run.awaits_input ? 0 : 2;
   for_each_awaited(run, [&](int peer, Flow flow, bool) {
     if (flow == Flow::kUp) steps = std::min(steps, topology_.same_island(ports_.rank(), peer) ? 0 : 1);
   });
@@ -331,6 +340,8 @@ void Executor::time_out(Run& run) {
               std::to_string(peer) + (bridge ? " over the bridge" : " inside the island") +
               (flow == Flow::kUp ? " (contributions)" : " (results)") + ports_.missing_link(peer);
   });
+  if (run.awaits_input)
+    waited += (waited.empty() ? "" : "; ") + std::string("waiting for its input to arrive from the device");
   const std::string account = stalls_.account(stall_of(run));
   throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited) +
                                        (account.empty() ? "" : "; " + account));

@@ -62,6 +62,10 @@ struct Call {
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
   /// Set where the input is still on its way from a device: asked, on the executing thread, until it returns true.
   std::function<bool()> ready;
+  /// gather, scatter and all_to_all only, on the executing thread: whether the first `end` bytes of an input have come there,
+  /// asked before they are sent (what a rank gives to itself is there); and told that the first `end` bytes of an output are here.
+  std::function<bool(std::uint32_t segment, std::uint64_t end)> loaded;
+  std::function<void(std::uint32_t segment, std::uint64_t end)> arrived;
 };
 
 /// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.

@@ -94,10 +94,8 @@ Group::Impl::~Impl() {
 // Under the lock: gives the call its number.
 Signature Group::Impl::begin(const Call& call) {
   const Signature signature{call.operation, call.dtype, call.reduce_op, call.root, next_sequence++, attempt};
-  const bool known_to_all = call.operation != Operation::kGather && call.operation != Operation::kScatter &&
-                            call.operation != Operation::kAllToAll;
   std::uint64_t bytes = 0;
-  if (known_to_all) {
+  if (!is_direct(call.operation)) {
     for (const Segment& segment : call.operation == Operation::kAllGather ? call.output : call.input)
       bytes += segment.bytes;
   }
@@ -227,12 +225,10 @@ void Group::Impl::check_schedule(const Shape& wanted) const {
     const char* value = std::getenv("ATOLL_CHECK");
     return value && std::string(value) == "1";
   }();
-  const bool differs_by_rank = wanted.operation == Operation::kAllToAll || wanted.operation == Operation::kGather ||
-                               wanted.operation == Operation::kScatter;
   std::uint64_t elements = 0;
   for (const auto count : wanted.counts) elements += count;
   const bool small = options.size <= 4 && elements * size_of(wanted.dtype) <= limits.small_bytes;
-  if (differs_by_rank || !(always || small)) return;
+  if (is_direct(wanted.operation) || !(always || small)) return;
   std::vector<Schedule> all;
   for (int r = 0; r < options.size; ++r) all.push_back(build_schedule(topology, wanted, r, limits));
   const auto fault = check_schedules(topology, std::vector<Shape>(all.size(), wanted), all, limits);

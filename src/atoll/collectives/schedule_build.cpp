@@ -50,9 +50,7 @@ void check_shape(const Topology& topology, const Shape& shape, int rank, const S
     const auto own = static_cast<std::size_t>(rank);
     if (shape.counts[own] != shape.receive_counts[own]) refuse(shape, "a rank's message to itself has two sizes");
   }
-  const bool direct = shape.operation == Operation::kGather || shape.operation == Operation::kScatter ||
-                      shape.operation == Operation::kAllToAll;
-  if (shape.library_inside && (direct || !topology.has_leads())) {
+  if (shape.library_inside && (is_direct(shape.operation) || !topology.has_leads())) {
     refuse(shape, "a library inside an island has no part in it");
   }
   const std::uint64_t frame = 64 + (limits.max_payload + 63) / 64 * 64;
@@ -66,12 +64,8 @@ void check_shape(const Topology& topology, const Shape& shape, int rank, const S
 
 Schedule build_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits) {
   check_shape(topology, shape, rank, limits);
-  switch (shape.operation) {
-    case Operation::kGather:
-    case Operation::kScatter:
-    case Operation::kAllToAll: return build_direct_schedule(topology, shape, rank, limits);
-    default: return build_tree_schedule(topology, shape, rank, limits);
-  }
+  return is_direct(shape.operation) ? build_direct_schedule(topology, shape, rank, limits)
+                                    : build_tree_schedule(topology, shape, rank, limits);
 }
 
 }  // namespace atl::collectives

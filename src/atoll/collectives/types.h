@@ -21,6 +21,11 @@ enum class Operation : std::uint8_t {
 };
 const char* to_string(Operation operation) noexcept;  ///< "all_reduce"
 
+/// Gather, scatter, all_to_all: a message of its own between each pair, whose size only those two know.
+constexpr bool is_direct(Operation operation) noexcept {
+  return operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll;
+}
+
 enum class DataType : std::uint8_t {
   kFloat64,
   kFloat32,

@@ -33,10 +33,19 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 
 std::int64_t as_size(std::uint64_t count) { return static_cast<std::int64_t>(count); }
 
+std::optional<Inside::Own> own_part(const collectives::Call& call, int rank) {
+  const auto own = static_cast<std::size_t>(rank);
+  if (call.operation == Operation::kAllToAll) return Inside::Own{own, own};
+  if (call.root != rank) return std::nullopt;
+  if (call.operation == Operation::kGather) return Inside::Own{0, own};
+  if (call.operation == Operation::kScatter) return Inside::Own{own, 0};
+  return std::nullopt;
+}
+
 }  // namespace
 
 Inside::Inside(const Surroundings& around, const Operands& operands, const collectives::Call& call)
-    : around_(around), operands_(operands), call_(call) {}
+    : around_(around), operands_(operands), call_(call), own_(own_part(call, around.rank)) {}
 
 const std::vector<int>& Inside::island() const {
   return around_.topology
@@ -67,7 +76,9 @@ std::vector<Inside::Copy> Inside::bring(Pending& pending) {
   if (call_.operation == Operation::kBroadcast) {
     if (is_root) bring_whole(0);
   } else if (!around_.library || call_.operation == Operation::kAllGather) {
-    for (std::size_t segment = 0; segment < call_.input.size(); ++segment) bring_whole(segment);
+    for (std::size_t segment = 0; segment < call_.input.size(); ++segment) {
+      if (!own_ || own_->input != segment) bring_whole(segment);
+    }
   } else if (call_.operation == Operation::kReduceScatter) {
     for (std::size_t segment = 0; segment < call_.input.size(); ++segment) {
       if (!is_near(segment)) bring_part(segment, pending);
@@ -86,6 +97,14 @@ void Inside::bring_whole(std::size_t segment) {
   if (all.bytes > 0) {
     copies_.push_back({{Space::kInput, static_cast<std::uint32_t>(segment), 0, all.bytes}, operands_.bytes_of(all)});
   }
+}
+
+std::optional<std::pair<at::Tensor, at::Tensor>> Inside::own_copy() const {
+  if (!own_) return std::nullopt;
+  const Segment& from = input(own_->input);
+  const Segment& to = output(own_->output);
+  if (from.data == to.data || from.bytes == 0) return std::nullopt;
+  return std::pair(operands_.bytes_of(from), operands_.bytes_of(to));
 }
 
 // Typed, and multiplied where the operation says so.
@@ -171,7 +190,7 @@ std::vector<Inside::Copy> Inside::take() {
   const auto own = static_cast<std::size_t>(around_.rank);
   const bool gathers = call_.operation == Operation::kAllGather;
   for (std::size_t segment = 0; segment < call_.output.size(); ++segment) {
-    if (output(segment).bytes == 0) continue;
+    if (output(segment).bytes == 0 || (own_ && own_->output == segment)) continue;
     if (call_.operation == Operation::kBroadcast && call_.root == around_.rank) continue;
     if (gathers && segment == own && input(0).data == output(segment).data) continue;
     const bool comes_whole =

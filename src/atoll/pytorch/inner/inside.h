@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "atoll/collectives/group.h"
@@ -33,6 +35,17 @@ class Inside {
 
   /// `call`'s segments are memory of `operands`, which outlives this.
   Inside(const Surroundings& around, const Operands& operands, const collectives::Call& call);
+
+  /// What this rank gives to itself in gather, scatter and all_to_all: segments of the input and the output, for which nothing
+  /// comes and goes.
+  struct Own {
+    std::size_t input;
+    std::size_t output;
+  };
+  const std::optional<Own>& own() const noexcept { return own_; }
+
+  /// That input and that output, where bytes have to be copied from one to the other.
+  std::optional<std::pair<at::Tensor, at::Tensor>> own_copy() const;
 
   /// Issues what comes before the bridge; returns what this rank brings there, valid once `pending` has ended.
   std::vector<Copy> bring(Pending& pending);
@@ -80,6 +93,7 @@ class Inside {
   const Surroundings around_;
   const Operands& operands_;
   const collectives::Call call_;
+  const std::optional<Own> own_;
   std::vector<Copy> copies_;
   std::vector<Spread> spreads_;
   std::vector<at::Tensor> kept_;  // while operations use them

@@ -89,6 +89,15 @@ bool Passage::is_loaded(Entry& entry) {
   return entry.piece->is_loaded();
 }
 
+// Only behind all earlier pieces: results reach the tensors in the order of the operations.
+void Passage::arrived(const EntryPtr& entry, std::uint32_t segment, std::uint64_t end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_ || entries_.front() != entry) return;
+  }
+  entry->piece->arrived(segment, end);
+}
+
 // To store may block as loading may, so that nobody waits here either. Whoever loads next stores no more: it could wait for a rank
 // that waits for what has crossed here.
 void Passage::crossed(const EntryPtr& entry) {

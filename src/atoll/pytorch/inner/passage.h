@@ -48,6 +48,9 @@ class Passage {
   /// Whether the piece's call may run; asked by the thread that is to run it. Throws what loading has thrown.
   bool is_loaded(Entry& entry);
 
+  /// The first `end` bytes of an output have crossed: asked of a piece that comes in parts, before crossed().
+  void arrived(const EntryPtr& entry, std::uint32_t segment, std::uint64_t end);
+
   /// The piece's call has run. Pieces go back in order; those that were waiting for this one do too.
   void crossed(const EntryPtr& entry);
 

@@ -11,12 +11,10 @@ using collectives::Call;
 using collectives::Operation;
 using collectives::Segment;
 
+constexpr std::uint64_t kPartBytes = std::uint64_t{512} << 10;
+constexpr std::uint64_t kMostParts = 64;
 constexpr std::uint64_t kLineElements = 64;
 constexpr std::uint64_t kMostInCommon = 4096;  // beyond this, equal parts are not worth uneven pieces
-
-bool stays_whole(Operation operation) {
-  return operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll;
-}
 
 // Elements of one segment in a piece: a multiple of every island's size.
 std::uint64_t piece_elements(const collectives::Topology& topology, std::uint64_t segments,
@@ -38,7 +36,7 @@ Segment part_of(const Segment& segment, std::uint64_t offset, std::uint64_t byte
 }  // namespace
 
 std::vector<Call> cut_into_pieces(const Call& call, const collectives::Topology& topology) {
-  if (stays_whole(call.operation)) return {call};
+  if (is_direct(call.operation)) return {call};
   // What every rank knows of every segment: the list with all of them.
   const auto& all = call.operation == Operation::kAllGather ? call.output : call.input;
   const std::uint64_t element_bytes = collectives::size_of(call.dtype);
@@ -54,5 +52,7 @@ std::vector<Call> cut_into_pieces(const Call& call, const collectives::Topology&
   }
   return pieces;
 }
+
+std::uint64_t part_bytes_of(std::uint64_t bytes) { return std::max(kPartBytes, (bytes + kMostParts - 1) / kMostParts); }
 
 }  // namespace atl::pytorch

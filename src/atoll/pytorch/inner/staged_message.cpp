@@ -6,14 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "atoll/pytorch/inner/pieces.h"
+
 namespace atl::pytorch {
-namespace {
-
-// Large enough for a copy's full rate; long messages have few, because each has an event.
-constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMostParts = 64;
-
-}  // namespace
 
 StagedMessage::StagedMessage(std::shared_ptr<Trip> trip, collectives::Segment memory,
                              std::shared_ptr<StagingClock> clock)
@@ -22,7 +17,7 @@ StagedMessage::StagedMessage(std::shared_ptr<Trip> trip, collectives::Segment me
       clock_(std::move(clock)),
       pinned_(pinned_memory(memory.bytes, trip_->device())),
       host_{static_cast<std::byte*>(pinned_.data_ptr()), memory.bytes},
-      part_bytes_(std::max(kPartBytes, (memory.bytes + kMostParts - 1) / kMostParts)) {}
+      part_bytes_(part_bytes_of(memory.bytes)) {}
 
 std::size_t StagedMessage::parts() const noexcept {
   return std::max<std::size_t>(1, (memory_.bytes + part_bytes_ - 1) / part_bytes_);

@@ -18,11 +18,6 @@ bool is_reduction(Kind operation) {
   return operation == Kind::kAllReduce || operation == Kind::kReduce || operation == Kind::kReduceScatter;
 }
 
-bool is_direct(Kind operation) {
-  return operation == Kind::kGather || operation == Kind::kScatter || operation == Kind::kAllToAll ||
-         operation == Kind::kBarrier;
-}
-
 // What crosses the bridge for a piece, as soon as it has been loaded.
 collectives::Call on_host(const std::shared_ptr<collectives::Group>& group, const std::shared_ptr<Passage>& passage,
                           const Passage::EntryPtr& entry) {
@@ -36,6 +31,9 @@ collectives::Call on_host(const std::shared_ptr<collectives::Group>& group, cons
       std::rethrow_exception(account_of_library_failure(*live, error));
     }
   };
+  if (!entry->piece->comes_in_parts()) return call;
+  call.loaded = [entry](std::uint32_t segment, std::uint64_t end) { return entry->piece->is_loaded(segment, end); };
+  call.arrived = [passage, entry](std::uint32_t segment, std::uint64_t end) { passage->arrived(entry, segment, end); };
   return call;
 }
 
@@ -46,7 +44,8 @@ Passages::Passages(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrar
 
 std::shared_ptr<Library> Passages::library_for(const collectives::Call& call, const Operands& operands) const {
   auto library = island_->get();
-  if (!library || operands.device().type() != library->device_type() || is_direct(call.operation)) return nullptr;
+  if (!library || operands.device().type() != library->device_type()) return nullptr;
+  if (is_direct(call.operation) || call.operation == Kind::kBarrier) return nullptr;
   if (!open_->group()->topology().has_leads()) return nullptr;
   if (is_reduction(call.operation) && !library->folds(call.reduce_op, scalar_type(call.dtype))) return nullptr;
   return library;
