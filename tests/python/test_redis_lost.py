@@ -91,3 +91,23 @@ def test_the_server_is_lost(server: RedisServer, tmp_path: Path, fate: str, mode
         told = [line for line in job.text.splitlines() if line.startswith("atoll run: ") and reason in line]
         assert told, text
         assert f"the Redis server at redis://{server.place}/0" in told[0]
+
+
+@pytest.mark.parametrize("fate", ["stays away"])
+def test_ranks_of_one_command_finish_without_the_server(server: RedisServer, tmp_path: Path, fate: str) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM)
+    rendezvous = ["--rdzv-backend=redis", f"--rdzv-endpoint={server.place}", "--rdzv-id=alone",
+                  f"--rdzv-conf=read_timeout={AWAY_S}"]  # fmt: skip
+    islands = ["--island=fast:1", "--island=slow:1"]
+    with launched(*rendezvous, *islands, file, GO=str(tmp_path / "go")) as job:
+        job.wait_for("ready 0", 2)
+        server.kill()
+        (tmp_path / "go").touch()
+        lost = time.monotonic()
+        ended = job.end()
+        took = time.monotonic() - lost
+        job.wait_until_gone()
+    assert ended == 0, job.text
+    assert job.text.count("done") == 2
+    assert took < BOUND_S, (took, job.text)

@@ -139,6 +139,11 @@ class Agent(LocalElasticAgent):
             self._remaining_restarts = 1 if ranks else 0
         return result
 
+    def _exit_barrier(self) -> None:
+        """A command that is alone waits for no others, and so not for the store either."""
+        if self.hosts > 1:
+            super()._exit_barrier()
+
     def _close_streams(self) -> None:
         """Torch elastic holds those of ranks that ended by themselves open, and who reads them waits for their end."""
         for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
