@@ -100,17 +100,22 @@ def fuzz(target: Path, seconds: int) -> Fuzzed:
     return result
 
 
-def build() -> list[Path]:
-    """The targets' programs. Raises SystemExit where there are none."""
+def build(names: Sequence[str] = ()) -> list[Path]:
+    """The targets' programs, all of them unless some are named. Raises SystemExit where there are none."""
     say("building the fuzz targets")
     if run([VENV_BIN / "cmake", "--preset", "fuzz", "--log-level=NOTICE"]) != 0:
         raise fail("the fuzz preset does not configure")
-    if run([VENV_BIN / "cmake", "--build", "--preset", "fuzz", "--parallel", str(CPUS)]) != 0:
+    if run([VENV_BIN / "cmake", "--build", "--preset", "fuzz", "--parallel", str(CPUS), *_chosen(names)]) != 0:
         raise fail("the fuzz targets do not build")
-    targets = sorted((BUILD / "fuzz/tests/fuzz").glob("*_fuzz"))
+    folder = BUILD / "fuzz/tests/fuzz"
+    targets = [folder / f"{name}_fuzz" for name in names] or sorted(folder.glob("*_fuzz"))
     if not targets:
         raise fail("there is no fuzz target")
     return targets
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    return ["--target", *(f"{name}_fuzz" for name in names)] if names else []
 
 
 def run_all(
@@ -197,11 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", help="their names in tests/fuzz, without _fuzz.cpp")
     names = parser.parse_args().targets
-    built = build()
-    unknown = set(names) - {target.name.removesuffix("_fuzz") for target in built}
+    unknown = sorted(name for name in names if not is_target(name))
     if unknown:
-        raise fail(f"there is no fuzz target {', '.join(sorted(unknown))} in tests/fuzz")
-    wanted = [target for target in built if target.name.removesuffix("_fuzz") in names] if names else left(built)
+        raise fail(f"there is no fuzz target {', '.join(unknown)} in tests/fuzz")
+    built = build(names)
+    wanted = built if names else left(built)
     found = [each.name for each in long_run(wanted) if each.found]
     if found:
         raise fail(f"FUZZING FOUND: {', '.join(found)}")
