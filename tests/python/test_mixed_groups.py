@@ -158,6 +158,9 @@ def exchange_much(rank: int) -> None:
     for turn, parts in enumerate((received[0], flat[1].split(lengths[1][0]), flat[2].split(lengths[2][0]))):
         for source, part in enumerate(parts):
             check(part, message(source, rank, turn) * max(1, turn), f"exchange {turn} from {source}")
+    in_place = torch.cat([message(rank, target, 0) for target in range(size)]).to(device())
+    dist.all_to_all_single(in_place, in_place)
+    check(in_place, torch.cat([message(source, rank, 0) for source in range(size)]), "in place")
     table = own(rank, 800_000).reshape(1000, 800).to(device())
     tables = [torch.empty_like(table).t() for _ in range(size)]
     dist.gather(table.t(), tables if rank == size - 1 else None, dst=size - 1)

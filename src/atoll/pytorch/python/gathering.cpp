@@ -9,6 +9,24 @@ namespace atl::pytorch {
 using collectives::Call;
 using Kind = collectives::Operation;
 
+namespace {
+
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_contiguous() || !b.is_contiguous()) return false;  // one of them is copied anyway
+  const auto* first = static_cast<const std::byte*>(a.const_data_ptr());
+  const auto* second = static_cast<const std::byte*>(b.const_data_ptr());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
+// What is to be sent would be lost where messages arrive in its memory first: it is copied where that can happen.
+at::Tensor apart(const at::Tensor& input, const Tensors& outputs) {
+  const bool is_overwritten =
+      std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) { return overlap(input, output); });
+  return is_overwritten ? input.detach().clone() : input;
+}
+
+}  // namespace
+
 WorkPtr BackendAtoll::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const at::Tensor& input = only("all_gather", "input", inputs);
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
@@ -170,7 +188,7 @@ WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor& input, std::
   if (const auto library = pass_through_.for_whole({input})) {
     PlainTensors plain;
     at::Tensor result = plain.write(output);
-    at::Tensor whole = plain.read(input);
+    at::Tensor whole = plain.read(apart(input, {output}));
     return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
       return inner.alltoall_base(result, whole, output_splits, input_splits, timed);
     });
@@ -178,7 +196,7 @@ WorkPtr BackendAtoll::alltoall_base(at::Tensor& output, at::Tensor& input, std::
   const About about{c10d::OpType::ALLTOALL_BASE, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(input.scalar_type()));
-  call.input = cut(operands.read(input), sent, input.element_size());
+  call.input = cut(operands.read(apart(input, {output})), sent, input.element_size());
   call.output = cut(operands.write(output), received, output.element_size());
   return issue(about, {std::move(call)}, std::move(operands), {input}, {output});
 }
@@ -193,7 +211,8 @@ WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, const c10d::Al
   if (const auto library = pass_through_.for_whole(inputs)) {
     PlainTensors plain;
     Tensors results = plain.write(outputs);
-    Tensors list = plain.read(inputs);
+    Tensors list;
+    for (const at::Tensor& part : inputs) list.push_back(plain.read(apart(part, outputs)));
     return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
       return inner.alltoall(results, list, timed);
     });
@@ -201,7 +220,7 @@ WorkPtr BackendAtoll::alltoall(Tensors& outputs, Tensors& inputs, const c10d::Al
   const About about{c10d::OpType::ALLTOALL, "atoll:all_to_all", opts.timeout, opts.asyncOp};
   Operands operands;
   Call call = call_for(Kind::kAllToAll, about, wire_type(inputs[0].scalar_type()));
-  for (const at::Tensor& part : inputs) call.input.push_back(operands.read(part));
+  for (const at::Tensor& part : inputs) call.input.push_back(operands.read(apart(part, outputs)));
   for (const at::Tensor& part : outputs) call.output.push_back(operands.write(part));
   return issue(about, {std::move(call)}, std::move(operands), inputs, outputs);
 }
