@@ -10,7 +10,6 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestSleep{100};
-constexpr std::chrono::microseconds kPauseForInput{50};  // a device rings no bell
 // A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
 

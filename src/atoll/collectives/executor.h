@@ -19,6 +19,9 @@
 
 namespace atl::collectives {
 
+/// Between two looks at an input that comes from a device, which rings no bell.
+inline constexpr std::chrono::microseconds kPauseForInput{30};
+
 /// Called on the executing thread.
 class StallObserver {
  public:

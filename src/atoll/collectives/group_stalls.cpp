@@ -9,7 +9,6 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::microseconds kSpinForInput{50};
-constexpr std::chrono::microseconds kPauseForInput{30};
 
 std::chrono::milliseconds since(std::int64_t when_us) {
   return std::chrono::milliseconds(std::max<std::int64_t>(EventRing::now_us() - when_us, 0) / 1000);
