@@ -22,6 +22,7 @@ CPP_FOLDERS = ["src", "tests", "bench", "examples"]
 PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
 # These use vector built-ins that g++ has and clang 14 lacks.
 FOR_GXX_ONLY = {"reduce.cpp", "reduce_plain.cpp", "reduce_avx2.cpp", "reduce_avx512.cpp"}
+ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
 RELEASE = BUILD / "release"
 CACHE = BUILD / "check"
 
@@ -73,7 +74,7 @@ def check_clang_format(fix: bool) -> str:
     return output_of([clang_tool("clang-format"), *mode, *files]) if files else ""
 
 
-def check_clang_tidy(_fix: bool) -> str:
+def run_clang_tidy(name: str, *options: str) -> str:
     database = RELEASE / "compile_commands.json"
     if not database.is_file():
         return "build/release is missing: make setup\n"
@@ -84,10 +85,19 @@ def check_clang_tidy(_fix: bool) -> str:
     tool = clang_tool("clang-tidy")
 
     def tidy(path: Path) -> str:
-        command: list[str | Path] = [tool, "--quiet", "-p", RELEASE, "--extra-arg=-Wno-unknown-warning-option", path]
-        return cached("clang-tidy", path, content_hash([path], headers), lambda: output_of(command))
+        quiet = ["--quiet", "--extra-arg=-Wno-unknown-warning-option"]
+        command: list[str | Path] = [tool, *quiet, *options, "-p", RELEASE, path]
+        return cached(name, path, content_hash([path], headers), lambda: output_of(command))
 
     return in_parallel(tidy, sources)
+
+
+def check_clang_tidy(_fix: bool) -> str:
+    return run_clang_tidy("clang-tidy")
+
+
+def check_clang_analyzer(_fix: bool) -> str:
+    return run_clang_tidy("clang-analyzer", f"--checks=-*,{ANALYSES}")
 
 
 def check_headers(_fix: bool) -> str:
@@ -133,20 +143,23 @@ CHECKS = {
     "headers": check_headers,
     "clang-tidy": check_clang_tidy,
 }
+# Only where named, as `make soak` does.
+LONG_CHECKS = {"clang-analyzer": check_clang_analyzer}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fix", action="store_true", help="let clang-format and ruff change the files")
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(CHECKS)}")
+    known = {**CHECKS, **LONG_CHECKS}
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(known)}")
     options = parser.parse_args()
-    unknown = [name for name in options.checks if name not in CHECKS]
+    unknown = [name for name in options.checks if name not in known]
     if unknown:
-        parser.error(f"unknown check {unknown[0]}: choose from {', '.join(CHECKS)}")
+        parser.error(f"unknown check {unknown[0]}: choose from {', '.join(known)}")
     failed = []
     for name in options.checks or CHECKS:
         begin = time.monotonic()
-        findings = CHECKS[name](options.fix)
+        findings = known[name](options.fix)
         say(f"{name}: {'FAILED' if findings else 'good'} ({time.monotonic() - begin:.0f} s)")
         if findings:
             failed.append(name)

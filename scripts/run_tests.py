@@ -141,11 +141,16 @@ def run_fuzzers(tier: str) -> Outcome:
     return Outcome("fuzz", ran=len(results), failed=sum(each.found for each in results))
 
 
+def run_analyzer() -> Outcome:
+    status = run([VENV_BIN / "python", ROOT / "scripts" / "check.py", "clang-analyzer"])
+    return Outcome("static analysis", ran=1, failed=int(status != 0))
+
+
 def outcomes_of(tier: str) -> list[Outcome]:
     if tier == "test":
         return [run_ctest("release", "C++"), run_pytest(None, "Python")]
     if tier == "soak":
-        return [run_pytest("soak", "Python"), run_fuzzers(tier)]
+        return [run_pytest("soak", "Python"), run_fuzzers(tier), run_analyzer()]
     if tier == "aarch64":
         return [run_emulated()]
     sanitized = [run_preset(preset) for preset in SANITIZERS]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a library inside an island changes, and what it must not: results, sizes, reductions, order."""
 
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -259,6 +260,31 @@ def let_go(rank: int) -> None:
     eventually(lambda: not any(tensor() is not None for tensor in kept), "tensors are let go")
 
 
+def destroy_at_once(rank: int) -> None:
+    """What has been issued ends as its peers expect, also where the thread that calls the library is busy."""
+    group = dist.new_group()
+    busy, released = threading.Event(), threading.Event()
+
+    def callback(_: Any) -> None:
+        busy.set()
+        released.wait(10)
+
+    if rank != 2:
+        first = dist.broadcast(torch.ones(1), 2, group=group, async_op=True)
+        first.get_future().then(callback)
+    dist.barrier()
+    if rank == 2:
+        dist.broadcast(torch.ones(1), 2, group=group)
+    else:
+        assert busy.wait(10)
+    value = torch.full((5003,), float(rank), device=device())
+    work = dist.broadcast(value, 2, group=group, async_op=True)
+    dist.destroy_process_group(group)
+    released.set()
+    work.wait()
+    assert torch.equal(value.cpu(), torch.full((5003,), 2.0))
+
+
 def give_wrong_arguments(rank: int) -> None:
     with raises(ValueError, "root", "99"):
         options = dist.BroadcastOptions()
@@ -325,7 +351,7 @@ def test_one_island(one_island: Ranks, job: Any) -> None:
     one_island.run(job)
 
 
-@pytest.mark.parametrize("job", [give_strided, coalesce, let_go, give_wrong_arguments])
+@pytest.mark.parametrize("job", [give_strided, coalesce, let_go, destroy_at_once, give_wrong_arguments])
 def test_several_islands(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
 

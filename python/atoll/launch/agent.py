@@ -142,7 +142,7 @@ class Agent(LocalElasticAgent):
     def _exit_barrier(self) -> None:
         """A command that is alone waits for no others, and so not for the store either."""
         if self.hosts > 1:
-            super()._exit_barrier()
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     def _close_streams(self) -> None:
         """Torch elastic holds those of ranks that ended by themselves open, and who reads them waits for their end."""

@@ -85,6 +85,9 @@ struct TimeSplit {
   std::uint64_t bytes_bridge = 0;  ///< payload sent to other islands
 };
 
+/// By so much the end of a group waits for what has been issued.
+inline constexpr std::chrono::seconds kLongestDrain{10};
+
 /// One rank's part of a process group. Collectives of a group run one after another in the order in which this rank issues
 /// them, which must be the same on all ranks; messages run beside them. All functions are thread-safe. After the first error the
 /// group is finished: every pending and later operation fails with that error.
@@ -152,7 +155,7 @@ class Group {
   /// Opens the link to `peer`, so that its end is noticed also when no operation of this group waits for it.
   void watch(int peer);
 
-  /// Waits (bounded) for queued work, then closes. Peers that still need this rank see an error.
+  /// Waits (kLongestDrain at most) for queued work, then closes. Peers that still need this rank see an error.
   void shutdown();
 
   /// The first error, or nullptr.

@@ -8,8 +8,6 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::chrono::seconds kLongestDrain{10};
-
 std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
   std::vector<transport::PeerAddress> list;
   for (const Member& member : meeting.members) list.push_back(member.address);

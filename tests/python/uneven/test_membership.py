@@ -2,6 +2,7 @@
 """Whom a training would be faster without: decided by made-up numbers, and measured."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,17 +212,15 @@ class Heavy(nn.Module):
 
 
 class Light(nn.Module):
-    """One small layer, used so often that computing takes long."""
+    """Small gradients of samples that take 2 ms each, however busy the machine is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.layer, self.last = nn.Linear(8, 256), nn.Linear(256, 256), nn.Linear(256, 4)
+        self.layer = nn.Linear(8, 4)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        values = self.first(inputs)
-        for _ in range(80):
-            values = self.layer(values).tanh()
-        return self.last(values)
+        time.sleep(0.002 * len(inputs))
+        return self.layer(inputs)
 
 
 def advised(

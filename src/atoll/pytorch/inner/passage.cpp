@@ -131,6 +131,7 @@ void Passage::store_front(std::unique_lock<std::mutex>& lock) {
     entries_.pop_front();
     ++first_;
     --loaded_;
+    changed_.notify_all();
   }
   lock.unlock();
   finish(*front, error);
@@ -140,6 +141,14 @@ void Passage::store_front(std::unique_lock<std::mutex>& lock) {
 void Passage::finish(Entry& entry, const std::exception_ptr& error) {
   entry.piece.reset();
   entry.stored(error);
+}
+
+bool Passage::drain(Deadline deadline, const std::function<bool()>& is_in_vain) {
+  std::unique_lock lock(mutex_);
+  while (!entries_.empty() && !deadline.expired() && !is_in_vain()) {
+    changed_.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
+  }
+  return entries_.empty();
 }
 
 void Passage::close() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "atoll/core/deadline.h"
 #include "atoll/pytorch/inner/piece.h"
 
 namespace atl::pytorch {
@@ -54,6 +56,10 @@ class Passage {
   /// The piece's call has run. Pieces go back in order; those that were waiting for this one do too.
   void crossed(const EntryPtr& entry);
 
+  /// Waits until all that have entered are stored. False: not by then, or `is_in_vain` has become true, which is asked for
+  /// now and then.
+  bool drain(Deadline deadline, const std::function<bool()>& is_in_vain);
+
   /// The group has ended: lets go of all pieces. Those that have crossed or still do are "stored" with an error.
   void close();
 
@@ -65,6 +71,7 @@ class Passage {
   const std::shared_ptr<const CopyStreams> streams_;
   const std::shared_ptr<StagingClock> clock_;
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::vector<Slot> slots_;
   std::deque<EntryPtr> entries_;  // not stored yet, in order
   std::uint64_t first_ = 0;       // number of the front

@@ -103,13 +103,24 @@ BackendAtoll::Parts BackendAtoll::take() {
   return {};
 }
 
+// While a failure of the group still ends everybody's waits.
+void BackendAtoll::drain(Parts& parts) {
+  const auto& group = parts.open.group;
+  const auto limit = Deadline::after(collectives::kLongestDrain);
+  for (auto& [device, passage] : parts.passages) {
+    if (passage->drain(limit, [&] { return group->error() != nullptr; })) continue;
+    return group->fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
+  }
+}
+
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
   const ReleaseGil others_may_need_it;
   Parts ended = std::move(parts);  // whatever is left of them ends without the GIL too
   auto& [process, group] = ended.open;
   if (!group) return;
-  const bool failed = group->error() != nullptr;
   try {
+    if (orderly) drain(ended);
+    const bool failed = group->error() != nullptr;
     if (!orderly) {
       if (ended.library) process->watch->forget(group.get());    // nobody is to be interrupted
       group->abort("the group was destroyed without shutdown");  // others may hold it, such as sends that wait
