@@ -2,6 +2,8 @@
 """Processes for tests, forked from a server that has imported PyTorch once and runs no threads: importing it takes
 most of a short test's time."""
 
+import atexit
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -9,11 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["forked"])
@@ -43,16 +46,29 @@ def redirect(path: Path, *numbers: int) -> None:
     os.close(opened)
 
 
-def leave(code: int) -> None:
-    """Ends this process as an ordinary program does, whose interpreter is taken down piece by piece; multiprocessing
-    would end it at once."""
-    sys.stdout.flush()
-    ctypes.pythonapi.Py_Exit(code)
+_ends_in_full = False
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process as a program ends that waits for its threads and calls its exit handlers. To take the
+    interpreter down piece by piece besides, as it does after end_in_full(), takes longer than most tests."""
+    if not _ends_in_full:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
+            stream.flush()
+    if _ends_in_full:
+        ctypes.pythonapi.Py_Exit(code)
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
 
 
 def end_in_full() -> None:
-    """Lets the end of this process's interpreter collect what was imported before the fork too: slow, and for tests of
-    that end only."""
+    """Lets this process end as an ordinary program does, with a collection of what was imported before the fork too:
+    slow, and for tests of that end only."""
+    global _ends_in_full
+    _ends_in_full = True
     gc.unfreeze()
 
 
@@ -67,7 +83,23 @@ def run_source(source: str, environment: Mapping[str, str], out: Path, err: Path
     dist.set_debug_level_from_env()
     tempfile.tempdir = None  # TMPDIR may be another one
     multiprocessing.process.current_process()._config["daemon"] = False  # it may have children
-    leave(0 if ctypes.pythonapi.PyRun_SimpleString(source.encode()) == 0 else 1)
+    leave(_status_of(source))
+
+
+def _status_of(source: str) -> int:
+    """Runs a program in this process's `__main__`; its exit status."""
+    try:
+        exec(compile(source, "<string>", "exec"), vars(sys.modules["__main__"]))
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        print(leaving.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        sys.excepthook(type(error), error, trace and trace.tb_next)
+        return 1
+    return 0
 
 
 class Program:
