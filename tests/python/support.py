@@ -12,11 +12,18 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forking import PROCESSES, Program, fork
 
 ANSWER_TIMEOUT_S = 90
 DEVICE = "TEST_DEVICE"
 BACKEND = "TEST_BACKEND"  # of the default group; "atoll" where it is not set
+
+
+def later(*values: Any) -> Any:
+    """A parameter of `make verify` only."""
+    return pytest.param(*values, marks=pytest.mark.verify)
 
 
 def device() -> str:

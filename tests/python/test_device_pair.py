@@ -24,6 +24,7 @@ def ucx() -> None:
     skip_without_ucx()
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 def test_the_program_prints_its_rows() -> None:
     command = [

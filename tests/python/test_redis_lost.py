@@ -10,6 +10,7 @@ import pytest
 
 from launching import Launched, launched
 from redis_server import RedisServer
+from support import later
 
 KEEPS = ["--appendonly", "yes", "--appendfsync", "always"]
 AWAY_S = 3  # how long the launchers wait for their server
@@ -53,8 +54,14 @@ def of_launchers(job: Launched, text: str) -> bool:
     return any(text in line and not line.startswith("[") for line in job.text.splitlines())
 
 
-@pytest.mark.parametrize("mode", ["restart", "shrink"])
-@pytest.mark.parametrize("fate", ["keeps", "loses", "stays away"])
+@pytest.mark.parametrize(
+    ("fate", "mode"),
+    [
+        ("keeps", "restart"), later("keeps", "shrink"),
+        later("loses", "restart"), ("loses", "shrink"),
+        ("stays away", "restart"), later("stays away", "shrink"),
+    ],
+)  # fmt: skip
 def test_the_server_is_lost(server: RedisServer, tmp_path: Path, fate: str, mode: str) -> None:
     file = tmp_path / "train.py"
     file.write_text(PROGRAM)

@@ -23,6 +23,7 @@ from forking import Program
 from launching import TIMEOUT_S, launched
 from launching import atoll as command
 from redis_server import RedisServer
+from support import later
 
 QUICK = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
 
@@ -151,7 +152,7 @@ def check_two_commands_meet(
     return text
 
 
-@pytest.mark.parametrize("form", ["place", "url"])
+@pytest.mark.parametrize("form", [later("place"), "url"])
 def test_two_commands_meet(server: RedisServer, tmp_path: Path, form: str) -> None:
     check_two_commands_meet(server, server.place if form == "place" else server.url(), tmp_path)
 

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from fault_jobs import END_S, Job, Me
 from forking import end_in_full
 from listeners import connections_with, own_sockets, sockets_of
+from support import later
 
 SCARCE_S = 3.0
 LATE_S = 2.0
@@ -32,11 +33,6 @@ SETTLE_S = 10  # the system takes ended threads off its list a little later
 # a cycle leaves about 0.5 kB, and over TCP, whose channels are larger, up to 3 kB on a rank with several links.
 MOST_GROWTH = {"shm": 768, "tcp": 2048}
 CYCLES = [60, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])]
-
-
-def later(*values: Any) -> Any:
-    """A parameter of `make verify` only."""
-    return pytest.param(*values, marks=pytest.mark.verify)
 
 
 def held() -> dict[str, Any]:
