@@ -121,7 +121,7 @@ class BackendAtoll final : public c10d::Backend {
   struct Message;
   Message new_message(const About& about, const at::Tensor& tensor, bool sends, int peer);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
-  Parts take();  // nothing when already closed, or in a forked child
+  Parts take();                     // nothing when already closed, or in a forked child
   static void drain(Parts& parts);  // what has been issued ends, or the group fails
   static void close(Parts parts, bool orderly) noexcept;
 
