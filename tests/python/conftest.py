@@ -3,6 +3,7 @@
 serve many tests."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -32,6 +33,12 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 # Examples start processes, so time per example says nothing; a failing example is printed as a line to paste.
 hypothesis.settings.register_profile("atoll", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("atoll")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: not to be visited whenever garbage is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 def _ranks(size: int, islands: str = "", device: str = "cpu") -> Iterator[Ranks]:

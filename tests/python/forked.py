@@ -4,14 +4,21 @@
 Objects of these modules are set aside from Python's garbage collector: to visit them all in each process, so that the
 system copies each page that they are on, takes most of the time in which such a process's interpreter ends."""
 
+import contextlib
 import gc
 import os
 
 import hypothesis  # noqa: F401
 import pytest  # noqa: F401
+import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor  # noqa: F401
+
+with contextlib.suppress(ImportError):  # tests of such models are skipped where it is missing
+    import transformers.models.gpt2.modeling_gpt2
+    import transformers.models.llama.modeling_llama
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
 # The folder of this module, which only the server needed; see forking.py.
 _, _, rest = os.environ["PYTHONPATH"].partition(os.pathsep)
