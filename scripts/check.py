@@ -81,13 +81,13 @@ def run_clang_tidy(name: str, *options: str) -> str:
     compiled = {Path(entry["file"]) for entry in json.loads(database.read_text())}
     candidates = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
     sources = [path for path in candidates if path.name not in FOR_GXX_ONLY]
-    headers = content_hash([*files_under(["src"], [".h"]), ROOT / ".clang-tidy"])
-    tool = clang_tool("clang-tidy")
+    key = content_hash([*files_under(["src"], [".h"]), ROOT / ".clang-tidy"], " ".join(options))
+    # The compiler's warnings, which are not asked for, would be shown as errors.
+    command: list[str | Path] = [clang_tool("clang-tidy"), "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+                                 "--extra-arg=-Wno-error", *options, "-p", RELEASE]  # fmt: skip
 
     def tidy(path: Path) -> str:
-        quiet = ["--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-error"]
-        command: list[str | Path] = [tool, *quiet, *options, "-p", RELEASE, path]
-        return cached(name, path, content_hash([path], headers), lambda: output_of(command))
+        return cached(name, path, content_hash([path], key), lambda: output_of([*command, path]))
 
     return in_parallel(tidy, sources)
 

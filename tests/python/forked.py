@@ -2,7 +2,7 @@
 """What a forked process finds already imported: the server of forking.py imports this module once.
 
 Objects of these modules are set aside from Python's garbage collector: to visit them all in each process, so that the
-system copies each page that they are on, takes most of the time in which such a process's interpreter ends."""
+system copies each page that they are on, takes long."""
 
 import contextlib
 import gc

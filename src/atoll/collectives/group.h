@@ -85,7 +85,7 @@ struct TimeSplit {
   std::uint64_t bytes_bridge = 0;  ///< payload sent to other islands
 };
 
-/// By so much the end of a group waits for what has been issued.
+/// By so much the end of a group waits for calls that were issued, and as long again for messages.
 inline constexpr std::chrono::seconds kLongestDrain{10};
 
 /// One rank's part of a process group. Collectives of a group run one after another in the order in which this rank issues
