@@ -5,8 +5,10 @@ Runs clang-format, clang-tidy on the files without PyTorch, each of their header
 mypy, the structure tests, and the list and audit of packages. Names all findings, then fails if there was one."""
 
 import argparse
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,8 @@ PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
 FOR_GXX_ONLY = {"reduce.cpp", "reduce_plain.cpp", "reduce_avx2.cpp", "reduce_avx512.cpp"}
 ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
 RELEASE = BUILD / "release"
+DATABASE = RELEASE / "compile_commands.json"
+NOT_BUILT = "build/release is missing: make setup\n"
 CACHE = BUILD / "check"
 
 
@@ -75,10 +79,9 @@ def check_clang_format(fix: bool) -> str:
 
 
 def run_clang_tidy(name: str, *options: str) -> str:
-    database = RELEASE / "compile_commands.json"
-    if not database.is_file():
-        return "build/release is missing: make setup\n"
-    compiled = {Path(entry["file"]) for entry in json.loads(database.read_text())}
+    if not DATABASE.is_file():
+        return NOT_BUILT
+    compiled = {Path(entry["file"]) for entry in json.loads(DATABASE.read_text())}
     candidates = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
     sources = [path for path in candidates if path.name not in FOR_GXX_ONLY]
     key = content_hash([*files_under(["src"], [".h"]), ROOT / ".clang-tidy"], " ".join(options))
@@ -100,9 +103,23 @@ def check_clang_analyzer(_fix: bool) -> str:
     return run_clang_tidy("clang-analyzer", f"--checks=-*,{ANALYSES}")
 
 
+def compiled_first() -> set[str]:
+    """Headers that a source includes before anything else and, as nothing is precompiled for it, was compiled with."""
+    first = set()
+    for entry in json.loads(DATABASE.read_text()):
+        includes = re.search(r'^#include ([<"]\S+)', Path(entry["file"]).read_text(), re.MULTILINE)
+        if includes and "cmake_pch" not in entry["command"]:
+            first.add(includes[1].strip('<">'))
+    return first
+
+
 def check_headers(_fix: bool) -> str:
+    if not DATABASE.is_file():
+        return NOT_BUILT
+    proven = compiled_first()
     headers = [path for path in files_under(["src"], [".h"]) if without_pytorch(path)]
     key = content_hash(headers)
+    headers = [path for path in headers if path.relative_to(ROOT / "src").as_posix() not in proven]
 
     def compile_alone(path: Path) -> str:
         include = path.relative_to(ROOT / "src").as_posix()
@@ -143,27 +160,37 @@ CHECKS = {
     "headers": check_headers,
     "clang-tidy": check_clang_tidy,
 }
+# Side by side; the others use all processors by themselves.
+SINGLE_THREADED = {"structure", "mypy", "supply-chain"}
 # Only where named, as `make soak` does.
 LONG_CHECKS = {"clang-analyzer": check_clang_analyzer}
+
+
+def run_check(name: str, fix: bool) -> bool:
+    """Whether it is good; says so, or what it found."""
+    begin = time.monotonic()
+    findings = {**CHECKS, **LONG_CHECKS}[name](fix)
+    say(f"{name}: {'FAILED' if findings else 'good'} ({time.monotonic() - begin:.0f} s)")
+    if findings:
+        sys.stdout.write(findings if findings.endswith("\n") else findings + "\n")
+    return not findings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fix", action="store_true", help="let clang-format and ruff change the files")
-    known = {**CHECKS, **LONG_CHECKS}
+    known = [*CHECKS, *LONG_CHECKS]
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(known)}")
     options = parser.parse_args()
     unknown = [name for name in options.checks if name not in known]
     if unknown:
         parser.error(f"unknown check {unknown[0]}: choose from {', '.join(known)}")
     failed = []
-    for name in options.checks or CHECKS:
-        begin = time.monotonic()
-        findings = known[name](options.fix)
-        say(f"{name}: {'FAILED' if findings else 'good'} ({time.monotonic() - begin:.0f} s)")
-        if findings:
-            failed.append(name)
-            sys.stdout.write(findings if findings.endswith("\n") else findings + "\n")
+    for is_single, group in itertools.groupby(options.checks or CHECKS, SINGLE_THREADED.__contains__):
+        names = list(group)
+        with ThreadPoolExecutor(CPUS if is_single else 1) as pool:
+            good = pool.map(lambda name: run_check(name, options.fix), names)
+            failed += [name for name, is_good in zip(names, good, strict=True) if not is_good]
     if failed:
         raise fail(f"checks failed: {', '.join(failed)} (scripts/check.py --fix repairs formatting)")
     say("all checks passed")

@@ -277,6 +277,24 @@ TEST(RailScheduler, AFastRailKeepsItsRateWhateverItsLatency) {
   }
 }
 
+/// As where both sides send at once: acknowledgements wait behind the peer's messages.
+TEST(RailScheduler, MessagesThatLeaveBeforeTheLastIsAcknowledgedTellTheRate) {
+  RailScheduler scheduler;
+  RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);
+  scheduler.open(0, {.bytes_per_second = 1250e6}, now - std::chrono::minutes(2));
+  ASSERT_TRUE(scheduler.probe(now - std::chrono::minutes(1), 1)) << "the round trip, though the link is idle";
+  scheduler.acknowledged(0, 12, now - std::chrono::minutes(1));
+  EXPECT_TRUE(scheduler.wants_round_trip(0, now)) << "before the first bytes, as that is long ago";
+  std::vector<std::size_t> questions;
+  for (std::size_t message = 0; message < 40; ++message, now += std::chrono::microseconds(5243)) {
+    scheduler.sent(0, kSmall, now);
+    questions.push_back(scheduler.wants_question(0, now) ? 12 : 0);
+    if (questions.back() != 0) scheduler.asked(0, questions.back(), now);
+    if (message >= 2) scheduler.acknowledged(0, kSmall + questions[message - 2], now);
+  }
+  EXPECT_NEAR(scheduler.rate(0), 8e6, 5e6) << "it is 6.25 MB/s";
+}
+
 TEST(RailScheduler, WhatIsAcknowledgedAtLeisureTellsNothing) {
   RailScheduler scheduler;
   RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);

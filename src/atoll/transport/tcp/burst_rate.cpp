@@ -2,6 +2,7 @@
 #include "atoll/transport/tcp/burst_rate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace atl::transport::tcp {
 
@@ -14,22 +15,22 @@ constexpr int kInARow = 8;
 constexpr std::size_t kNextToNothing = 256;  // bytes
 constexpr auto kRoundTripPause = milliseconds(2000);
 constexpr auto kQuestionPause = milliseconds(100);  // when bursts have told something
+constexpr auto kAtOnce = std::chrono::microseconds(200);
 constexpr double kRoundTripWeight = 0.25;
 constexpr double kHidden = 0.5;  // of a round trip: round trips vary so much by themselves
 
 }  // namespace
 
-void BurstRate::begin(Time now) noexcept {
-  first_ = now;
-  last_ = now;
-  bytes_ = 0;
-  is_asked_ = false;
-}
-
-void BurstRate::add(std::size_t bytes, Time now) noexcept {
+void BurstRate::add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept {
+  if (is_asked_) return;
+  if (left_ == 0 || now - last_ > kAtOnce) {
+    first_ = now;
+    bytes_ = 0;
+    ahead_ = left_ = ahead;
+  }
   last_ = now;
   bytes_ += bytes;
-  is_asked_ = false;
+  left_ += bytes;
 }
 
 void BurstRate::ask(Time now) noexcept {
@@ -52,11 +53,14 @@ void BurstRate::note_round_trip(double seconds) noexcept {
   round_trip_ = is_shorter ? seconds : round_trip_ + kRoundTripWeight * (seconds - round_trip_);
 }
 
+std::optional<BurstRate::Bounds> BurstRate::acknowledged(std::size_t bytes, Time now) noexcept {
+  left_ -= std::min<std::uint64_t>(bytes, left_);
+  return left_ == 0 && std::exchange(is_asked_, false) ? end(now) : std::nullopt;
+}
+
 std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
-  if (!is_asked_) return std::nullopt;
-  is_asked_ = false;
   const double took = Seconds(now - first_).count();
-  if (bytes_ <= kNextToNothing) {
+  if (ahead_ + bytes_ <= kNextToNothing) {
     note_round_trip(took);
     return std::nullopt;
   }
@@ -65,8 +69,10 @@ std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
   if (bytes_ < kLeastBytes || round_trip_ < 0 || !is_at_once) return std::nullopt;
   const double carried = took - round_trip_;
   const bool is_hidden = carried <= std::max(kHidden * round_trip_, 1e-6);
-  const double rate = is_hidden ? std::numeric_limits<double>::infinity() : static_cast<double>(bytes_) / carried;
-  bounds_ = {std::min(bounds_.least, rate), std::max(bounds_.most, rate)};
+  const auto rate_of = [&](std::uint64_t bytes) {
+    return is_hidden ? std::numeric_limits<double>::infinity() : static_cast<double>(bytes) / carried;
+  };
+  bounds_ = {std::min(bounds_.least, rate_of(bytes_)), std::max(bounds_.most, rate_of(ahead_ + bytes_))};
   if (++count_ < kInARow) return std::nullopt;
   const Bounds told = bounds_;
   bounds_ = kNone;

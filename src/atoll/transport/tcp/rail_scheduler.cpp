@@ -139,6 +139,11 @@ bool RailScheduler::is_sure(const Rail& rail, Time now) noexcept {
   return rail.is_measured && now - rail.last_busy < kSureFor;
 }
 
+bool RailScheduler::wants_round_trip(std::size_t rail, Time now) const noexcept {
+  const Rail& carrier = rails_[rail];
+  return carrier.is_open && carrier.on_its_way == 0 && !is_sure(carrier, now) && carrier.burst.wants_round_trip(now);
+}
+
 bool RailScheduler::wants_question(std::size_t rail, Time now) const noexcept {
   const Rail& carrier = rails_[rail];
   const bool is_busy = static_cast<double>(carrier.on_its_way) >= busy_bytes(carrier);
@@ -153,13 +158,12 @@ void RailScheduler::asked(std::size_t rail, std::size_t bytes, Time now) noexcep
 
 void RailScheduler::depart(Rail& rail, std::size_t bytes, Time now) noexcept {
   if (rail.on_its_way == 0) {
-    rail.burst.begin(now);
     rail.since = now;
     rail.bytes = 0;
     rail.is_busy = false;  // the first acknowledgement takes a round trip
   }
+  rail.burst.add(bytes, rail.on_its_way, now);
   rail.on_its_way += bytes;
-  rail.burst.add(bytes, now);
 }
 
 void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept {
@@ -173,8 +177,7 @@ void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) 
   // A probe is all there is on its rail, and tells something at its end.
   const bool is_probed = carrier.on_its_way == 0 && now - carrier.last_measured >= kProbePause;
   if (is_enough || is_probed || took >= kMeasureAtMost) measure(carrier, now);
-  if (carrier.on_its_way != 0) return;
-  const auto told = carrier.burst.end(now);
+  const auto told = carrier.burst.acknowledged(bytes, now);
   if (told && !is_sure(carrier, now)) guess(carrier, *told);
 }
 
@@ -208,14 +211,16 @@ void RailScheduler::measure(Rail& rail, Time now) noexcept {
 }
 
 std::optional<RailScheduler::Turn> RailScheduler::probe(Time now, unsigned ready) noexcept {
-  if (now - last_sent_ >= kProbePause) return std::nullopt;  // an idle link is left alone
+  const bool is_idle = now - last_sent_ >= kProbePause;  // then it is left alone, once a round trip is known
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     if (!rail.is_open || (ready >> i & 1U) == 0 || rail.on_its_way != 0) continue;
-    if (!is_sure(rail, now) && rail.burst.wants_round_trip(now)) {
+    if (is_idle && rail.burst.knows_round_trip()) continue;
+    if (wants_round_trip(i, now)) {
       asked(i, sizeof(Prefix), now);
       return Turn{i, 0};
     }
+    if (is_idle) continue;
     const std::size_t bytes = std::min(turn_bytes(rail), kMaxProbe);
     const Seconds pause(static_cast<double>(bytes) / rail.rate / kProbeShare);
     if (now - rail.last_measured < std::max<Seconds>(kProbePause, pause)) continue;

@@ -52,6 +52,8 @@ class RailScheduler {
   void sent(std::size_t rail, std::size_t bytes, Time now) noexcept;
   void acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept;
 
+  /// Whether a question is to go over the rail, on which nothing is on its way, before anything else.
+  bool wants_round_trip(std::size_t rail, Time now) const noexcept;
   /// Whether what was sent over the rail is to be followed by a question: a few bytes that ask for an acknowledgement at once.
   bool wants_question(std::size_t rail, Time now) const noexcept;
   /// Such bytes were sent.

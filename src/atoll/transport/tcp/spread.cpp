@@ -132,11 +132,13 @@ bool Spread::send_next(Time now) {
   if (!control_.empty()) {
     const auto rail = scheduler_.nearest(takers);
     if (!rail) return false;
+    if (ask_for_round_trip(*rails_[*rail], now)) return true;
     write(*rails_[*rail], control_.pop_front(), now);
     return true;
   }
   const auto turn = scheduler_.next(waiting_bytes_, takers);
   if (!turn) return false;
+  if (ask_for_round_trip(*rails_[turn->rail], now)) return true;
   // What is sent again keeps its bounds: the receiver tells by them what it has.
   Segment* const segment = again_.empty() ? cut_front(turn->bytes) : again_.pop_front();
   if (segment == nullptr) return false;
@@ -219,6 +221,13 @@ void Spread::ask_for_acknowledgements(Time now) {
     const Segment* const last = rail->on_their_way().back();
     if (last != nullptr && last->stream != nullptr && rail->is_ready()) write_question(*rail, now);
   }
+}
+
+/// Whether it has asked.
+bool Spread::ask_for_round_trip(Rail& rail, Time now) {
+  const bool asks = pool_.free_count() != 0 && scheduler_.wants_round_trip(rail.index(), now);
+  if (asks) write_question(rail, now);
+  return asks;
 }
 
 /// What is too little for a busy rail tells its rate only if it is acknowledged at once.

@@ -95,6 +95,7 @@ class Spread {
   bool enter_control(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must);
   void ask_for_acknowledgements(Time now);
   void ask_for_rates(Time now);
+  bool ask_for_round_trip(Rail& rail, Time now);
   std::uint64_t oldest_serial() const noexcept;
 
   const std::vector<std::unique_ptr<Rail>>& rails_;
