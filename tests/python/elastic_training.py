@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -78,18 +79,27 @@ def happen(faults: list[dict[str, Any]], **here: Any) -> None:
             signal.pause()
 
 
+def shares_of(attempt: int, model: DistributedDataParallel) -> dict[str, Any]:
+    """Options of a loader: shares by chance; with TEST_PACES, the seconds that a sample takes on each island, shares by
+    what is measured."""
+    watch = atoll.Watch(live=False)
+    paces = json.loads(os.environ.get("TEST_PACES", "{}"))
+    if paces:
+        pace = paces[os.environ["ATOLL_ISLAND"]]
+        model.module.register_forward_pre_hook(lambda _, inputs: time.sleep(pace * len(inputs[0])))
+        return {"policy": "minmax", "settings": atoll.Settings(reuse=False, update_interval=0, watch=watch)}
+    chance = random.Random(attempt)
+    shares = [chance.uniform(1, 4) for _ in range(dist.get_world_size())]
+    return {"policy": "fixed", "shares": shares, "settings": atoll.Settings(measure=False, watch=watch)}
+
+
 def main() -> None:
     folder, epochs, faults = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     dist.init_process_group("atoll")
     record = Record(folder)
     model = DistributedDataParallel(network())
     optimizer = adam(model)
-    chance = random.Random(record.attempt)
-    shares = [chance.uniform(1, 4) for _ in range(dist.get_world_size())]
-    settings = atoll.Settings(measure=False, watch=atoll.Watch(live=False))
-    loader = atoll.DataLoader(
-        dataset(), BATCH, model=model, policy="fixed", shares=shares, seed=SEED, settings=settings
-    )
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, seed=SEED, **shares_of(record.attempt, model))
     own = folder / "saved" / os.environ.get("OWN_FOLDER", "")
     saved = atoll.Saved(own, model=model, optimizer=optimizer, loader=loader, every=EVERY)
     record.line(start=saved.resume(), ranks=dist.get_world_size(), shares=loader.batch_sizes())

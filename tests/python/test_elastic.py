@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import elastic_training
-from elastic_training import STEPS, check_history
+from elastic_training import BATCH, STEPS, check_history
 from launching import free_port, launched
 from redis_server import RedisServer
 
@@ -71,6 +71,22 @@ def test_a_rank_is_killed_and_then_its_island_is_lost(tmp_path: Path) -> None:
         ("rank 1 failed first: island b", "starting again (1 of 1 restarts)"),
         ("rank 1 failed first: island b", "island b has failed 2 times: starting again without it"),
     ]
+
+
+@pytest.mark.verify
+def test_a_new_plan_for_those_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt measures what a sample costs its ranks: the slow one takes less beside two, and beside one."""
+    monkeypatch.setenv("TEST_PACES", json.dumps({"a": 0.001, "b": 0.001, "slow": 0.005}))
+    faults = [{"attempt": attempt, "step": 5, "island": "b", "do": "kill"} for attempt in (0, 1)]
+    options = ["--max-restarts=1", "--min-islands=1", *islands("a:1", "b:1", "slow:1")]
+    with launched(*options, *program(tmp_path, 1, *faults)) as job:
+        assert job.end(timeout=110) == 0, job.text
+    first, again, last = (begin["shares"] for begin in check_history(tmp_path, 1).values())
+    for shares in (first, again):
+        assert (len(shares), sum(shares)) == (3, BATCH)
+        assert shares[2] < min(shares[:2]), shares
+    assert (len(last), sum(last)) == (2, BATCH)
+    assert last[1] < last[0] > max(first[:2]), (first, last)
 
 
 @pytest.fixture(params=["c10d", "redis"])
