@@ -225,7 +225,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert "memfd:" in Path(f"/proc/{job.pid(0)}/maps").read_text()
         assert [line for rank in range(3) for line in shared_files(job.pid(rank))] == []
         for rank in range(3):
-            job.signal(rank)
+            job.signal(rank)  # at once: the others end when they see that one has died
+        for rank in range(3):
             job.processes[rank].join()
         still_there = Path("/proc/net/unix").read_text()
         assert [name for name in names if name[1:] in still_there] == []
