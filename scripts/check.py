@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every formatter and checker, in one command; `--fix` lets the formatters repair what they can.
 
-Runs clang-format, clang-tidy on the files without PyTorch, each of their headers alone through the compiler, ruff,
-mypy, the structure tests, and the list and audit of packages. Names all findings, then fails if there was one."""
+Runs clang-format, clang-tidy on the files without PyTorch, those of their headers alone through the compiler that no
+source includes first, ruff, mypy, the structure tests, and the list and audit of packages. Names all findings, then
+fails if there was one."""
 
 import argparse
 import itertools

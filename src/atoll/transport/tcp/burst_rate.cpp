@@ -14,8 +14,8 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kInARow = 8;
 constexpr std::size_t kNextToNothing = 256;  // bytes
 constexpr auto kRoundTripPause = milliseconds(2000);
-constexpr auto kQuestionPause = milliseconds(100);  // when bursts have told something
-constexpr auto kAtOnce = std::chrono::microseconds(200);
+constexpr auto kQuestionPause = milliseconds(100);        // when bursts have told something
+constexpr auto kAtOnce = std::chrono::microseconds(200);  // between two writes of one burst
 constexpr double kRoundTripWeight = 0.25;
 constexpr double kHidden = 0.5;  // of a round trip: round trips vary so much by themselves
 
