@@ -112,7 +112,7 @@ def kinds_text(summary: dict[str, Any]) -> str:
 
 def message_text(text: str) -> str:
     """On one line of a table."""
-    line = " ".join(text.split()).replace("|", "/").replace("`", "'").replace("<", "(").replace(">", ")")
+    line = " ".join(text.split()).replace("|", "/").replace("`", "'")
     return f"`{line[:SHOWN].rstrip()}{' ...' if len(line) > SHOWN else ''}`" if line else ""
 
 
