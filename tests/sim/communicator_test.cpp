@@ -2,6 +2,7 @@
 #include "atoll/sim/library/communicator.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "atoll/core/memory_store.h"
+#include "atoll/sim/library/socket.h"
 
 namespace atl::sim {
 namespace {
@@ -230,6 +232,24 @@ TEST(Communicator, ARankThatNeverJoinsIsNamed) {
   options.timeout = 50ms;
   const std::string text = error_of([&] { Rank(store, options); }, ErrorKind::kTimeout);
   expect_has(text, {"rank 0 timed out waiting for rank 1 to join the group"});
+}
+
+// Rank 1 has laid its entry in the store, and goes when it has been greeted.
+TEST(Communicator, ARankThatGivesUpBeforeItHasJoinedIsNamedAtOnce) {
+  MemoryStore store;
+  std::thread joins([&] {
+    CommunicatorOptions options;
+    options.size = 2;
+    options.timeout = 1h;
+    const std::string text = error_of([&] { Rank(store, options); }, ErrorKind::kPeerLost);
+    expect_has(text, {"rank 1 has given up before it joined rank 0"});
+  });
+  Fd listener = listen_at("atoll-simccl-" + std::string(32, '0'), 1);
+  store.set("rank/1", std::vector<std::byte>(32));
+  pollfd greeted{listener.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&greeted, 1, -1), 1);
+  listener.reset();
+  joins.join();
 }
 
 // The reader has passed the meeting, and stands still, when the root gives up and uses its memory for something else.

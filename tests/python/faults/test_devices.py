@@ -16,6 +16,7 @@ DEATH_S = 2.0
 SIM = {"ATOLL_DEVICE": "sim"}
 SLOW = SIM | {"ATOLL_SIM_BANDWIDTH": "1M"}
 SECOND = 250_000  # numbers that such a device brings to the host in a second
+MANY = 5000
 
 
 def send_behind_a_slow_device(me: Me) -> None:
@@ -155,6 +156,37 @@ def deal_with_a_failure(me: Me) -> None:
 def test_a_failure_is_told_once(tmp_path: Path) -> None:
     with Job(tmp_path, deal_with_a_failure, "AA", environment=SIM) as job:
         job.wait_for("end")
+
+
+def wait_again_when_told(me: Me) -> None:
+    """A call tells the program of the failure; then it waits for an operation of before that has not ended either. The
+    library is about to be ended, but there are many operations to be looked at before."""
+    from atoll import backend
+
+    me.join()
+    me.check_sum()
+    if me.rank == 1:
+        me.tell("running")
+        me.listen()
+        return
+    tensors = [torch.ones(1, device="sim") for _ in range(MANY)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    me.tell("running")
+    backend.backend_of().abort()
+    for call in (lambda: dist.all_reduce(torch.ones(3)), works[-1].wait):
+        with expected() as texts:
+            call()
+        assert "abort() was called" in texts[0], texts
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        pass  # a second exception would be raised here
+
+
+def test_who_has_been_told_relies_on_nothing(tmp_path: Path) -> None:
+    with Job(tmp_path, wait_again_when_told, "AA", environment=SIM) as job:
+        job.wait_for("running")
+        job.wait_for("end", [0])
+        job.send(1, "go")
 
 
 def wait_while_a_peer_aborts(me: Me) -> None:

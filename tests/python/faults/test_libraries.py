@@ -110,7 +110,7 @@ def join_with_few_descriptors(me: Me) -> None:
 def test_too_few_descriptors_for_the_library(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, join_with_few_descriptors, "AAB", (), environment) as job:
         since = max(event.at for event in job.wait_for("joining").values())
-        failures = job.failures([0, 1], since, JOIN_S + LATE_S)
+        failures = job.failures([0, 1], since, DEATH_S)
         assert re.search(r"\d+ of \d+ file descriptors are left, .*ulimit -n", failures[1].text), failures[1].text
 
 
@@ -154,6 +154,26 @@ def test_a_rank_that_does_not_join_the_library(tmp_path: Path, environment: dict
         text = job.failures([1], since, JOIN_S + LATE_S)[1].text
         assert 'communicator of island "A" (ranks 1, 2, which it counts from 0): ' in text
         assert "At:" not in text
+
+
+def give_up_before_the_library(me: Me, victim: int) -> None:
+    from atoll import vendors
+
+    def refuse(request: object) -> None:
+        me.tell("refusing")
+        raise RuntimeError("no driver here")
+
+    if me.rank == victim:
+        vendors.connect = refuse
+    me.join()
+
+
+@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+def test_a_rank_that_gives_up_before_its_library(tmp_path: Path, environment: dict[str, str]) -> None:
+    with Job(tmp_path, give_up_before_the_library, "BAAA", (2,), environment) as job:
+        since = job.wait_for("refusing", [2])[2].at
+        for failure in job.failures([1, 2, 3], since, DEATH_S).values():
+            assert re.search("rank 2 could not join the .* communicator .*no driver here", failure.text), failure.text
 
 
 def run_ahead(me: Me) -> None:

@@ -71,9 +71,19 @@ Watch::EntryPtr Watch::add(Entry entry) {
 }
 
 void Watch::note_reliance(const EntryPtr& entry) {
-  const std::lock_guard lock(mutex_);
-  if (entry->lost) throw Error(*entry->lost);
-  entry->relying.push_back(pthread_self());
+  const Reliance self(entry->owner, pthread_self());
+  std::optional<Error> told;
+  {
+    const std::lock_guard lock(mutex_);
+    if (entry->lost) throw Error(*entry->lost);
+    const auto known = told_.find(self);
+    if (known == told_.end()) {
+      entry->relying.push_back(self.second);
+      return;
+    }
+    told = known->second;
+  }
+  if (!has_ended_well(*entry)) throw Error(*told);
 }
 
 void Watch::note_future(const EntryPtr& entry) {
@@ -81,6 +91,7 @@ void Watch::note_future(const EntryPtr& entry) {
   std::optional<Error> lost;
   {
     const std::lock_guard lock(mutex_);
+    if (told_.count(self) > 0) return;
     lost = entry->lost;
     entry->relying.push_back(self.second);
     if (lost) interrupting_.insert(self);
@@ -124,10 +135,11 @@ void Watch::interrupt(const std::vector<Reliance>& relying, const Error& error) 
   }
 }
 
-void Watch::note_told(const void* owner) {
+void Watch::note_told(const void* owner, const Error& error) {
   const Reliance self(owner, pthread_self());
   {
     std::unique_lock lock(mutex_);
+    told_.emplace(self, error);
     for (const EntryPtr& entry : entries_) {
       if (entry->owner != owner) continue;
       auto& relying = entry->relying;
@@ -149,6 +161,9 @@ void Watch::forget(const void* owner) {
   remove(known);
   for (auto at = interrupted_.begin(); at != interrupted_.end();) {
     at = at->first == owner ? interrupted_.erase(at) : std::next(at);
+  }
+  for (auto at = told_.begin(); at != told_.end();) {
+    at = at->first.first == owner ? told_.erase(at) : std::next(at);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +52,7 @@ class Watch {
   EntryPtr add(Entry entry);
 
   /// The calling thread goes on as if the operations had ended; or, for a future, nobody knows which thread does. The first
-  /// throws atl::Error when they never will.
+  /// throws atl::Error when they never will, and to a thread that has been told that the owner failed while they have not.
   void note_reliance(const EntryPtr& entry);
   void note_future(const EntryPtr& entry);
 
@@ -59,9 +60,9 @@ class Watch {
   /// Afterwards the library may be aborted.
   void give_up(const void* owner, const Error& error);
 
-  /// The calling thread is about to throw what the owner has failed with: for that it is not interrupted any more, neither
-  /// where it deals with the error nor later. May wait for a thread that takes Python's lock.
-  void note_told(const void* owner);
+  /// The calling thread is about to throw `error`, what the owner has failed with: for that it is not interrupted any more,
+  /// neither where it deals with the error nor later. May wait for a thread that takes Python's lock.
+  void note_told(const void* owner, const Error& error);
 
   /// The owner has been closed: nothing of it is watched any more.
   void forget(const void* owner);
@@ -82,6 +83,7 @@ class Watch {
   std::vector<EntryPtr> entries_;
   std::multiset<Reliance> interrupting_;  // just now
   std::set<Reliance> interrupted_;        // and not told yet by an exception of a call
+  std::map<Reliance, Error> told_;        // by an exception of a call, with what
   std::condition_variable was_interrupted_;
   bool stopping_ = false;
   std::thread thread_;

@@ -30,15 +30,17 @@ void leak(Pointer&& pointer) {
   new std::decay_t<Pointer>(std::forward<Pointer>(pointer));
 }
 
-std::string key_prefix(c10d::Store& store, const std::string& name, int size) {
+std::string key_prefix(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int size,
+                       Deadline deadline) {
   const std::string base = "atoll/" + std::to_string(attempt()) + "/";
-  return base + std::to_string(count_meetings(store, base + name + "/arrivals", size)) + "/";
+  return base + std::to_string(count_meetings(store, base + name + "/arrivals", size, deadline)) + "/";
 }
 
 OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                       const BackendAtoll::Options& options, int global_rank, const Place& place) {
+  const Deadline deadline = Deadline::after(options.timeout);
   OpenGroup::Parts parts;
-  parts.process = join_process(store, global_rank);
+  parts.process = join_process(store, global_rank, deadline);
   collectives::GroupOptions group;
   group.rank = rank;
   group.size = size;
@@ -55,7 +57,8 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   group.events = trace_events();
   group.trace_folder = trace_folder();
   group.timeout = options.timeout;
-  StoreAdaptor meeting_place(store, key_prefix(*store, group.name, size), parts.process->store_clones);
+  StoreAdaptor meeting_place(store, key_prefix(store, group.name, size, deadline), parts.process->store_clones,
+                             deadline);
   parts.group = std::make_shared<collectives::Group>(parts.process->context, meeting_place, group);
   return parts;
 }

@@ -17,6 +17,9 @@
 namespace atl::pytorch {
 namespace {
 
+// So long after its library could not be made a rank waits for another's account of why, before it tells its own.
+constexpr std::chrono::milliseconds kWaitForReport{200};
+
 void tell_who_relies(const std::weak_ptr<Watch>& weak_watch, const std::weak_ptr<collectives::Group>& weak_group) {
   const auto watch = weak_watch.lock();
   const auto group = weak_group.lock();
@@ -85,10 +88,10 @@ LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& sto
   request.size = static_cast<int>(members.size());
   request.timeout = open_->options().timeout;  // operations bring their own
   request.group_name = group->options().name + "/" + topology.labels[island] + "/";
-  request.store =
-      c10::make_intrusive<c10d::PrefixStore>("atoll/" + std::to_string(attempt()) + "/library/" +
-                                                 std::to_string(group->id()) + "/" + std::to_string(island) + "/",
-                                             store);
+  request.store = store_for_library(store,
+                                    "atoll/" + std::to_string(attempt()) + "/library/" + std::to_string(group->id()) +
+                                        "/" + std::to_string(island) + "/",
+                                    request.timeout, group);
   const auto& known = open_->options().global_ranks_in_group;
   for (const int member : members) {
     const auto place = static_cast<std::size_t>(member);
@@ -105,6 +108,9 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   const bool alone = topology.islands.size() == 1 && !topology.flat_reduce;
   if (members.size() < 2 || topology.libraries[island].empty() || !(alone || topology.has_leads())) return;
   const LibraryRequest wanted = request(store, island);
+  // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same, and
+  // that it has given up before it met the others in the library.
+  group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
   try {
     require_descriptors(wanted);
     library_ = std::make_shared<Library>(place_, wanted);
@@ -115,11 +121,8 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
                                                   wanted.library + " communicator of island \"" +
                                                   topology.labels[island] + "\" (" + as_counted(members) +
                                                   "): " + why.substr(0, why.find("\n\nAt:\n")));  // Python's trace
-    group->fail(told);
-    throw told;
+    std::rethrow_exception(account_of_library_failure(*group, told, kWaitForReport));
   }
-  // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same.
-  group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
   const auto process = open_->process();
   group->when_failed([library = std::weak_ptr<Library>(library_), watch = std::weak_ptr<Watch>(process->watch),
                       completions = std::weak_ptr<Completions>(process->completions),

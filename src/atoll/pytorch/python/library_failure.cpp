@@ -8,13 +8,13 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kWaitForReport{1000};
 constexpr std::chrono::milliseconds kPause{1};
 
 }  // namespace
 
-std::exception_ptr account_of_library_failure(collectives::Group& group, const Error& error) {
-  const Deadline limit = Deadline::after(kWaitForReport);
+std::exception_ptr account_of_library_failure(collectives::Group& group, const Error& error,
+                                              std::chrono::milliseconds wait) {
+  const Deadline limit = Deadline::after(wait);
   while (!group.error() && !limit.expired()) std::this_thread::sleep_for(kPause);
   group.fail(error);
   return group.error();
@@ -22,9 +22,14 @@ std::exception_ptr account_of_library_failure(collectives::Group& group, const E
 
 void note_told(const std::weak_ptr<Watch>& watch, collectives::Group& group) {
   const auto live = watch.lock();
-  if (!live || !group.error()) return;
+  const auto failed = group.error();
+  if (!live || !failed) return;
   const ReleaseGil who_interrupts_needs_it;
-  live->note_told(&group);
+  try {
+    std::rethrow_exception(failed);
+  } catch (const Error& error) {
+    live->note_told(&group, error);
+  }
 }
 
 }  // namespace atl::pytorch

@@ -55,10 +55,10 @@ std::string text_of(const char* variable) {
 
 // Everybody agrees on a key, whether used or not: that some ranks have a key file and others none is found when the group meets,
 // where all can be told.
-void agree_on_job(c10d::Store& root, transport::EndpointOptions& options) {
+void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::EndpointOptions& options, Deadline deadline) {
   const std::string run = text_of("TORCHELASTIC_RUN_ID");
-  const Bytes agreed =
-      agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt), random_bytes(kJobBytes + kKeyBytes));
+  const Bytes agreed = agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt),
+                             random_bytes(kJobBytes + kKeyBytes), deadline);
   if (agreed.size() != kJobBytes + kKeyBytes) {
     throw Error(ErrorKind::kStore,
                 "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
@@ -68,13 +68,14 @@ void agree_on_job(c10d::Store& root, transport::EndpointOptions& options) {
   if (options.key.empty() && !options.tls) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
 }
 
-std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank) {
+std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank,
+                                      Deadline deadline) {
   transport::EndpointOptions options = collectives::Context::options_from_environment();
   const auto root = root_of(store);
   options.name = "rank " + std::to_string(global_rank);
   options.attempt = attempt();
   if (const std::string host = host_of(root); !host.empty()) options.route_hint = host;
-  agree_on_job(*root, options);
+  agree_on_job(root, options, deadline);
   auto process = std::make_shared<Process>();
   process->context = std::make_shared<collectives::Context>(std::move(options));
   return process;
@@ -82,7 +83,8 @@ std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& sto
 
 }  // namespace
 
-std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank) {
+std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank,
+                                      Deadline deadline) {
   static std::mutex mutex;
   static std::weak_ptr<Process> live;
   static std::uint32_t made_in = 0;
@@ -90,7 +92,7 @@ std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& sto
   if (made_in == fork_depth()) {  // a forked child cannot use what its parent's threads serve
     if (auto process = live.lock()) return process;
   }
-  auto process = open_process(store, global_rank);
+  auto process = open_process(store, global_rank, deadline);
   live = process;
   made_in = fork_depth();
   return process;

@@ -41,7 +41,7 @@ struct Process {
 
 /// The live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees with the rest of
 /// the job, through the store, on the job's name and key. Throws atl::Error.
-std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank);
+std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank, Deadline deadline);
 
 /// Restart attempt of the job (TORCHELASTIC_RESTART_COUNT).
 std::uint32_t attempt();

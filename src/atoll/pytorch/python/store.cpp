@@ -11,12 +11,15 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "atoll/core/error.h"
+#include "atoll/pytorch/python/store_calls.h"
+#include "atoll/transport/connect_tcp.h"
 
 namespace atl::pytorch {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kLongestWait = std::chrono::hours(24);
+constexpr Milliseconds kAnswerAfterWait{1000};  // when a key has not come, the store has to say so
 
 std::vector<std::uint8_t> to_torch_bytes(const std::vector<std::byte>& bytes) {
   const auto* begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -26,21 +29,6 @@ std::vector<std::uint8_t> to_torch_bytes(const std::vector<std::byte>& bytes) {
 std::vector<std::byte> from_torch_bytes(const std::vector<std::uint8_t>& bytes) {
   const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
   return {begin, begin + bytes.size()};
-}
-
-std::string first_line(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-template <typename Body>
-auto store_call(const std::string& action, Body&& body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::kStore, "the job's store failed while Atoll " + action + ": " + first_line(error));
-  }
 }
 
 // Torch keeps the prefix to itself and its subclasses.
@@ -57,13 +45,6 @@ bool is_device_prefix(const std::string& prefix) {
   }
 }
 
-// What torch's prefixes make of a key, in front of it.
-std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
-  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
-  if (!prefixed) return "";
-  return prefixes_of(prefixed->getUnderlyingStore()) + PrefixReader::prefix(*prefixed) + "/";
-}
-
 // Where no descriptor is left, TCPStore would try to connect for longer than others wait for this rank.
 void require_descriptor() {
   const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -74,8 +55,22 @@ void require_descriptor() {
   if (probe >= 0) ::close(probe);
 }
 
-c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d::Store>& store) {
-  if (dynamic_cast<c10d::TCPStore*>(store.get())) require_descriptor();
+// TCPStore tries for its own patience, which is minutes, to reach a server that has ended.
+void require_server(const c10d::TCPStore& store, Deadline deadline) {
+  try {
+    transport::connect_tcp(store.getHost(), store.getPort(),
+                           std::chrono::ceil<Milliseconds>(deadline.remaining(kLongestWait)));
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kStore, std::string("the job's store has ended or cannot be reached: ") + error.what());
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline) {
+  if (const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(store.get())) {
+    require_descriptor();
+    require_server(*tcp, deadline);
+    return store_call(store, deadline, "connected to it", [store] { return store->clone(); });
+  }
   try {
     return store->clone();
   } catch (const std::exception&) {  // a store written in Python may not offer it
@@ -85,7 +80,7 @@ c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d:
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> StoreClones::take(const c10::intrusive_ptr<c10d::Store>& root) {
+c10::intrusive_ptr<c10d::Store> StoreClones::take(const c10::intrusive_ptr<c10d::Store>& root, Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
     if (root_ == root && !idle_.empty()) {
@@ -94,7 +89,7 @@ c10::intrusive_ptr<c10d::Store> StoreClones::take(const c10::intrusive_ptr<c10d:
       return clone;
     }
   }
-  return clone_if_possible(root);
+  return clone_if_possible(root, deadline);
 }
 
 void StoreClones::give_back(const c10::intrusive_ptr<c10d::Store>& root, c10::intrusive_ptr<c10d::Store> clone) {
@@ -104,10 +99,12 @@ void StoreClones::give_back(const c10::intrusive_ptr<c10d::Store>& root, c10::in
   idle_.push_back(std::move(clone));
 }
 
-StoreAdaptor::StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, const std::string& prefix, StoreClones& clones)
+StoreAdaptor::StoreAdaptor(const c10::intrusive_ptr<c10d::Store>& store, const std::string& prefix, StoreClones& clones,
+                           Deadline deadline)
     : clones_(clones),
+      deadline_(deadline),
       root_(root_of(store)),
-      store_(clones.take(root_)),
+      store_(clones.take(root_, deadline)),
       is_own_(store_ != nullptr),
       prefix_(prefixes_of(store) + prefix) {
   if (!is_own_) store_ = root_;
@@ -118,8 +115,10 @@ StoreAdaptor::~StoreAdaptor() {
 }
 
 void StoreAdaptor::set(const std::string& key, const std::vector<std::byte>& value) {
+  const std::string full = prefix_ + key;
   has_failed_ = true;
-  store_call("set key \"" + prefix_ + key + "\"", [&] { store_->set(prefix_ + key, to_torch_bytes(value)); });
+  store_call(store_, deadline_, "set key \"" + full + "\"",
+             [store = store_, full, bytes = to_torch_bytes(value)] { store->set(full, bytes); });
   has_failed_ = false;
 }
 
@@ -127,26 +126,35 @@ std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadli
   const std::string full = prefix_ + key;
   // Zero means forever to a store, so an expired deadline still waits a millisecond.
   const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kLongestWait)), Milliseconds(1));
-  try {
-    if (is_own_) {
-      store_->setTimeout(left);  // get() waits too: one round trip less than wait() and get()
+  const auto wait = [store = store_, full, left, is_own = is_own_] {
+    if (is_own) {
+      store->setTimeout(left);  // get() waits too: one round trip less than wait() and get()
     } else {
-      store_->wait({full}, left);
+      store->wait({full}, left);
     }
-    return from_torch_bytes(store_->get(full));
-  } catch (const std::exception& error) {
-    has_failed_ = true;
-    if (deadline.remaining(kLongestWait) <= Milliseconds(1)) {
-      throw Error(ErrorKind::kTimeout, "timed out waiting for key \"" + full + "\" in the job's store");
-    }
-    throw Error(ErrorKind::kStore,
-                "the job's store failed while Atoll waited for key \"" + full + "\": " + first_line(error));
+    return from_torch_bytes(store->get(full));
+  };
+  const auto answer_too = Deadline::after(left + kAnswerAfterWait);
+  has_failed_ = true;
+  try {
+    auto value = store_call(store_, answer_too, "waited for key \"" + full + "\"", wait);
+    has_failed_ = false;
+    return value;
+  } catch (const Error& error) {
+    if (deadline.remaining(kLongestWait) > Milliseconds(1) || answer_too.expired()) throw;
+    throw Error(ErrorKind::kTimeout, "timed out waiting for key \"" + full + "\" in the job's store");
   }
 }
 
 c10::intrusive_ptr<c10d::Store> without_device_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
   return prefixed && is_device_prefix(PrefixReader::prefix(*prefixed)) ? prefixed->getUnderlyingStore() : store;
+}
+
+std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  if (!prefixed) return "";
+  return prefixes_of(prefixed->getUnderlyingStore()) + PrefixReader::prefix(*prefixed) + "/";
 }
 
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -159,18 +167,20 @@ std::string host_of(const c10::intrusive_ptr<c10d::Store>& root) {
   return tcp ? tcp->getHost() : "";
 }
 
-std::int64_t count_meetings(c10d::Store& store, const std::string& key, int size) {
-  return store_call("counted the meetings of a group", [&] { return (store.add(key, 1) - 1) / size; });
+std::int64_t count_meetings(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key, int size,
+                            Deadline deadline) {
+  return store_call(root_of(store), deadline, "counted the meetings of a group",
+                    [store, key, size] { return (store->add(key, 1) - 1) / size; });
 }
 
-std::vector<std::byte> agree(c10d::Store& root, const std::string& key, const std::vector<std::byte>& proposal) {
-  return store_call("agreed on the job's name", [&] {
-    const auto mine = to_torch_bytes(proposal);
+std::vector<std::byte> agree(const c10::intrusive_ptr<c10d::Store>& root, const std::string& key,
+                             const std::vector<std::byte>& proposal, Deadline deadline) {
+  return store_call(root, deadline, "agreed on the job's name", [root, key, mine = to_torch_bytes(proposal)] {
     try {
-      return from_torch_bytes(root.compareSet(key, std::vector<std::uint8_t>{}, mine));
+      return from_torch_bytes(root->compareSet(key, std::vector<std::uint8_t>{}, mine));
     } catch (const c10::NotImplementedError&) {  // optional for stores
-      if (root.add(key + "/claims", 1) == 1) root.set(key, mine);
-      return from_torch_bytes(root.get(key));
+      if (root->add(key + "/claims", 1) == 1) root->set(key, mine);
+      return from_torch_bytes(root->get(key));
     }
   });
 }

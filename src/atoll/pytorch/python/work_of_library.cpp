@@ -30,7 +30,7 @@ void WorkOfLibrary::note_reliance() const {
     watch->note_reliance(entry_);
   } catch (const Error& error) {
     const ReleaseGil who_interrupts_needs_it;
-    watch->note_told(entry_->owner);
+    watch->note_told(entry_->owner, error);
     throw_as_torch(error);
   }
 }

@@ -98,10 +98,14 @@ class Host {
     meeting_.peers[static_cast<std::size_t>(peer)].outgoing = std::move(connection);
   }
 
+  int outgoing(int peer) const { return meeting_.peers[static_cast<std::size_t>(peer)].outgoing.get(); }
+
+  bool is_missing(int peer) const { return peer != rank_ && !meeting_.peers[static_cast<std::size_t>(peer)].incoming; }
+
   std::string missing() const {
     std::string names;
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || meeting_.peers[static_cast<std::size_t>(peer)].incoming) continue;
+      if (!is_missing(peer)) continue;
       names += (names.empty() ? "" : ", ") + std::to_string(peer);
     }
     return names;
@@ -110,18 +114,39 @@ class Host {
   void wait_for_somebody() {
     std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
     for (const Fd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
+    const std::size_t first_peer = watched.size();
+    for (int peer = 0; peer < size_; ++peer) {
+      if (is_missing(peer)) watched.push_back({outgoing(peer), 0, 0});  // 0: only its end is of interest
+    }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining(kLongestWait));
     ::poll(watched.data(), watched.size(), static_cast<int>(left.count()));
     if (deadline_.expired()) {
       throw Error(ErrorKind::kTimeout, "simccl: rank " + std::to_string(rank_) +
                                            " timed out waiting for these ranks to join the group: " + missing());
     }
-    if (Fd connection = accept_from(listener_)) strangers_.push_back(std::move(connection));
+    receive_greetings();
+    for (std::size_t i = first_peer; i < watched.size(); ++i) {
+      if (watched[i].revents != 0) require_greeted(watched[i].fd);
+    }
+  }
+
+  void receive_greetings() {
+    while (Fd connection = accept_from(listener_)) strangers_.push_back(std::move(connection));
     std::vector<Fd> still;
     for (Fd& stranger : strangers_) {
       if (!is_introduced(stranger)) still.push_back(std::move(stranger));
     }
     strangers_.swap(still);
+  }
+
+  // A peer that has joined may have gone again; one that goes before it has greeted never will.
+  void require_greeted(int fd) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!is_missing(peer) || outgoing(peer) != fd) continue;
+      throw Error(ErrorKind::kPeerLost, "simccl: rank " + std::to_string(peer) +
+                                            " has given up before it joined rank " + std::to_string(rank_) +
+                                            " in the group");
+    }
   }
 
   // Whether nothing more is to be awaited from `connection`; a peer's becomes its incoming one, any other is closed.
