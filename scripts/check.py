@@ -23,7 +23,7 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, content_hash, fail, files_under,
 
 CPP_FOLDERS = ["src", "tests", "bench", "examples"]
 PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
-# These use vector built-ins that g++ has and clang 14 lacks.
+# These use vector built-ins that g++ has and clang lacks.
 FOR_GXX_ONLY = {"reduce.cpp", "reduce_plain.cpp", "reduce_avx2.cpp", "reduce_avx512.cpp"}
 ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
 RELEASE = BUILD / "release"
@@ -32,10 +32,10 @@ NOT_BUILT = "build/release is missing: make setup\n"
 CACHE = BUILD / "check"
 
 
-def clang_tool(name: str) -> str:
-    found = shutil.which(f"{name}-14")
+def clang_format() -> str:
+    found = shutil.which("clang-format-14")
     if found is None:
-        raise fail(f"{name}-14 is missing: python3 scripts/setup.py --packages check")
+        raise fail("clang-format-14 is missing: python3 scripts/setup.py --packages check")
     return found
 
 
@@ -76,7 +76,7 @@ def cpp_files(suffixes: list[str]) -> list[Path]:
 def check_clang_format(fix: bool) -> str:
     files = cpp_files([".cpp", ".h"])
     mode = ["-i"] if fix else ["--dry-run", "--Werror"]
-    return output_of([clang_tool("clang-format"), *mode, *files]) if files else ""
+    return output_of([clang_format(), *mode, *files]) if files else ""
 
 
 def run_clang_tidy(name: str, *options: str) -> str:
@@ -85,9 +85,11 @@ def run_clang_tidy(name: str, *options: str) -> str:
     compiled = {Path(entry["file"]) for entry in json.loads(DATABASE.read_text())}
     candidates = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
     sources = [path for path in candidates if path.name not in FOR_GXX_ONLY]
-    key = content_hash([*files_under(["src"], [".h"]), ROOT / ".clang-tidy"], " ".join(options))
+    key = content_hash(
+        [*files_under(["src"], [".h"]), ROOT / ".clang-tidy", ROOT / "requirements.txt"], " ".join(options)
+    )
     # The compiler's warnings, which are not asked for, would be shown as errors.
-    command: list[str | Path] = [clang_tool("clang-tidy"), "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+    command: list[str | Path] = [VENV_BIN / "clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
                                  "--extra-arg=-Wno-error", *options, "-p", RELEASE]  # fmt: skip
 
     def tidy(path: Path) -> str:

@@ -247,7 +247,7 @@ bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<con
   if (announced) peer.grants.push_back(message.id);  // an empty message: the grant ends it
   if (!announced) peer.consumed += eager_cost(message.bytes);
   std::copy(payload.begin(), payload.end(), on_host(posted).begin());
-  ready.push_back([done = std::move(posted.done), source = message.source] { done(nullptr, source); });
+  ready.emplace_back([done = std::move(posted.done), source = message.source] { done(nullptr, source); });
   return true;
 }
 
@@ -265,7 +265,7 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
       if (it->landing) it->landing->arrived(it->received);
       return;
     }
-    ready.push_back([done = std::move(it->done), rank] { done(nullptr, rank); });
+    ready.emplace_back([done = std::move(it->done), rank] { done(nullptr, rank); });
     arriving_.erase(it);
     return;
   }

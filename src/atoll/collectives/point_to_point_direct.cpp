@@ -59,7 +59,7 @@ bool PointToPoint::land(Ready& ready) {
     }
     direct_count_.fetch_add(1, std::memory_order_relaxed);
     peers_[static_cast<std::size_t>(it->from)].landed.push_back(it->message_id);
-    ready.push_back([done = std::move(it->done), from = it->from] { done(nullptr, from); });
+    ready.emplace_back([done = std::move(it->done), from = it->from] { done(nullptr, from); });
     it = arriving_.erase(it);
     moved = true;
   }

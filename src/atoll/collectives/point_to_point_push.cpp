@@ -86,7 +86,7 @@ bool PointToPoint::push(Peer& peer, Ready& ready) {
       ++it;
       continue;
     }
-    ready.push_back([done = std::move(it->done)] { done(nullptr); });
+    ready.emplace_back([done = std::move(it->done)] { done(nullptr); });
     it = peer.outgoing.erase(it);
     --outgoing_count_;
   }

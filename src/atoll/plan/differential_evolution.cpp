@@ -96,7 +96,8 @@ Evolution differential_evolution(const std::function<double(std::span<const doub
       values[i] = tried;
       if (tried < values[best]) best = i;
     }
-    if ((result.is_converged = is_settled(values, options.tolerance))) break;
+    result.is_converged = is_settled(values, options.tolerance);
+    if (result.is_converged) break;
   }
   result.best = population[best];
   result.value = values[best];

@@ -101,8 +101,8 @@ std::string megatron_layout(const LayerRequest& request, const LayerPlan& plan) 
   const std::vector<std::int64_t> blocks = blocks_of(request, common_stages(request, plan, format), format);
   std::string layout = "E";
   for (std::size_t k = 0; k < blocks.size(); ++k) {
-    if (k > 0) layout += "|";
-    if (blocks[k] > 0) layout += "t";
+    if (k > 0) layout += '|';
+    if (blocks[k] > 0) layout += 't';
     if (blocks[k] > 1) layout += "*" + std::to_string(blocks[k]);
   }
   return layout + "L";
