@@ -14,9 +14,9 @@ from pathlib import Path
 
 import emulated
 import fuzzing
+import sanitized
 from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
 
-SANITIZERS = ("asan", "tsan")
 FUZZ_SECONDS = 180  # all targets together
 # Many tests start several busy threads or processes, but most wait for each other: two at once keep two cores busy.
 JOBS = str(max(2, CPUS // 2))
@@ -128,6 +128,20 @@ def run_emulated() -> Outcome:
     return outcome
 
 
+def run_sanitizers() -> list[Outcome]:
+    """The C++ tests under each, whose outcome docs/testing.md keeps."""
+    outcomes, runs = [], []
+    for preset in sanitized.WHAT:
+        begin = time.monotonic()
+        outcome = run_preset(preset)
+        seconds = time.monotonic() - begin
+        outcomes.append(outcome)
+        runs.append(sanitized.Run(preset, outcome.ran - outcome.failed, outcome.failed, outcome.skipped, seconds))
+    if not any(outcome.broken for outcome in outcomes):
+        sanitized.record(runs)
+    return outcomes
+
+
 def run_fuzzers(tier: str) -> Outcome:
     """All fuzz targets: a few minutes for all together, or long enough for the table in docs/testing.md."""
     try:
@@ -153,8 +167,7 @@ def outcomes_of(tier: str) -> list[Outcome]:
         return [run_pytest("soak", "Python"), run_fuzzers(tier), run_analyzer()]
     if tier == "aarch64":
         return [run_emulated()]
-    sanitized = [run_preset(preset) for preset in SANITIZERS]
-    return [*sanitized, run_fuzzers(tier), run_pytest("verify", "Python")]
+    return [*run_sanitizers(), run_fuzzers(tier), run_pytest("verify", "Python")]
 
 
 def main() -> None:
