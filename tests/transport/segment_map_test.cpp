@@ -32,16 +32,14 @@ class Plain {
   }
   void add(const Piece& piece) {
     for (std::uint64_t unit = piece.position / kUnit; unit < stop(piece); ++unit) there_.insert(unit);
+    while (there_.contains(end_)) ++end_;
   }
-  std::uint64_t end() const {
-    std::uint64_t unit = 0;
-    while (there_.contains(unit)) ++unit;
-    return unit * kUnit;
-  }
+  std::uint64_t end() const { return end_ * kUnit; }
 
  private:
   static std::uint64_t stop(const Piece& piece) { return (piece.position + piece.bytes + kUnit - 1) / kUnit; }
   std::set<std::uint64_t> there_;
+  std::uint64_t end_ = 0;  // the first unit that is not there
 };
 
 bool is_protocol_error(const SegmentMap& map, const Piece& piece) {
