@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gmock/gmock.h>
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ class LogRecorder : public LogSink {
     added_.notify_all();
   }
 
+  /// Lines in which the POSIX extended regular expression `pattern` is found.
   std::size_t count(const std::string& pattern) const {
     const std::lock_guard lock(mutex_);
     return count_locked(pattern);
@@ -44,10 +47,8 @@ class LogRecorder : public LogSink {
 
  private:
   std::size_t count_locked(const std::string& pattern) const {
-    const std::regex expression(pattern);
-    std::size_t found = 0;
-    for (const std::string& line : lines_) found += std::regex_search(line, expression) ? 1 : 0;
-    return found;
+    return static_cast<std::size_t>(
+        std::count_if(lines_.begin(), lines_.end(), ::testing::Matches(::testing::ContainsRegex(pattern))));
   }
 
   mutable std::mutex mutex_;
