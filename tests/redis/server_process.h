@@ -58,7 +58,14 @@ class ServerProcess {
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    if (::posix_spawnp(&pid_, "redis-server", nullptr, nullptr, arguments.data(), environ) != 0) {
+    // Were it to hold the test's output open, a test that crashes would never end for who reads that.
+    posix_spawn_file_actions_t files;
+    ::posix_spawn_file_actions_init(&files);
+    ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
+    const int failed = ::posix_spawnp(&pid_, "redis-server", &files, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&files);
+    if (failed != 0) {
       pid_ = -1;
       return;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -64,11 +65,23 @@ class JobStore {
   Reply read(const char* operation, const std::vector<std::string>& arguments, Deadline deadline);
   std::optional<std::string> change(const char* operation, const std::vector<std::string>& arguments,
                                     Deadline deadline);
-  std::unique_lock<std::timed_mutex> lock(Deadline deadline);
+  /// While it lives, nobody else uses the connection. Throws Error(kStore) when another thread does until `deadline`.
+  class Turn {
+   public:
+    Turn(JobStore& store, Deadline deadline);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    JobStore& store_;
+  };
 
   const std::shared_ptr<Membership> membership_;
   const std::string client_ = random_name();
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable is_free_;
+  bool in_use_ = false;
   Server server_;
   std::uint64_t answered_ = 0;  // the last change whose outcome is known
   std::uint64_t sent_ = 0;
