@@ -22,7 +22,7 @@ class Source {
   std::uint64_t number(std::size_t bytes) {
     std::uint64_t value = 0;
     const auto part = take(bytes);
-    std::memcpy(&value, part.data(), part.size());
+    if (!part.empty()) std::memcpy(&value, part.data(), part.size());
     return value;
   }
   std::span<const std::byte> take(std::size_t bytes) {

@@ -96,7 +96,8 @@ Bytes mutated(Bytes bytes, std::mt19937& random) {
 Bytes of_numbers(std::initializer_list<std::pair<std::uint64_t, std::size_t>> numbers) {
   Bytes all;
   for (const auto& [value, bytes] : numbers) {
-    for (std::size_t i = 0; i < bytes; ++i) all.push_back(static_cast<std::byte>(value >> (8 * i)));
+    for (std::size_t i = 0; i < bytes; ++i)
+      all.push_back(static_cast<std::byte>(i < sizeof value ? value >> (8 * i) : 0));
   }
   return all;
 }
