@@ -16,7 +16,7 @@ DEATH_S = 2.0
 SIM = {"ATOLL_DEVICE": "sim"}
 SLOW = SIM | {"ATOLL_SIM_BANDWIDTH": "1M"}
 SECOND = 250_000  # numbers that such a device brings to the host in a second
-MANY = 5000
+MANY = 5000  # operations, which take some milliseconds to look at
 
 
 def send_behind_a_slow_device(me: Me) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from fault_jobs import Job, Me, expected
+from fault_jobs import Job, Me, expected, process_ends
 
 AT_ONCE_S, LIMIT_S, LATE_S = 2.0, 3.0, 2.0
 
@@ -74,6 +74,45 @@ def test_a_store_that_takes_no_more_connections(tmp_path: Path, then_refuses: bo
         assert took_s < within_s
 
 
+def serve_store(me: Me) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    me.tell("store", store.port)
+    me.listen()
+
+
+def lose_the_store(me: Me) -> None:
+    me.join(port=me.listen())
+    me.check_sum()
+    me.tell("running")
+    me.listen()
+    for _ in range(10):
+        me.check_sum()  # needs no store
+    begin = time.monotonic()
+    with expected() as texts:
+        dist.new_group([0, 1, 2], timeout=timedelta(seconds=5))
+    assert time.monotonic() - begin < 6
+    me.tell("said", texts[0])
+    me.check_sum()
+    dist.destroy_process_group()
+
+
+def test_a_store_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with Job(tmp_path / "store", serve_store, "A") as server, Job(tmp_path, lose_the_store, "ABA") as job:
+        port = server.wait_for("store")[0].details
+        for rank in range(3):
+            job.send(rank, port)
+        job.wait_for("running")
+        server.signal(0)
+        assert process_ends(server.pid(0), 5)
+        for rank in range(3):
+            job.send(rank, "the store is gone")
+        for event in job.wait_for("said").values():
+            assert "store" in event.details.lower()
+        job.wait_for("end")
+        job.check_ends()
+
+
 def make_a_group_without_answers(me: Me) -> None:
     me.join(port=me.listen())
     me.tell("running")
@@ -83,12 +122,6 @@ def make_a_group_without_answers(me: Me) -> None:
         dist.new_group([0, 1], timeout=timedelta(seconds=LIMIT_S))
     me.tell("said", (texts[0], time.monotonic() - begin))
     me.check_sum()
-
-
-def serve_store(me: Me) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    me.tell("store", store.port)
-    me.listen()
 
 
 def test_a_stopped_store(tmp_path: Path) -> None:

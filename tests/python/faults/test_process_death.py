@@ -4,8 +4,6 @@
 import os
 import re
 import signal
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -231,42 +229,3 @@ def test_killed_while_its_forked_child_lives(tmp_path: Path, transport: str) -> 
                 assert "rank 1" in failure.text
         finally:
             os.kill(child, signal.SIGKILL)
-
-
-def lose_the_store(me: Me) -> None:
-    me.join(port=me.listen())
-    me.check_sum()
-    me.tell("running")
-    me.listen()
-    for _ in range(10):
-        me.check_sum()  # needs no store
-    begin = time.monotonic()
-    with expected() as texts:
-        dist.new_group([0, 1, 2], timeout=timedelta(seconds=5))
-    assert time.monotonic() - begin < 6
-    me.tell("said", texts[0])
-    me.check_sum()
-    dist.destroy_process_group()
-
-
-def serve_store(me: Me) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    me.tell("store", store.port)
-    me.listen()
-
-
-def test_lost_store(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    with Job(tmp_path / "store", serve_store, "A") as server, Job(tmp_path, lose_the_store, "ABA") as job:
-        port = server.wait_for("store")[0].details
-        for rank in range(3):
-            job.send(rank, port)
-        job.wait_for("running")
-        server.signal(0)
-        assert process_ends(server.pid(0), 5)
-        for rank in range(3):
-            job.send(rank, "the store is gone")
-        for event in job.wait_for("said").values():
-            assert "store" in event.details.lower()
-        job.wait_for("end")
-        job.check_ends()
