@@ -23,8 +23,6 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, content_hash, fail, files_under,
 
 CPP_FOLDERS = ["src", "tests", "bench", "examples"]
 PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
-# These use vector built-ins that g++ has and clang lacks.
-FOR_GXX_ONLY = {"reduce.cpp", "reduce_plain.cpp", "reduce_avx2.cpp", "reduce_avx512.cpp"}
 ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
 RELEASE = BUILD / "release"
 DATABASE = RELEASE / "compile_commands.json"
@@ -83,8 +81,7 @@ def run_clang_tidy(name: str, *options: str) -> str:
     if not DATABASE.is_file():
         return NOT_BUILT
     compiled = {Path(entry["file"]) for entry in json.loads(DATABASE.read_text())}
-    candidates = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
-    sources = [path for path in candidates if path.name not in FOR_GXX_ONLY]
+    sources = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
     key = content_hash(
         [*files_under(["src"], [".h"]), ROOT / ".clang-tidy", ROOT / "requirements.txt"], " ".join(options)
     )
