@@ -233,7 +233,8 @@ struct Relay::State {
     int waiting = 0;
     pipe.has_more = bytes.size() == most && ::ioctl(pipe.from, FIONREAD, &waiting) == 0 && waiting > 0;
     pipe.buffered += bytes.size();
-    pipe.pieces.push_back({std::max(wire.free_at, now) + current.delay, std::move(bytes), 0});
+    const auto delay = current.delay + (pipe.way == plan::Lane::kDown ? current.more_delay_back : 0us);
+    pipe.pieces.push_back({std::max(wire.free_at, now) + delay, std::move(bytes), 0});
     return true;
   }
 

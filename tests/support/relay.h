@@ -17,9 +17,10 @@ namespace atl::test {
 class Relay {
  public:
   struct Path {
-    double bytes_per_second = 0;         ///< per direction; 0: as fast as it goes
-    std::chrono::microseconds delay{0};  ///< per direction
-    bool half_duplex = false;            ///< both directions, of all connections, share one rate
+    double bytes_per_second = 0;                   ///< per direction; 0: as fast as it goes
+    std::chrono::microseconds delay{0};            ///< per direction
+    bool half_duplex = false;                      ///< both directions, of all connections, share one rate
+    std::chrono::microseconds more_delay_back{0};  ///< from the target
   };
   enum class Cut {
     kEnd,    ///< an end-of-file, as of a process that died

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that does not run, and two that end at once.
+// A peer that does not run, two that end at once, and a channel that ends before its link is up.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/types.h>
@@ -12,7 +12,9 @@
 #include <thread>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/listener.h"
 #include "tests/support/peers.h"
+#include "tests/support/relay.h"
 #include "tests/transport/link_contract.h"
 #include "tests/transport/ucx_support.h"
 
@@ -20,7 +22,13 @@ namespace atl::test {
 namespace {
 
 using namespace std::chrono_literals;
+using transport::Bell;
 using transport::Channel;
+using transport::ChannelId;
+using transport::Endpoint;
+using transport::listen_tcp;
+using transport::PeerAddress;
+using transport::TcpListener;
 
 void greet(Peer& peer) {
   Channel& channel = peer.channel();
@@ -118,6 +126,32 @@ TEST_P(UcxLinks, BothMayEndWhileOneStillSends) {
         peer.meeting.exchange(std::to_string(sent));
         leaver.join();
       });
+}
+
+// Frames come by UCX as soon as the peer knows both votes, perhaps before this end does.
+TEST_P(UcxLinks, AChannelClosedBeforeTheLinkIsUpGivesItsCreditBack) {
+  auto both = options();
+  RecordingObserver observers[2];
+  Endpoint sender(both[0], observers[0]);
+  Endpoint receiver(both[1], observers[1]);
+  // The sender's vote comes late: only the receiver connects, and what it hears takes its time.
+  const TcpListener nobody = listen_tcp(0, 0);
+  Relay relay(sender.address().tcp.front(), {.more_delay_back = 300ms});
+  PeerAddress sender_seen = sender.address();
+  PeerAddress receiver_seen = receiver.address();
+  sender_seen.tcp = {relay.address()};
+  receiver_seen.tcp = {"127.0.0.1:" + std::to_string(nobody.port)};
+  const ChannelId id{.group = 1, .index = 0, .bell = Bell::kCollective};
+  Channel& out = sender.link(receiver_seen).channel(id);
+  Channel& in = receiver.link(sender_seen).channel(id);
+  const auto payload = pattern(1, 5000);
+  const auto send_one = [&] { return out.try_send(numbered_header(0, payload.size()), payload); };
+  wait_on_bell(sender, Bell::kCollective, "the first frame", send_one);
+  while (send_one()) {
+  }
+  wait_on_bell(receiver, Bell::kCollective, "a frame", [&] { return in.front() != nullptr; });
+  receiver.link(sender_seen).close_channel(id);
+  for (int i = 0; i < 100; ++i) wait_on_bell(sender, Bell::kCollective, "room behind the end", send_one);
 }
 
 }  // namespace

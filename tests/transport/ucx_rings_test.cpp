@@ -221,6 +221,27 @@ TEST(UcxRings, AClosedRingDropsAndGivesCreditForAll) {
   EXPECT_TRUE(write(out, 0, bytes));
 }
 
+// The first frame, which a large one has overtaken, makes too little room for the next large one.
+TEST(UcxRings, AClosedRingGivesCreditForFramesThatCameAheadOfOthers) {
+  SendRing out(kWindow);
+  ReceiveRing in;
+  in.open_on_loop(kWindow);
+  ASSERT_TRUE(write(out, 0, 0));
+  while (write(out, 1, kWindow / 8)) {
+  }
+  std::vector<SendRing::Piece> pieces;
+  while (const auto piece = out.next()) pieces.push_back(*piece);
+  std::vector<std::byte*> places;
+  for (const auto& piece : pieces) places.push_back(in.begin_on_loop(piece.position, piece.bytes.size()));
+  for (std::size_t i = pieces.size() - 1; i > 0; --i) {
+    std::memcpy(places[i], pieces[i].bytes.data(), pieces[i].bytes.size());
+    EXPECT_FALSE(in.finish_on_loop(pieces[i].position, pieces[i].bytes.size()));
+  }
+  in.close_on_loop();
+  in.finish_on_loop(pieces[0].position, pieces[0].bytes.size());
+  EXPECT_EQ(in.popped(), out.written());
+}
+
 TEST(UcxRings, AClosedSenderGivesItsMemoryBackOnceAllIsSent) {
   SendRing ring(kWindow);
   EXPECT_TRUE(ring.is_done());

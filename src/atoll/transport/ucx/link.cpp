@@ -104,9 +104,8 @@ void UcxLink::close_channel(const ChannelId& id) {
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
     free_closed_on_loop(*channel);
-    if (phase_ != Phase::kUcx) return;
-    activate_on_loop(*channel);  // the peer gets its credit back
-    drive_on_loop();
+    activate_on_loop(*channel);  // the peer gets its credit back; it may be up, and sending, before this end is
+    if (phase_ == Phase::kUcx) drive_on_loop();
   });
 }
 

@@ -68,6 +68,7 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
     bad("a frame of " + std::to_string(bytes) + " bytes states another size");
   }
   finished_.set(position);
+  finished_to_ = std::max(finished_to_, position + tcp::footprint(bytes - sizeof(FrameHeader)));
   const std::uint64_t before = received_.load(std::memory_order_relaxed);
   std::uint64_t received = before;
   while (finished_.test(received)) {
@@ -116,7 +117,7 @@ void ReceiveRing::pop() noexcept {
 
 void ReceiveRing::close_on_loop() noexcept {
   is_closed_ = true;
-  popped_.store(received_.load(std::memory_order_relaxed), std::memory_order_release);
+  drop_to(finished_to_);
   free_if_idle();
 }
 

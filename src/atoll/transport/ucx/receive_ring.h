@@ -57,6 +57,7 @@ class ReceiveRing {
   MappedRing ring_;  // the loop's; the reader uses it once received_ has left popped_
   SlotBits begun_;   // the loop's, like what follows
   SlotBits finished_;
+  std::uint64_t finished_to_ = 0;  // where the farthest finished frame ends
   std::size_t under_way_ = 0;
   bool is_closed_ = false;
   std::atomic<std::uint64_t> window_bytes_{0};
