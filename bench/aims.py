@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures are to be, and what they are: one table from the result files, for docs/results and the README."""
+"""What the figures are to be, and how each is found in a result file."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import balancenet
@@ -19,7 +17,6 @@ import shares
 from fewer_bytes import bytes_of_half, losses_of_exact
 from found import Document, Found, one
 from pipelines_sets import FAST, SLOW
-from results import table
 from split_aims import divided, software, with_bytes
 
 MIB = 1 << 20
@@ -43,9 +40,14 @@ class Aim:
         return worst, worst.value <= self.limit if self.at_most else worst.value >= self.limit
 
     def text(self, value: float) -> str:
-        return (
-            f"{value:.0%}" if self.unit == "%" else f"{value:.2f}x" if self.unit == "x" else f"{value:.1f} {self.unit}"
-        )
+        if self.unit == "%":
+            return f"{value:.1%}".replace(".0%", "%")
+        return f"{value:.2f}x" if self.unit == "x" else f"{value:.1f} {self.unit}".removesuffix(".0 ").rstrip()
+
+    def spread(self, found: Found) -> str:
+        """The value, and from where to where it went if that is known."""
+        value, low, high = (self.text(each) for each in (found.value, found.low, found.high))
+        return value if value == low == high else f"{value} ({low} to {high})"
 
 
 def size_text(size: int) -> str:
@@ -260,8 +262,22 @@ AIMS = [
     Aim("ddp", "exposed time, of what is allowed", 1, "%", exposed, at_most=True),
     Aim("devices", "added per call to Gloo alone", ADDED_US, "us", added("gloo"), at_most=True),
     Aim("devices", "added per call to simccl alone", ADDED_US, "us", added("simccl"), at_most=True),
-    Aim("library", "DDP step over a library / alone: 1.00 outside by", 0, "percent", step_ratio(False), at_most=True),
-    Aim("library", "DDP step over a library / alone: +- of the ratio", 3, "percent", step_ratio(True), at_most=True),
+    Aim(
+        "library",
+        "DDP step over a library by that alone: how far its interval is from 1.00",
+        0,
+        "percent",
+        step_ratio(False),
+        at_most=True,
+    ),
+    Aim(
+        "library",
+        "DDP step over a library by that alone: half of its interval",
+        3,
+        "percent",
+        step_ratio(True),
+        at_most=True,
+    ),
     Aim("devices", "islands of devices, of the slowest stage", 0.85, "%", between_islands(False)),
     Aim("devices", "islands of devices, against the relay, where 2x can be", RELAY, "x", between_islands(True)),
     Aim("kaitian", "KAITIAN's 42 %: time saved to the slow pair", 0.419, "%", saved_time("2G")),
@@ -272,7 +288,14 @@ AIMS = [
     Aim("balancenet", "samples per second of minmax, by the best other", 1, "x", over_policies),
     Aim("online", "a device slows down: recovered in 100 steps", 0.9, "%", recovered),
     Aim("online", "a device slows down: plans", 5, "", plans, at_most=True),
-    Aim("parity", "accuracy against one process: 0 outside by", 0, "points", accuracy_lost, at_most=True),
+    Aim(
+        "parity",
+        "accuracy against one process: how far the interval of the difference is from 0",
+        0,
+        "points",
+        accuracy_lost,
+        at_most=True,
+    ),
     Aim("breakeven", "advice on membership that is right", 1, "%", right_advice),
     Aim("split_papers", "VGG19, bytes in, outdoors", 86, "ms", divided(VGG, "compact", "outdoors"), at_most=True),
     Aim("split_papers", "VGG19, bytes in, indoors", 37, "ms", divided(VGG, "compact", "indoors"), at_most=True),
@@ -354,19 +377,3 @@ AIMS = [
     Aim("ready", "4 ranks ready, beyond Gloo's", 2, "s", ready.more_than_gloo("atoll run, Atoll"), at_most=True),
     Aim("idle", "a waiting rank, of a core, in percent", 2, "percent", idle_share, at_most=True),
 ]
-
-
-def summary(folder: Path) -> str:
-    """The table, from the files that are there. A figure is the worst case of its line."""
-    rows = []
-    for aim in AIMS:
-        path = folder / f"{aim.scenario}.json"
-        limit = f"at {'most' if aim.at_most else 'least'} {aim.text(aim.limit)}"
-        judged = aim.judge(json.loads(path.read_text())) if path.exists() else None
-        if judged is None:
-            rows.append([aim.name, limit, "not measured", ""])
-            continue
-        worst, met = judged
-        spread = f"{aim.text(worst.value)} ({aim.text(worst.low)} to {aim.text(worst.high)}), {worst.case}"
-        rows.append([aim.name, limit, spread, "met" if met else "**missed**"])
-    return table(["figure", "aim", "worst case, and its spread", ""], rows)

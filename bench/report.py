@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import papers_page
-from aims import summary
+from aims_table import summary
 from results import RESULTS, ROOT, Scenario
 from scenarios import SCENARIOS
 
@@ -67,7 +67,7 @@ def generate(folder: Path) -> None:
     index += "\nWhat bounds the missed ones: [missed](missed.md).\n" if notes.exists() else ""
     (folder / "index.md").write_text(index)
     if folder == RESULTS:
-        fill_readme(summary(folder))
+        fill_readme(summary(folder, headlines=True))
 
 
 def fill_readme(text: str) -> None:

@@ -21,7 +21,7 @@ def divided(profile: str, encoding: str, environment: str, over_local: bool = Fa
         if over_local:
             return one(1e3 * (seconds["p99"] - local["seconds"]["p99"]), f"{environment}, simulated")
         mean, median, p99 = (1e3 * seconds[name] for name in ("mean", "p50", "p99"))
-        return [Found(mean, median, p99, f"{environment}, to p99, simulated")]
+        return [Found(mean, median, p99, f"{environment}: mean (p50 to p99), simulated")]
 
     return measure
 
@@ -64,6 +64,6 @@ def with_bytes(profile: str, encoding: str, environment: str, over_local: bool =
         if over_local:
             return one(1e3 * (ours["p99"] - local["p99"]), f"{environment}, {part}")
         mean, median, p99 = (1e3 * ours[name] for name in ("mean", "p50", "p99"))
-        return [Found(mean, median, p99, f"{environment}, to p99, {part}")]
+        return [Found(mean, median, p99, f"{environment}: mean (p50 to p99), {part}")]
 
     return measure

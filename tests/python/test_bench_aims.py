@@ -39,18 +39,30 @@ def bridge_document(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_worst_case_counts(load: Any, tmp_path: Path) -> None:
-    aims = load("aims")
+    aims = load("aims_table")
     (tmp_path / "bridge.json").write_text(json.dumps(bridge_document()))
     line = next(line for line in aims.summary(tmp_path).splitlines() if "of M/B" in line)
-    assert "94% (94% to 94%), AAAB at 1 Gbit/s" in line
+    assert "94.1%, AAAB at 1 Gbit/s" in line
     assert "**missed**" in line
+
+
+def test_readme_has_the_headlines_and_all_that_is_missed(load: Any, tmp_path: Path) -> None:
+    aims = load("aims_table")
+    assert {aim.name for aim in aims.AIMS} >= aims.HEADLINES
+    (tmp_path / "bridge.json").write_text(json.dumps(bridge_document()))
+    text = aims.summary(tmp_path, headlines=True)
+    assert [line.split(" | ")[0] for line in text.splitlines()[2:4]] == [
+        "| 200 Mbit/s and 1 Gbit/s, of M/B",
+        "",
+    ]
+    assert "Of 2 aims 1 are met" in text
 
 
 @pytest.mark.parametrize("mark", ["quick", "busy"])
 def test_doubtful_measurements_are_not_judged(load: Any, tmp_path: Path, mark: str) -> None:
     (tmp_path / "bridge.json").write_text(json.dumps(bridge_document(**{mark: True})))
-    assert "missed" not in load("aims").summary(tmp_path)
-    assert " met " not in load("aims").summary(tmp_path)
+    assert "missed" not in load("aims_table").summary(tmp_path)
+    assert " met " not in load("aims_table").summary(tmp_path)
 
 
 def devices_document(**changes: Any) -> dict[str, Any]:
@@ -72,7 +84,7 @@ def devices_document(**changes: Any) -> dict[str, Any]:
 
 def lines_of(load: Any, folder: Path, document: dict[str, Any], scenario: str = "devices") -> dict[str, str]:
     (folder / f"{scenario}.json").write_text(json.dumps(document))
-    rows = (line.split(" | ") for line in load("aims").summary(folder).splitlines())
+    rows = (line.split(" | ") for line in load("aims_table").summary(folder).splitlines())
     return {row[0].removeprefix("| "): f"{row[2]} {row[3].removesuffix(' |')}" for row in rows if len(row) == 4}
 
 
@@ -90,16 +102,16 @@ def test_ratios_of_steps(load: Any, tmp_path: Path) -> None:
     row = {"library": "gloo", "ratio": {"median": 1.0, "low": 0.99, "high": 1.03}, "oversubscribed": []}
     document = {"quick": False, "busy": False, "rows": [row]}
     found = lines_of(load, tmp_path, document, "library")
-    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("over gloo met")
-    assert found["DDP step over a library / alone: +- of the ratio"].startswith("2.0 percent")
+    assert found["DDP step over a library by that alone: how far its interval is from 1.00"].endswith("over gloo met")
+    assert found["DDP step over a library by that alone: half of its interval"].startswith("2.0 percent")
     row["ratio"] = {"median": 1.02, "low": 1.01, "high": 1.03}
     found = lines_of(load, tmp_path, document, "library")
-    assert found["DDP step over a library / alone: 1.00 outside by"].endswith("**missed**")
+    assert found["DDP step over a library by that alone: how far its interval is from 1.00"].endswith("**missed**")
 
 
 def test_oversubscribed_rows(load: Any, tmp_path: Path) -> None:
     found = lines_of(load, tmp_path, devices_document())
-    assert found["islands of devices, of the slowest stage"] == "90% (90% to 90%), fast, cpu + sim met"
+    assert found["islands of devices, of the slowest stage"] == "90%, fast, cpu + sim met"
     document = devices_document()
     line = "islands of devices, against the relay, where 2x can be"
     assert found[line].startswith("0.90x")
@@ -142,9 +154,9 @@ def test_the_import_is_timed_alone(load: Any, tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text(json.dumps(document))
     assert "In one process" not in ready.report(document)
-    assert re.search(r"^\| import, beyond torch's \|.*not measured", load("aims").summary(tmp_path), re.MULTILINE)
+    assert re.search(r"^\| import, beyond torch's \|.*not measured", load("aims_table").summary(tmp_path), re.MULTILINE)
     seconds = [0.002, ready._import_seconds("import atoll", "0", "import torch"), 0.02]
     path.write_text(json.dumps(document | {"after": {"seconds": load("compare").spread(seconds)}}))
     assert 0 < seconds[1] < 1
-    assert f"{ready.AFTER} | met |" in load("aims").summary(tmp_path)
+    assert f"{ready.AFTER} | met |" in load("aims_table").summary(tmp_path)
     assert "In one process, `import atoll` after `import torch`" in ready.report(json.loads(path.read_text()))

@@ -215,7 +215,7 @@ def test_the_page_says_what_was_found(load: Any, document: dict[str, Any]) -> No
 
 def test_the_experiment_has_aims(load: Any, document: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "pipelines.json").write_text(json.dumps(document))
-    aims = [line for line in load("aims").summary(tmp_path).splitlines() if "not measured" not in line]
+    aims = [line for line in load("aims_table").summary(tmp_path).splitlines() if "not measured" not in line]
     assert any("of the planner's bound" in line and "96.0 percent" in line and "missed" in line for line in aims)
     assert any("a bad split" in line and "0.95x" in line and "| met |" in line for line in aims)
     assert any("float64" in line and "| met |" in line for line in aims)

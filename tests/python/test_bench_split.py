@@ -150,7 +150,7 @@ def document(load: Any, **changes: Any) -> dict[str, Any]:
 
 def test_what_misses_its_limit_is_said(load: Any, tmp_path: Path) -> None:
     (tmp_path / "split_bytes.json").write_text(json.dumps(document(load)))
-    rows = (line.split(" | ") for line in load("aims").summary(tmp_path).splitlines())
+    rows = (line.split(" | ") for line in load("aims_table").summary(tmp_path).splitlines())
     found = {row[0].removeprefix("| "): f"{row[2]} {row[3].removesuffix(' |')}" for row in rows if len(row) == 4}
     over = found["real bytes: overhead of an inference, median"]
     assert over.startswith("3.0 ms")
