@@ -78,15 +78,15 @@ def test_a_forked_process_leaves_them_to_its_parent() -> None:
 def test_a_server_that_is_closed_in_its_own_thread() -> None:
     """Where Python happens to collect garbage."""
     watcher = Prometheus(0)
-    own = watcher._server
+    own = watcher._exporter._server
 
     def close_once() -> None:
         del own.service_actions
         watcher.close()
 
     own.service_actions = close_once  # called by the thread that serves
-    watcher._thread.join(TIMEOUT_S)
-    assert not watcher._thread.is_alive()
+    watcher._exporter._thread.join(TIMEOUT_S)
+    assert not watcher._exporter._thread.is_alive()
     for closing in [thread for thread in threading.enumerate() if thread.name == "atoll-watch"]:
         closing.join(TIMEOUT_S)
     Prometheus(watcher.port).close()

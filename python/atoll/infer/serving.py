@@ -99,7 +99,7 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
         server = _C.InferServer(options)
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from None
-    exporter = _Exporter(server, metrics) if metrics is not None else None
+    exporter = None if metrics is None else _exporter(server, metrics)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -119,25 +119,11 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
         raise typer.Exit(1)
 
 
-class _Exporter:
-    """The server's counters over HTTP, on this machine alone."""
+class _Counters:
+    """The server's, for Prometheus."""
 
-    def __init__(self, server: Any, port: int) -> None:
-        try:
-            import prometheus_client as client
-            from prometheus_client import core
-        except ImportError as error:
-            raise typer.BadParameter(
-                f"--metrics needs the package prometheus_client ({error}): pip install prometheus_client"
-            ) from None
-        self._core, self._server = core, server
-        registry = client.CollectorRegistry()
-        registry.register(self)
-        try:
-            self._http, self._thread = client.start_http_server(port, addr="127.0.0.1", registry=registry)
-        except OSError as error:
-            raise typer.BadParameter(f"--metrics {port}: {error.strerror}: give a free port, or 0 for any") from None
-        self.port = self._http.server_port
+    def __init__(self, server: Any, core: Any) -> None:
+        self._server, self._core = server, core
 
     def collect(self) -> Any:
         now = ("connections", "workers", "waiting_models", "waiting_inferences")
@@ -145,7 +131,12 @@ class _Exporter:
             kind = self._core.GaugeMetricFamily if name in now else self._core.CounterMetricFamily
             yield kind(f"atoll_serve_{name}", name.replace("_", " "), value=value)
 
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+
+def _exporter(server: Any, port: int) -> Any:
+    """On this machine alone."""
+    from atoll.watching.exporter import Exporter
+
+    try:
+        return Exporter(lambda core: _Counters(server, core), port, f"--metrics {port}", "127.0.0.1")
+    except (ImportError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None

@@ -2,6 +2,7 @@
 """One model that a robot and a server run together."""
 
 import json
+import logging
 import os
 import stat
 import tempfile
@@ -22,8 +23,11 @@ from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle
 from atoll.infer.engine import Engine, engine_of, example_of
 from atoll.infer.inputs import check_tensors
+from atoll.infer.session_metrics import export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
+
+log = logging.getLogger("atoll.watch")
 
 _MOST_NAME = 200
 _MOST_SECONDS = 1e9
@@ -102,6 +106,9 @@ class Session:
     `record` is a folder for a record of every inference, which `atoll report` makes a page of; None: the folder that
     ATOLL_RUN_DIR names, "": none.
 
+    `prometheus` is a port on which the session's figures can be read (0: a free one, which a log line names): by
+    Prometheus, and `atoll top`. It is open on all interfaces, without a password.
+
     `others` are `patience`, `profile_seconds` and `engine_tolerance` as above; `engine_start_limit`, seconds for the
     engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, for estimates of energy;
     `seed` and `chunks` of policies; `silence`, seconds after which a server that says nothing is lost (2); and
@@ -125,6 +132,7 @@ class Session:
         engine: Engine | None = None,
         cache: str | os.PathLike[str] | None = None,
         record: str | os.PathLike[str] | None = None,
+        prometheus: int | None = None,
         **others: Any,
     ) -> None:
         key = None if server is None else checked_key(key_file)
@@ -152,6 +160,10 @@ class Session:
         if self._record is not None:
             weakref.finalize(self, self._record.close, dict)  # of sessions that nobody closes
         self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"), own, example)
+        self._exporter = None if prometheus is None else export(self, prometheus)
+        if self._exporter is not None:
+            weakref.finalize(self, self._exporter.close)
+            log.info("Prometheus reads port %d", self._exporter.port)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives for these arguments. InputError where they are unlike the example."""
@@ -211,6 +223,8 @@ class Session:
             queue.shutdown(wait=False, cancel_futures=True)
         if self._record is not None:
             self._record.close(self.report)
+        if self._exporter is not None:
+            self._exporter.close()
         self._session.close()
         if queue is not None and threading.current_thread() not in getattr(queue, "_threads", ()):
             queue.shutdown()

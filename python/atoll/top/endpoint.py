@@ -34,6 +34,10 @@ class Sample:
     def is_server(self) -> bool:
         return any(name.startswith("serve_") for name in self.numbers)
 
+    @property
+    def is_session(self) -> bool:
+        return "session_inferences_total" in self.numbers
+
 
 def url_of(text: str) -> str:
     """HOST:PORT is short for http://HOST:PORT/metrics. ValueError for what is no address of a web server."""

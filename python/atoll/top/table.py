@@ -9,6 +9,7 @@ from rich.text import Text
 
 from atoll.report.parts import number, percent, seconds_text
 from atoll.top.endpoint import Endpoint, Sample
+from atoll.top.session import session_lines
 
 MOST_RANKS = 32  # of one training; further ones are counted
 BAR = 22  # letters
@@ -34,6 +35,8 @@ def _endpoint(endpoint: Endpoint) -> Iterator[RenderableType]:
         yield from _training(sample)
     if sample is not None and sample.is_server:
         yield _server(endpoint, sample)
+    if sample is not None and sample.is_session:
+        yield from session_lines(endpoint, sample)
     yield Text()
 
 

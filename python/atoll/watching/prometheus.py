@@ -2,11 +2,10 @@
 """The newest record as gauges that Prometheus reads over HTTP."""
 
 import logging
-import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
+from atoll.watching.exporter import Exporter
 from atoll.watching.record import REPLICA_DRIFT, PlanEvent, WindowRecord
 
 log = logging.getLogger("atoll.watch")
@@ -17,26 +16,16 @@ class Prometheus:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        try:
-            import prometheus_client as client
-            from prometheus_client import core
-        except ImportError as error:
-            raise ImportError(
-                f"{self} needs the package prometheus_client ({error}): pip install prometheus_client"
-            ) from None
-        self._gauges = _Gauges(core)
-        registry = client.CollectorRegistry()
-        registry.register(self._gauges)
-        try:
-            self._server, self._thread = client.start_http_server(port, registry=registry)
-        except OSError as error:
-            raise ValueError(
-                f"{self} cannot listen: {error.strerror}: give a free port, or 0 for any; another atoll.DataLoader of "
-                "this process may have this one"
-            ) from None
-        self.port = self._server.server_port
-        os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
+        self._gauges: _Gauges
+        self._exporter = Exporter(
+            self._gauges_of, port, str(self), hint="; another atoll.DataLoader of this process may have this one"
+        )
+        self.port = self._exporter.port
         log.info("Prometheus reads port %d", self.port)
+
+    def _gauges_of(self, core: Any) -> "_Gauges":
+        self._gauges = _Gauges(core)
+        return self._gauges
 
     def __str__(self) -> str:
         return f"Watch(prometheus={self.port})"
@@ -48,12 +37,7 @@ class Prometheus:
         self._gauges.count(event)
 
     def close(self) -> None:
-        if threading.current_thread() is self._thread:  # collects garbage there, and cannot wait for itself
-            threading.Thread(target=self.close, name="atoll-watch").start()
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._exporter.close()
 
 
 class _Gauges:

@@ -9,13 +9,16 @@ import sys
 import threading
 import urllib.error
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from atoll.infer.session_metrics import export
 from atoll.top.endpoint import Endpoint, endpoints, parse, url_of
 from atoll.top.table import shown
 from atoll.watching.prometheus import Prometheus
@@ -38,6 +41,15 @@ def watcher() -> Iterator[Prometheus]:
     made.window(WINDOW)
     yield made
     made.close()
+
+
+@dataclass
+class MadeSession:
+    made: dict[str, Any]
+    last: Any
+
+    def report(self) -> dict[str, Any]:
+        return self.made
 
 
 def run(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -148,6 +160,42 @@ def test_many_ranks_and_little_room(watcher: Prometheus) -> None:
     assert any("8 more" in line for line in lines)
     assert [line.split()[0] for line in lines[4:36]] == [str(rank) for rank in range(32)]
     assert max(map(len, drawn(*asked, width=40))) <= 40
+
+
+def test_a_session_in_80_columns() -> None:
+    last = SimpleNamespace(seconds=0.04, computing=0.03, waiting=0.01, sending=0.02, receiving=0.0)
+    report = {
+        "inferences": 1200, "missed": 3, "guarded": 1, "up_bytes": 1200 * 147_456, "down_bytes": 1200 * 4000,
+        "joules": 1200 * 0.32, "origins": {"local": 100, "server": 0, "mixed": 1100}, "link": {"state": "ready"},
+        "up_rate": 4.75e6, "down_rate": 5e6, "latency": 0.002, "local_seconds": 0.402, "p50": 0.043, "p95": 0.06,
+        "p99": 0.081, "worst": 0.4, "plan": "mixed 3", "predicted": 0.041, "bound": 0.033,
+    }  # fmt: skip
+    session = MadeSession(report, last)
+    exporter = export(session, 0)
+    try:
+        status, text = run("--once", f"127.0.0.1:{exporter.port}")
+        report |= {"link": {"state": "lost"}, "up_rate": 0.0, "inferences": 0}
+        nothing_yet = run("--once", f"127.0.0.1:{exporter.port}")[1]
+    finally:
+        exporter.close()
+    lines = text.splitlines()
+    assert status == 0
+    assert max(map(len, lines)) <= 80
+    assert lines[1:] == [
+        "  session: 1,200 inferences, 100 local, 1,100 mixed",
+        "  link: the server can help; 38.0 Mbit/s up, 40.0 Mbit/s down",
+        "  missed deadlines: 3, went on alone: 1",
+        "  latency: median 43 ms, 95 % 60 ms, 99 % 81 ms, worst 400 ms; here alone 402 ms",
+        "  plan mixed 3: predicted 41 ms, bound 33 ms",
+        "  an inference: 147 kB up, 4 kB down, 0.32 J",
+        "  last: 40 ms " + "█" * 30 + "░" * 10,
+        "  █ computes here  ░ waits for the server  ",
+        "",
+    ]
+    assert nothing_yet.splitlines()[1:3] == [
+        "  session: 0 inferences, 100 local, 1,100 mixed",
+        "  link: without the server",
+    ]
 
 
 def test_samples_are_read_by_labels() -> None:

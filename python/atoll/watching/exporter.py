@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures that Prometheus reads over HTTP."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Exporter:
+    """One endpoint with what one collector tells, read by the endpoint's own threads. `asked` is what the user wrote,
+    for errors. ImportError without prometheus_client; ValueError where the port cannot be had."""
+
+    def __init__(
+        self, collector_of: Callable[[Any], Any], port: int, asked: str, address: str = "0.0.0.0", hint: str = ""
+    ) -> None:
+        """`collector_of` gets prometheus_client.core, whose families the collector makes."""
+        try:
+            import prometheus_client as client
+            from prometheus_client import core
+        except ImportError as error:
+            raise ImportError(
+                f"{asked} needs the package prometheus_client ({error}): pip install prometheus_client"
+            ) from None
+        registry = client.CollectorRegistry()
+        registry.register(collector_of(core))
+        try:
+            self._server, self._thread = client.start_http_server(port, addr=address, registry=registry)
+        except OSError as error:
+            raise ValueError(f"{asked} cannot listen: {error.strerror}: give a free port, or 0 for any{hint}") from None
+        self.port: int = self._server.server_port
+        self._process = os.getpid()
+        os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
+
+    def close(self) -> None:
+        """Frees the port. Closing again does nothing, nor does closing in a forked process."""
+        if os.getpid() != self._process:
+            return
+        if threading.current_thread() is self._thread:  # collects garbage there, and cannot wait for itself
+            threading.Thread(target=self.close, name="atoll-watch").start()
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
