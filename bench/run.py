@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Measures what the documentation claims, and writes docs/results: all scenarios, or those that are named.
 
@@ -7,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import own_python  # noqa: F401 - goes on in .venv
 import report
 from results import RESULTS, BusyError, Settings, run_scenario, say
 from scenarios import SCENARIOS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries Atoll as a new user would, and writes how long each step takes: docs/results/new_user.md.
 
-From a fresh clone of the last commit README's commands, then an empty environment, into which the guides install the
-wheel, and there every command of theirs. Stops at the first step that fails. Takes about an hour."""
+From a fresh clone of the last commit README's commands, then the environment that the guides make and install the
+wheel into, and there every command of theirs. Stops at the first step that fails. Takes about an hour."""
 
 import argparse
 import os
@@ -34,7 +34,8 @@ class Trial:
 
     @property
     def empty(self) -> Path:
-        return self.folder / "empty"
+        """Which get-started makes, in its own words."""
+        return self.clone / "atoll-venv"
 
     def environment(self, programs: Path | None = None) -> dict[str, str]:
         """Without the environment that runs this; with `programs` first."""
@@ -96,7 +97,7 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
         "# As a new user\n\n"
         f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
         f"{computer['kernel']}, at commit {commit()}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
-        "A fresh clone, README's commands in it, an empty environment, what the guides install there, and each command "
+        "A fresh clone, README's commands in it, the environment that the guides make, what they install there, and each command "
         "that they have for one machine without accelerators; the others' options are checked by `make test`. "
         "Packages of Debian were installed before; PyPI's come over the network.\n\n"
         f"{table(['where', 'typed', 'took', 'and said'], lines)}\nAll together: {total / 60:.0f} minutes.\n"
@@ -113,7 +114,6 @@ def main() -> None:
         trial.type("README", f"git clone --quiet file://{ROOT} atoll", trial.folder)
         for command in ("make demo", "make test", "make demo", "make wheel"):
             trial.type("README", command, trial.clone)
-        trial.type("the wheel", "python3 -m venv empty", trial.folder)
         trial.follow_guides()
         rows = trial.rows
     rows[0] = (rows[0][0], "git clone", *rows[0][2:])

@@ -99,6 +99,17 @@ from atoll.doctor import worker
 worker._FAREWELL_SECONDS = 0.5
 sys.exit(worker.run(Options(2, {options})))
 """
+WITHOUT = "import sys\nsys.modules['{package}'] = None\n"
+WATCHED = (
+    WITHOUT.format(package="prometheus_client")
+    + JOIN
+    + """
+import atoll
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+settings = atoll.Settings(measure=False, watch=atoll.Watch(prometheus=9400))
+for _ in atoll.DataLoader([0, 1], global_batch=2, model=model, settings=settings): pass
+"""
+)
 NO_KEY = """
 import torch, atoll
 atoll.infer.Session(torch.nn.Linear(1, 1).eval(), (torch.ones(1, 1),), server="127.0.0.1:1")
@@ -161,6 +172,10 @@ TRAINING = {
     "A model without a wrapper": Provoked(BARE_MODEL),
     "A batch that is too small": Provoked(SMALL_BATCH, 2),
     "A robot without a key": Provoked(NO_KEY),
+    "A package for watching": Provoked(WATCHED),
+    "A framework that is not installed": Provoked(
+        WITHOUT.format(package="transformers") + "import atoll.adapters.huggingface\n"
+    ),
 }
 # What `atoll doctor` starts.
 ONE_OF_TWO = {"WORLD_SIZE": "2"}

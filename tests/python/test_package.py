@@ -2,6 +2,7 @@
 """What is installed: the library without PyTorch, the glue beside it, the command, the version check."""
 
 import importlib.util
+import os
 import re
 import runpy
 import subprocess
@@ -71,6 +72,16 @@ def test_requirement_follows_the_torch_that_builds(installed: str, monkeypatch: 
     provider = runpy.run_path(str(ROOT / "scripts/torch_requirement.py"))["dynamic_metadata"]
     monkeypatch.setitem(provider.__globals__, "version", {"torch": installed}.__getitem__)
     assert provider({}, {}) == {"dependencies": ["torch==2.11.0"]}
+
+
+def test_an_import_is_quick_because_it_loads_next_to_nothing() -> None:
+    """Not the library, and no package that torch has not loaded: what is used comes when it is used."""
+    script = "import sys, torch; before = set(sys.modules); import atoll; print(*sorted(set(sys.modules) - before))"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # which would import it with torch
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True, env=environment
+    )
+    assert done.stdout.split() == ["atoll", "atoll._autoload", "atoll._build_info", "atoll._version_check"]
 
 
 def test_entry_points() -> None:

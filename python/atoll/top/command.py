@@ -21,7 +21,7 @@ def top(
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end: 1 where no endpoint answers.")] = False,
 ) -> None:
-    """Watch trainings, inferences and servers live: what each rank does in a step, and how far the step is from its bound.
+    """Watch trainings, inferences and servers live: what each rank does in a step, how far the step is from its bound.
 
     Reads what Watch(prometheus=9400), Session(prometheus=9500) and atoll serve --metrics show.
     Ends with Ctrl+C."""

@@ -103,6 +103,15 @@ def test_what_is_no_endpoint(url: str) -> None:
     assert "is no endpoint: give" in " ".join(text.replace("│", " ").split())
 
 
+def test_without_the_package_that_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.parser", None)
+    status, text = run("--once", "127.0.0.1:1")
+    assert status == 2
+    said = " ".join(text.replace("│", " ").split())
+    assert "atoll top needs the package prometheus_client (" in said
+    assert "): pip install prometheus_client" in said
+
+
 def test_short_forms_of_endpoints() -> None:
     assert url_of("host:9400") == "http://host:9400/metrics"
     assert url_of("https://host") == "https://host/metrics"

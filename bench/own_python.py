@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing this goes on in the checkout's .venv, so that bench/run.py works as it is typed."""
+
+import os
+import sys
+from pathlib import Path
+
+OWN = Path(__file__).resolve().parents[1] / ".venv/bin/python"
+if sys.prefix == sys.base_prefix and OWN.exists():
+    os.execv(OWN, [str(OWN), *sys.argv])
