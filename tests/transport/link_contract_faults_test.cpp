@@ -10,6 +10,27 @@
 #include "tests/transport/link_contract.h"
 
 namespace atl::test {
+
+void send_to_unclaimed(Peer& peer) {
+  transport::Channel& channel = peer.channel(0);
+  const auto send_one = [&] { return channel.try_send(numbered_header(0, 5000), pattern(0, 5000)); };
+  wait_on_bell(peer.endpoint, transport::Bell::kCollective, "the link", send_one);
+  while (send_one()) {
+  }
+  // On the same path behind those frames, so that the peer knows the channel by then.
+  wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(1, 1)); });
+  for (int i = 0; i < 100; ++i)
+    wait_on_bell(peer.endpoint, transport::Bell::kCollective, "room behind the end", send_one);
+  peer.meeting.meet();
+}
+
+void close_unclaimed(Peer& peer) {
+  peer.link();
+  peer.observer.wait_for_controls(1);
+  peer.link().close_channel({.group = 7, .index = 0, .bell = transport::Bell::kCollective});
+  peer.meeting.meet();
+}
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -42,6 +63,8 @@ void greet(Peer& peer, Channel& channel) {
   receive(peer, channel);
   channel.pop();
 }
+
+TEST_P(LinkContract, AChannelThatOnlyThePeerHasOpenedMayBeClosed) { run(send_to_unclaimed, close_unclaimed); }
 
 TEST_P(LinkContract, ShutdownIsReportedAsInOrderAndLosesNoFrame) {
   const auto leaver = [](Peer& peer) {

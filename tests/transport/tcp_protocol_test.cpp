@@ -145,6 +145,25 @@ TEST_F(TcpProtocol, TooManyChannels) {
   expect_protocol_error("too many channels");
 }
 
+TEST_F(TcpProtocol, ChannelsThatWereClosedAreNotTooMany) {
+  transport::Link& link = endpoint_.link(self_);
+  Channel& channel = link.channel(kChannel);
+  open();
+  std::uint32_t number = 1;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<ChannelId> opened;
+    for (std::uint32_t i = 0; i < tcp::kMaxChannels - 1; ++i) {
+      opened.push_back({.group = 1000 + ++number, .index = 0, .bell = Bell::kCollective});
+      open(number, {.group = opened.back().group, .index = 0, .bell = 0, .window_bytes = kWindow});
+    }
+    send_frame(1, 0);  // behind all of them
+    wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel.front() != nullptr; });
+    channel.pop();
+    for (const ChannelId& id : opened) link.close_channel(id);
+  }
+  EXPECT_EQ(observer_.failure_count(), 0U);
+}
+
 TEST_F(TcpProtocol, CreditForWhatWasNeverSent) {
   Channel& channel = endpoint_.link(self_).channel(kChannel);
   wait_on_bell(endpoint_, Bell::kCollective, "the link", [&] { return channel.try_send(FrameHeader{}, {}); });

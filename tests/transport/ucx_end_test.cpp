@@ -13,6 +13,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/listener.h"
+#include "atoll/transport/ucx/channel.h"
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"
 #include "tests/transport/link_contract.h"
@@ -128,6 +129,11 @@ TEST_P(UcxLinks, BothMayEndWhileOneStillSends) {
       });
 }
 
+TEST_P(UcxLinks, WhereTheStreamCarriesAllAChannelThatOnlyThePeerHasOpenedMayBeClosed) {
+  if (GetParam() != std::string(kUcxMemory)) GTEST_SKIP() << "TCP leads everywhere";
+  run_peers(PeerMode::kThreads, options(true), send_to_unclaimed, close_unclaimed);
+}
+
 // Frames come by UCX as soon as the peer knows both votes, perhaps before this end does.
 TEST_P(UcxLinks, AChannelClosedBeforeTheLinkIsUpGivesItsCreditBack) {
   auto both = options();
@@ -149,7 +155,11 @@ TEST_P(UcxLinks, AChannelClosedBeforeTheLinkIsUpGivesItsCreditBack) {
   wait_on_bell(sender, Bell::kCollective, "the first frame", send_one);
   while (send_one()) {
   }
-  wait_on_bell(receiver, Bell::kCollective, "a frame", [&] { return in.front() != nullptr; });
+  const auto& arrived = static_cast<transport::UcxChannel&>(in).receiving();
+  wait_on_bell(receiver, Bell::kCollective, "a frame", [&] { return arrived.received() != 0; });
+  if (in.front() != nullptr) {
+    EXPECT_EQ(receiver.link(sender_seen).state(), transport::LinkState::kUp) << "frames are seen before that";
+  }
   receiver.link(sender_seen).close_channel(id);
   for (int i = 0; i < 100; ++i) wait_on_bell(sender, Bell::kCollective, "room behind the end", send_one);
 }

@@ -179,7 +179,7 @@ std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip)
   Secure& secure = *secure_;
   const std::lock_guard lock(secure.mutex);
   std::size_t taken = 0;
-  errno = EAGAIN;
+  int reason = EAGAIN;
   try {
     while (secure.session.output().size() < kBatchBytes) {
       const auto bytes = next_record(pieces, skip + taken, {secure.record.get(), kRecordBytes});
@@ -190,9 +190,10 @@ std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip)
       taken += count;
     }
   } catch (const Error&) {
-    errno = EPROTO;  // reading tells why
+    reason = EPROTO;  // reading tells why
   }
   std::swap(secure.output, secure.session.output());
+  errno = reason;  // which the library has changed, perhaps
   return taken;
 }
 

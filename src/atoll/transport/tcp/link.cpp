@@ -77,7 +77,7 @@ TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
     ++unclaimed_;
   }
   TcpChannel& channel = *found->second;
-  if (claim && !channel.is_claimed()) {
+  if (claim && !channel.is_claimed() && !channel.is_closed()) {
     channel.claim();
     --unclaimed_;
   }
@@ -101,6 +101,7 @@ void TcpLink::close_channel(const ChannelId& id) {
     if (found == channels_.end() || found->second->is_closed()) return;
     channel = found->second.get();
     channel->close();
+    if (!channel->is_claimed()) --unclaimed_;
   }
   {
     const std::lock_guard lock(mutex_);

@@ -116,7 +116,9 @@ void TcpLink::attach_rail_on_loop(std::size_t rail, ByteStream stream) {
   try {
     open_rail_on_loop(opened, std::move(stream));
   } catch (const Error& error) {
-    return drop_rail_on_loop(opened, error.what());
+    drop_rail_on_loop(opened, error.what());
+    if (open_rails_on_loop() == 0) fail_on_loop(error);  // the peer's last rail has ended with this one
+    return;
   }
   repeat_credit_on_loop();
 }

@@ -35,10 +35,12 @@ const Frame* UcxChannel::front() {
   if (Channel* const other = over_stream_.load(std::memory_order_acquire)) return other->front();
   if (is_closed())
     throw Error(ErrorKind::kAborted, "the channel from " + link_.peer_name() + " was closed by this side");
+  const LinkState state = link_.state();
+  // Frames may come before this end is up; what they announce by other ways, it could not take.
+  if (state == LinkState::kConnecting) return nullptr;
   try {
     if (const Frame* const frame = receiving_.front()) return frame;
-    const LinkState state = link_.state();
-    if (state == LinkState::kConnecting || state == LinkState::kUp) return nullptr;
+    if (state == LinkState::kUp) return nullptr;
     // The link has ended: all that ever arrived can be seen now.
     if (const Frame* const frame = receiving_.front()) return frame;
   } catch (const Error& error) {

@@ -74,7 +74,7 @@ UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
     ++unclaimed_;
   }
   UcxChannel& channel = *found->second;
-  if (claim && !channel.is_claimed()) {
+  if (claim && !channel.is_claimed() && !channel.is_closed()) {
     if (over_stream_) channel.go_over_stream(inner_.channel(id));
     channel.claim();
     --unclaimed_;
@@ -90,17 +90,28 @@ UcxChannel* UcxLink::find(const ChannelId& id) const {
 }
 
 Channel& UcxLink::channel(const ChannelId& id) {
-  if (const UcxChannel* const known = find(id); known != nullptr && known->is_closed()) {
+  UcxChannel& channel = find_or_make(id, true);
+  if (channel.is_closed()) {
     throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
   }
-  return find_or_make(id, true);
+  return channel;
 }
 
 void UcxLink::close_channel(const ChannelId& id) {
-  UcxChannel* const channel = find(id);
-  if (channel == nullptr || channel->is_closed()) return;
-  channel->close();
-  if (over_stream_) inner_.close_channel(id);
+  UcxChannel* channel = nullptr;
+  bool over_stream = false;
+  {
+    const std::lock_guard lock(channels_mutex_);  // either this or go_over_stream_on_loop sees what the other has done
+    over_stream = over_stream_;
+    const auto found = channels_.find(id);
+    if (found != channels_.end() && !found->second->is_closed()) {
+      channel = found->second.get();
+      channel->close();
+      if (!channel->is_claimed()) --unclaimed_;
+    }
+  }
+  if (over_stream) inner_.close_channel(id);  // where the peer may have opened it alone
+  if (channel == nullptr) return;
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
     free_closed_on_loop(*channel);
