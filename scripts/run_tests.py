@@ -15,7 +15,7 @@ from pathlib import Path
 import emulated
 import fuzzing
 import sanitized
-from common import BUILD, CPUS, ROOT, VENV_BIN, fail, run, say
+from common import BUILD, CPUS, ROOT, VENV_BIN, commit, fail, run, say
 
 FUZZ_SECONDS = 180  # all targets together
 # Many tests start several busy threads or processes, but most wait for each other: two at once keep two cores busy.
@@ -131,6 +131,7 @@ def run_emulated() -> Outcome:
 def run_sanitizers() -> list[Outcome]:
     """The C++ tests under each, whose outcome docs/testing.md keeps."""
     outcomes, runs = [], []
+    built = commit()
     for preset in sanitized.WHAT:
         begin = time.monotonic()
         outcome = run_preset(preset)
@@ -138,7 +139,7 @@ def run_sanitizers() -> list[Outcome]:
         outcomes.append(outcome)
         runs.append(sanitized.Run(preset, outcome.ran - outcome.failed, outcome.failed, outcome.skipped, seconds))
     if not any(outcome.broken for outcome in outcomes):
-        sanitized.record(runs)
+        sanitized.record(runs, built)
     return outcomes
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common import ROOT, commit, with_part
+from common import ROOT, with_part
 
 PAGE = ROOT / "docs/testing.md"
 BEGIN, END = "<!-- sanitizers: written by make verify -->", "<!-- sanitizers: end -->"
@@ -38,6 +38,7 @@ def outcome(runs: list[Run], commit_name: str, day: str) -> str:
     return "\n".join([*head, *rows])
 
 
-def record(runs: list[Run], page: Path = PAGE) -> None:
+def record(runs: list[Run], commit_name: str, page: Path = PAGE) -> None:
+    """`commit_name`: of what was built."""
     day = datetime.now(UTC).strftime("%Y-%m-%d")
-    page.write_text(with_part(page.read_text(), BEGIN, END, outcome(runs, commit(), day)))
+    page.write_text(with_part(page.read_text(), BEGIN, END, outcome(runs, commit_name, day)))

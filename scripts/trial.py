@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common import ROOT, fail, say
+from common import ROOT, commit, fail, say
 
 PAGE = ROOT / "docs/results/new_user.md"
 LOG = ROOT / "build/logs/trial.log"
@@ -82,9 +82,9 @@ class Trial:
                 raise fail(f"{guide}: {error}") from None
 
 
-def page(rows: list[tuple[str, str, float, str]]) -> str:
+def page(rows: list[tuple[str, str, float, str]], tried: str) -> str:
     from atoll.bench import machine
-    from results import commit, table
+    from results import table
 
     computer = machine.describe()
 
@@ -96,10 +96,10 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
     return (
         "# As a new user\n\n"
         f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
-        f"{computer['kernel']}, at commit {commit()}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
-        "A fresh clone, README's commands in it, the environment that the guides make, what they install there, and each command "
-        "that they have for one machine without accelerators; the others' options are checked by `make test`. "
-        "Packages of Debian were installed before; PyPI's come over the network.\n\n"
+        f"{computer['kernel']}, at commit {tried}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
+        "A fresh clone, README's commands in it, the environment that the guides make, what they install there, and "
+        "each command that they have for one machine without accelerators; the others' options are checked by "
+        "`make test`. Packages of Debian were installed before; PyPI's come over the network.\n\n"
         f"{table(['where', 'typed', 'took', 'and said'], lines)}\nAll together: {total / 60:.0f} minutes.\n"
     )
 
@@ -109,6 +109,7 @@ def main() -> None:
     parser.parse_args()
     LOG.parent.mkdir(parents=True, exist_ok=True)
     LOG.write_text("")
+    tried = commit()
     with tempfile.TemporaryDirectory(prefix="atoll-trial-") as name:
         trial = Trial(Path(name))
         trial.type("README", f"git clone --quiet file://{ROOT} atoll", trial.folder)
@@ -117,7 +118,7 @@ def main() -> None:
         trial.follow_guides()
         rows = trial.rows
     rows[0] = (rows[0][0], "git clone", *rows[0][2:])
-    PAGE.write_text(page(rows))
+    PAGE.write_text(page(rows, tried))
     minutes = sum(row[2] for row in rows) / 60
     say(f"a new user was through after {minutes:.0f} minutes; {PAGE.relative_to(ROOT)} says more")
 

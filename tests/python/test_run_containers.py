@@ -118,6 +118,13 @@ def test_podman_runs_the_rest(log: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(call.split()[0] for call in calls[1:]) == ["run", "run"]
 
 
+def test_a_restart_comes_behind_the_end_of_the_containers(log: Path) -> None:
+    """Killing the client ends no container, and the next attempt wants its device."""
+    done = atoll("run", "--max-restarts=1", "--island=inside:1,container=test/image:1", "tell.py", "fail")
+    assert done.returncode == 1
+    assert [call.split()[0] for call in log.read_text().splitlines()[1:]][:4] == ["run", "ps", "rm", "run"]
+
+
 def test_a_failure_removes_the_containers(log: Path) -> None:
     done = atoll("run", "--rdzv-id=j", "--island=inside:1,container=test/image:1", "tell.py", "fail")
     assert done.returncode == 1

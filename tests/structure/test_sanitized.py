@@ -33,7 +33,7 @@ def test_a_run_writes_its_outcome(load: Any, tmp_path: Path, monkeypatch: pytest
     record = sanitized.record
     failed = {"asan": 0, "tsan": 2}
     monkeypatch.setattr(run_tests, "run_preset", lambda name: run_tests.Outcome(name, 1200, failed[name], 3))
-    monkeypatch.setattr(sanitized, "record", lambda runs: record(runs, page=page))
+    monkeypatch.setattr(sanitized, "record", lambda runs, built: record(runs, built, page=page))
     assert [outcome.good for outcome in run_tests.run_sanitizers()] == [True, False]
     text = page.read_text()
     assert text.count("| address (with leaks) and undefined behaviour | 1,200 | 0 | 3 |") == 1

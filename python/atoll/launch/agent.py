@@ -23,6 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from atoll.launch import LaunchError
 from atoll.launch.output import STDERR, STDOUT, Copy, Output
+from atoll.launch.processes import close_streams
 
 OnStart = Callable[[int, list[Worker], dict[int, int]], None]
 OnFailure = Callable[[RunResult, int], int]
@@ -145,11 +146,8 @@ class Agent(LocalElasticAgent):
             super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     def _close_streams(self) -> None:
-        """Torch elastic holds those of ranks that ended by themselves open, and who reads them waits for their end."""
         for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
-            for stream in (handler._stdout, handler._stderr):
-                if stream:
-                    stream.close()
+            close_streams(handler)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         try:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 _POLL_S = 0.02
 
@@ -33,6 +34,13 @@ def wait_until_gone(pid: int, started: int, timeout_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def close_streams(handler: Any) -> None:
+    """Of a SubprocessHandler that has ended: torch elastic holds them open, and who reads them waits for their end."""
+    for stream in (handler._stdout, handler._stderr):
+        if stream:
+            stream.close()
 
 
 def kill_groups(leaders: Iterable[int]) -> None:

@@ -116,6 +116,8 @@ class Run:
                 ending.ignore_signals()
                 if self._is_unsettled:
                     self._kill_all()
+                elif self._runtime and self._options.on_failure == "shrink":  # of ranks that were killed
+                    remove_containers(self._runtime, self._label())
                 self._output.close()
                 self._record.remove()
 
@@ -237,7 +239,7 @@ class Run:
 
     def _note_failure(self, result: RunResult, hosts: int) -> int:
         """With how many local ranks the job goes on; 0: it does not."""
-        kill_groups(self._pids)
+        self._kill_all()  # the containers too: a new rank wants the same device
         self._output.settle(_SETTLE_S)
         ordered = failures.in_order(result.failures, self._output)
         culprit = cause(ordered, self._output)

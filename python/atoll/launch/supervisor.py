@@ -24,7 +24,7 @@ from atoll.launch.agent import PipedLogs
 from atoll.launch.failures import hint, how_it_ended
 from atoll.launch.members import Decision, End, Grow, Kill, Members, Publish, Start, State
 from atoll.launch.output import Output
-from atoll.launch.processes import kill_groups, start_time
+from atoll.launch.processes import close_streams, kill_groups, start_time
 from atoll.recovering.notices import (
     END,
     MEMBER,
@@ -196,6 +196,7 @@ class Supervisor:
 
     def _note_end(self, event: Ended) -> None:
         process = self._processes[event.member]
+        close_streams(process.handler)
         self._members.ended(event.member, event.code)
         if event.code != 0:
             kill_groups([process.pid])  # whatever it has left

@@ -37,7 +37,7 @@ class Packing:
             if len(islands) == 1 and rank == 0:
                 _log.warning(
                     f"atoll.pipeline.Pipeline: all ranks are one island, so {name}={format!r} packs nothing; "
-                    "ATOLL_ISLANDS says which ranks are islands"
+                    "ATOLL_ISLAND says which island a rank is in"
                 )
 
     def link_ratio(self, between: Sequence[torch.Tensor], replicas: int) -> float:

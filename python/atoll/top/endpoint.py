@@ -66,10 +66,16 @@ def parse(text: str) -> Sample:
 
 
 def fetch(url: str, seconds: float = SECONDS) -> str:
+    """TimeoutError for an answer that has not come whole by then: each of its parts may be in time."""
+    until = time.monotonic() + seconds
+    data = b""
     with urllib.request.urlopen(url, timeout=seconds) as answer:
-        data = answer.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"answers more than {MOST_BYTES >> 20} MiB")
+        while part := answer.read1(1 << 16):
+            data += part
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"answers more than {MOST_BYTES >> 20} MiB")
+            if time.monotonic() > until:
+                raise TimeoutError
     return str(data.decode("utf-8", errors="replace"))
 
 

@@ -19,7 +19,6 @@ void Group::Impl::fail(const Error& error) noexcept {
     context->impl().keep_report(encode(ports.group_id(), ControlType::kError, report_of(error)));
     tell_peers(ControlType::kError, error);
     messages.fail_pending();
-    if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
     std::vector<std::function<void()>> listeners;
     {
       const std::lock_guard lock(mutex);
@@ -27,6 +26,8 @@ void Group::Impl::fail(const Error& error) noexcept {
       listeners.swap(failure_listeners);
     }
     for (const auto& listener : listeners) listener();
+    // Last: the folder may be on a server that has died with a rank, and then nobody else is to wait.
+    if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
   } catch (const std::exception& broken) {
     log(LogLevel::kError, std::string("while reporting an error: ") + broken.what());
   }

@@ -36,7 +36,8 @@ def leave_amid_pending_work(me: Me) -> None:
     me.join()
     me.check_sum()
     if me.rank == 0:
-        me.pending = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(3)]  # type: ignore[attr-defined]
+        tensors = [torch.ones(100_000, device=atoll.device()) for _ in range(3)]
+        me.pending = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]  # type: ignore[attr-defined]
         me.pending[0].get_future().add_done_callback(lambda future: None)  # type: ignore[attr-defined]
         sys.exit(7)
     me.listen()
@@ -80,8 +81,13 @@ def test_leaving_without_destroying(tmp_path: Path, body: object, layout: str) -
         job.check_ends()
 
 
-def test_exit_amid_pending_work(tmp_path: Path) -> None:
-    with Job(tmp_path, leave_amid_pending_work, "ABA") as job:
+@pytest.mark.parametrize(
+    ("layout", "environment"),
+    [("ABA", {}), ("AAA", {"ATOLL_INNER": "cpu:gloo"}), ("AAA", {"ATOLL_DEVICE": "sim"})],
+    ids=["atoll", "gloo", "simccl"],
+)
+def test_exit_amid_pending_work(tmp_path: Path, layout: str, environment: dict[str, str]) -> None:
+    with Job(tmp_path, leave_amid_pending_work, layout, (), environment) as job:
         job.wait_for("end", [0])
         job.check_ends([0], code=7, seconds=DRAIN_S + END_S)
         for rank in (1, 2):

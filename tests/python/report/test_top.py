@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll top`: what it reads and shows, and that it goes on when an endpoint is gone."""
 
+import contextlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from atoll.infer.session_metrics import export
-from atoll.top.endpoint import Endpoint, endpoints, parse, url_of
+from atoll.top.endpoint import Endpoint, endpoints, fetch, parse, url_of
 from atoll.top.table import shown
 from atoll.watching.prometheus import Prometheus
 from atoll.watching.record import PlanEvent
@@ -214,6 +216,29 @@ def test_samples_are_read_by_labels() -> None:
     assert sample.one("noted") is None
     assert sample.is_training
     assert not sample.is_server
+
+
+def test_an_endpoint_that_trickles_is_given_up() -> None:
+    """Each byte comes in time, the answer never does."""
+
+    def trickle() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not over.wait(0.05):
+                connection.sendall(b"#")
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError):
+                fetch(f"http://127.0.0.1:{server.getsockname()[1]}/", 0.3)
+        finally:
+            over.set()
+            thread.join()
 
 
 class Counting(BaseHTTPRequestHandler):

@@ -82,8 +82,28 @@ class SpawnActions {
   posix_spawn_file_actions_t actions_{};
 };
 
+/// The process may be told to end: the thread that starts it has all signals blocked.
+class SpawnAttributes {
+ public:
+  SpawnAttributes() {
+    sigset_t none;
+    ::sigemptyset(&none);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_{};
+};
+
 pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   SpawnActions actions;
+  const SpawnAttributes attributes;
   // dup2 onto the same number would leave close-on-exec set; both come from above.
   const Fd high_socket(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
   const Fd high_weights(::fcntl(weights, F_DUPFD_CLOEXEC, 10));
@@ -98,7 +118,7 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   std::vector<char*> environment = inherited_environment();
   pid_t pid = -1;
   const int failed =
-      ::posix_spawn(&pid, command.program.c_str(), actions.get(), nullptr, arguments.data(), environment.data());
+      ::posix_spawn(&pid, command.program.c_str(), actions.get(), attributes.get(), arguments.data(), environment.data());
   if (failed != 0) throw Error(ErrorKind::kUnavailable, with_errno(command.program + " cannot be started", failed));
   return pid;
 }

@@ -13,6 +13,7 @@
 #include "atoll/collectives/topology.h"
 #include "atoll/collectives/types.h"
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/inner/unfinished.h"
 #include "atoll/pytorch/inner/waiting.h"
 
 namespace atl::pytorch {
@@ -66,6 +67,9 @@ class Library {
   /// How to wait for its operations on the CPU; null on an accelerator, where a stream does.
   const std::shared_ptr<Waiting>& waiting() const noexcept { return waiting_; }
 
+  /// What was issued, for whoever shuts the library down: that itself may wait for it, without an end.
+  Unfinished& unfinished() noexcept { return unfinished_; }
+
   /// Whether an operation with this reduction may be left to the library, whole or for the island's part of it.
   bool reduces(collectives::ReduceOp op, at::ScalarType type) const;
   bool folds(collectives::ReduceOp op, at::ScalarType type) const;
@@ -87,6 +91,7 @@ class Library {
   BackendPtr in_;
   BackendPtr out_;
   const std::shared_ptr<Waiting> waiting_;
+  Unfinished unfinished_;
   std::mutex mutex_;
   End ended_ = End::kNone;
 };

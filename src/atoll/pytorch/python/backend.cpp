@@ -110,10 +110,11 @@ BackendAtoll::Parts BackendAtoll::take() {
 void BackendAtoll::drain(Parts& parts) {
   const auto& group = parts.open.group;
   const auto limit = Deadline::after(collectives::kLongestDrain);
-  for (auto& [device, passage] : parts.passages) {
-    if (passage->drain(limit, [&] { return group->error() != nullptr; })) continue;
-    return group->fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
-  }
+  const auto has_failed = [&] { return group->error() != nullptr; };
+  bool all = true;
+  for (auto& [device, passage] : parts.passages) all = all && passage->drain(limit, has_failed);
+  if (parts.library) all = all && parts.library->unfinished().drain(limit, has_failed);
+  if (!all) group->fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
 }
 
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
