@@ -117,8 +117,8 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   arguments.push_back(nullptr);
   std::vector<char*> environment = inherited_environment();
   pid_t pid = -1;
-  const int failed =
-      ::posix_spawn(&pid, command.program.c_str(), actions.get(), attributes.get(), arguments.data(), environment.data());
+  const int failed = ::posix_spawn(&pid, command.program.c_str(), actions.get(), attributes.get(), arguments.data(),
+                                   environment.data());
   if (failed != 0) throw Error(ErrorKind::kUnavailable, with_errno(command.program + " cannot be started", failed));
   return pid;
 }
