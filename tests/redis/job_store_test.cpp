@@ -229,6 +229,16 @@ TEST_F(RedisJobStore, AKilledJobBeginsAnewThoughOneWasHeardLater) {
   EXPECT_FALSE(open("job=j&rank=0&world_size=2")->has({"old"}, soon()));
 }
 
+// As after an outage of the server: the first that comes then is not to take the job from those who live.
+TEST_F(RedisJobStore, AJobThatCouldGiveNoSignsIsNotTakenFromIt) {
+  constexpr LifeSigns kRare{milliseconds(300), milliseconds(400)};
+  const pid_t alive = member(kRare, "job=j&rank=0&world_size=2");
+  const std::string client = server_.ask({"HGET", "atoll:{j}:ranks", "0"}).text;
+  server_.ask({"ZINCRBY", "atoll:{j}:alive", "-1000", client});
+  EXPECT_TRUE(open("job=j&rank=1&world_size=2", kRare)->has({"old"}, soon()));
+  end(alive);
+}
+
 TEST_F(RedisJobStore, AProcessThatWasTakenForDeadLearnsIt) {
   const auto silent = open("job=j", kMute);
   silent->set("key", "value", soon());

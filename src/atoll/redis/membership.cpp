@@ -205,13 +205,15 @@ Server Membership::connect() const { return {url_, credentials_}; }
 void Membership::enter(const LifeSigns& signs, Deadline deadline) {
   Server server = connect();
   const std::string fresh = random_name();
-  const std::vector<std::string> arguments{prefix_,
-                                           client_,
-                                           fresh,
-                                           std::to_string(url_.expiry.count()),
-                                           std::to_string(signs.dead_after.count()),
-                                           text_of(url_.world_size),
-                                           text_of(url_.rank)};
+  std::vector<std::string> arguments{prefix_,
+                                     client_,
+                                     fresh,
+                                     std::to_string(url_.expiry.count()),
+                                     std::to_string(signs.dead_after.count()),
+                                     text_of(url_.world_size),
+                                     text_of(url_.rank),
+                                     ""};
+  std::optional<Deadline> patience;
   std::optional<std::pair<bool, std::int64_t>> last;  // whether that rank was alive, and the silence
   for (;;) {
     const Reply reply = server.evaluate(kOpenScript, job_key(), arguments, deadline);
@@ -230,6 +232,13 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
                   "job \"" + url_.job + "\" at " + to_string(url_) + " has " + value + " ranks, not " +
                       text_of(url_.world_size) +
                       ": give all of its ranks the same world_size, or this job another name");
+    }
+    if (outcome == "silent") {
+      // Dead, or kept from the server until now: who lives tries again before long, and the job is not taken from it.
+      if (!patience) patience = Deadline::after(signs.every + std::min(signs.every, kPatience));
+      if (patience->expired() || deadline.remaining(kJoinPause) < kJoinPause) arguments.back() = "insists";
+      std::this_thread::sleep_for(std::min<Clock::duration>(kJoinPause, patience->remaining(kJoinPause)));
+      continue;
     }
     // Whoever lives is heard before long: that rank, or when it is known to be dead another of its job. A job that was
     // killed is not, and begins anew.

@@ -4,10 +4,14 @@
 namespace atl::redis {
 
 const char* const kOpenScript = R"lua(
-local prefix, client, incarnation, expiry, silence, size, rank = unpack(ARGV)
+local prefix, client, incarnation, expiry, silence, size, rank, insists = unpack(ARGV)
 local job, alive, ranks = prefix .. 'job', prefix .. 'alive', prefix .. 'ranks'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local is_known = redis.call('EXISTS', job) == 1 and redis.call('EXISTS', alive) == 1
+if is_known and insists == '' and redis.call('ZCOUNT', alive, '(' .. now - silence, '+inf') == 0 then
+  return {'silent', ''}
+end
 redis.call('ZREMRANGEBYSCORE', alive, '-inf', now - silence)
 if redis.call('ZCARD', alive) == 0 or redis.call('EXISTS', job) == 0 then
   for _, queue in ipairs(redis.call('SMEMBERS', prefix .. 'queues')) do redis.call('DEL', prefix .. 'queue:' .. queue) end
