@@ -2,22 +2,29 @@
 """Pages in a real browser: on a phone and a desk, light and dark."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import atoll
 from atoll.doctor import heat
 from atoll.report.page import report
 from atoll.report.records import read
 from browser import Browser, program
+from guides import shell, steps_of
 from made_records import inferences, training
+from serving import Serve
 
-pytestmark = [
-    pytest.mark.verify,
-    pytest.mark.skipif(program() is None, reason="no browser here: scripts/setup.py --packages verify"),
-]
-PAGES = ("training", "inference", "doctor")
+READY_S = 90
+
+pytestmark = pytest.mark.verify
+MADE = ("training", "inference")
+RECORDED = ("recorded training", "recorded inference")
+PAGES = (*MADE, *RECORDED, "doctor")
 # Of the smallest text that is read, against what is behind it, as WCAG 2 defines it.
 CONTRAST = """(() => {
   const channel = (value) => { value /= 255;
@@ -48,6 +55,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     training(folder / "training", count=400)
     inferences(folder / "inference", [0.04 + 0.0005 * (place % 37) if place % 50 else 0.15 for place in range(600)])
+    record_training(folder / RECORDED[0])
+    record_inferences(folder / RECORDED[1], folder)
     pairs = [{"a": a, "b": b, "link": "tcp 10.0.0.1:4000 -> 10.0.0.2:4001", "reason": "different hosts", "latency_us":
               20.0 + 9 * a * b, "a_to_b": 9.0 / (1 + a), "b_to_a": 8.0 / (1 + b), "bytes": 1 << 20}
              for a in range(8) for b in range(a + 1, 8)]  # fmt: skip
@@ -55,14 +64,47 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     finding = {"level": "warning", "what": "pair 0-1 uses tcp, not UCX", "fix": "see ucx_info -d"}
     document = {"ranks": ranks, "links": pairs, "findings": [finding], "problems": 0, "warnings": 1,
                 "verdict": "Atoll: doctor found no problem, 1 warning"}  # fmt: skip
-    texts = {name: report(read(folder / name))[0] for name in PAGES[:2]} | {"doctor": heat.html(document)}
+    texts = {name: report(read(folder / name))[0] for name in (*MADE, *RECORDED)} | {"doctor": heat.html(document)}
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in PAGES}
 
 
+def record_training(folder: Path) -> None:
+    """That of the guide, on two islands of one rank."""
+    (script,) = (step.text for step in steps_of("get-started.md") if (step.kind, step.what) == ("file", "train.py"))
+    folder.mkdir()
+    status, said = shell(
+        "atoll run --island fast:1,device=cpu --island slow:1,device=cpu train.py", script_in(folder, script),
+        {**os.environ, "ATOLL_RUN_DIR": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert status == 0, said
+
+
+def script_in(folder: Path, script: str) -> Path:
+    beside = folder.with_name("scripts")
+    beside.mkdir()
+    (beside / "train.py").write_text(script)
+    return beside
+
+
+def record_inferences(folder: Path, keys: Path) -> None:
+    """Of a network that two processes share."""
+    layers = [nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 4, 3, 1, 1)]
+    net, image = nn.Sequential(*layers).eval(), torch.randn(1, 3, 64, 64)
+    options = {"policy": "random", "seed": 1, "hedge": "never", "profile_seconds": 0.02, "record": folder}
+    with Serve(keys) as server:
+        with atoll.infer.Session(net, image, server.address, server.key_file, **options) as session:
+            assert session.wait_until_ready(READY_S), session.report()
+            for _ in range(300):
+                session(image)
+        assert server.stop() == 0, server.output
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    if program() is None:
+        pytest.fail("no browser here: scripts/setup.py --packages verify installs chromium where you are root")
     with Browser() as opened:
         yield opened
 
