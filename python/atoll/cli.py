@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import atoll
 from atoll._build_info import TORCH_VERSION
@@ -56,7 +54,6 @@ def _options(
 @app.command()
 def info() -> None:
     """What is installed here: versions and where the library lies. Useful in bug reports."""
-    table = Table(show_header=False, box=None)
     rows = {
         "atoll": atoll.__version__,
         "torch": f"{installed_version('torch')} (built for {TORCH_VERSION})",
@@ -65,8 +62,7 @@ def info() -> None:
         "library": str(Path(atoll.__file__).parent / "libatoll.so"),
     }
     for name, value in rows.items():
-        table.add_row(name, value)
-    Console(soft_wrap=True).print(table)
+        typer.echo(f"{name:<8}{value}")  # whole, however narrow the terminal is: to be copied
 
 
 app.command()(bench)

@@ -17,13 +17,14 @@ from launching import atoll, eventually, free_port, launched
 # Each rank starts a process of its own and then waits for ever.
 WAIT = """
 import os, subprocess, signal, sys
-if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+stubborn = "stubborn" in sys.argv
+if stubborn:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print("ready", os.environ["RANK"], flush=True)
+while stubborn and signal.sigwait([signal.SIGTERM]):
+    print("asked", flush=True)
 signal.pause()
-while "stubborn" in sys.argv:
-    signal.pause()
 """
 SOON_S = 20
 

@@ -16,12 +16,13 @@ from redis_server import store_options
 WAIT = """
 import os, signal, subprocess, sys
 child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
-if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+stubborn = "stubborn" in sys.argv
+if stubborn:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print("ready", os.environ["RANK"], flush=True)
+while stubborn and signal.sigwait([signal.SIGTERM]):
+    print("asked", flush=True)
 signal.pause()
-while "stubborn" in sys.argv:
-    signal.pause()
 """
 
 

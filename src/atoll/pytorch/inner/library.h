@@ -67,7 +67,7 @@ class Library {
   /// How to wait for its operations on the CPU; null on an accelerator, where a stream does.
   const std::shared_ptr<Waiting>& waiting() const noexcept { return waiting_; }
 
-  /// What was issued, for whoever shuts the library down: that itself may wait for it, without an end.
+  /// What is under way on the CPU; on an accelerator the watch knows.
   Unfinished& unfinished() noexcept { return unfinished_; }
 
   /// Whether an operation with this reduction may be left to the library, whole or for the island's part of it.

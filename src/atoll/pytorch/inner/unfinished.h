@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <vector>
 
 #include "atoll/core/deadline.h"
@@ -11,20 +11,18 @@
 
 namespace atl::pytorch {
 
-/// Operations of a library that it may still be busy with when it is to end. Keeps none of them alive: the library, or the
-/// watch, does as long as one is under way. Thread-safe.
+/// Counts operations of a library on the CPU that are under way, for whoever shuts it down: that may wait for them without an
+/// end. Holds none of them, nor their tensors. Thread-safe.
 class Unfinished {
  public:
+  /// A work without a future is not counted.
   void note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works);
 
   /// Waits until all have ended, well or not. False where that takes longer than `limit`, or once `is_over()`.
-  bool drain(Deadline limit, const std::function<bool()>& is_over);
+  bool drain(Deadline limit, const std::function<bool()>& is_over) const;
 
  private:
-  bool drop_ended();  ///< at the front; whether all have
-
-  std::mutex mutex_;
-  std::deque<c10::weak_intrusive_ptr<c10d::Work>> works_;
+  const std::shared_ptr<std::atomic<std::int64_t>> count_ = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
 }  // namespace atl::pytorch

@@ -13,6 +13,7 @@ namespace atl::pytorch {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{20};
+constexpr std::chrono::milliseconds kLook{1};  // of who waits
 
 struct HowToInterrupt {
   Interrupt interrupt;
@@ -153,6 +154,16 @@ void Watch::note_told(const void* owner, const Error& error) {
     if (has_another_reason) return;  // which of the errors would be taken back is not known
   }
   how_to_interrupt().take_back(self.second);
+}
+
+bool Watch::drain(const void* owner, Deadline limit, const std::function<bool()>& is_over) {
+  while (true) {
+    const std::vector<EntryPtr> known = of_owner(owner);
+    const auto has_ended = [](const EntryPtr& entry) { return has_ended_well(*entry); };
+    if (std::all_of(known.begin(), known.end(), has_ended)) return true;
+    if (limit.expired() || is_over()) return false;
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 void Watch::forget(const void* owner) {

@@ -64,6 +64,10 @@ class Watch {
   /// neither where it deals with the error nor later. May wait for a thread that takes Python's lock.
   void note_told(const void* owner, const Error& error);
 
+  /// Waits until all operations of the owner have ended. False where one fails, or that takes longer than `limit`, or once
+  /// `is_over()`.
+  bool drain(const void* owner, Deadline limit, const std::function<bool()>& is_over);
+
   /// The owner has been closed: nothing of it is watched any more.
   void forget(const void* owner);
 

@@ -113,7 +113,10 @@ void BackendAtoll::drain(Parts& parts) {
   const auto has_failed = [&] { return group->error() != nullptr; };
   bool all = true;
   for (auto& [device, passage] : parts.passages) all = all && passage->drain(limit, has_failed);
-  if (parts.library) all = all && parts.library->unfinished().drain(limit, has_failed);
+  if (parts.library) {  // whose own shutdown may wait for an operation without an end
+    all = all && parts.library->unfinished().drain(limit, has_failed);
+    all = all && parts.open.process->watch->drain(group.get(), limit, has_failed);
+  }
   if (!all) group->fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
 }
 

@@ -180,7 +180,7 @@ void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono
 WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
   const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
   const auto library = get();
-  if (library) library->unfinished().note(works);
+  if (library && library->device_type() == c10::kCPU) library->unfinished().note(works);
   return c10::make_intrusive<WorkOfLibrary>(
       std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watch_of(*open_),
       std::move(entry), library ? library->waiting() : nullptr);
