@@ -2,7 +2,6 @@
 """One model that a robot and a server run together."""
 
 import json
-import logging
 import os
 import stat
 import tempfile
@@ -26,8 +25,6 @@ from atoll.infer.inputs import check_tensors
 from atoll.infer.session_metrics import export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
-
-log = logging.getLogger("atoll.watch")
 
 _MOST_NAME = 200
 _MOST_SECONDS = 1e9
@@ -163,7 +160,6 @@ class Session:
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)
-            log.info("Prometheus reads port %d", self._exporter.port)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives for these arguments. InputError where they are unlike the example."""

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures that Prometheus reads over HTTP."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger("atoll.watch")
 
 
 class Exporter:
@@ -30,6 +33,7 @@ class Exporter:
             raise ValueError(f"{asked} cannot listen: {error.strerror}: give a free port, or 0 for any{hint}") from None
         self.port: int = self._server.server_port
         self._process = os.getpid()
+        log.info("Prometheus reads port %d", self.port)
         os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
 
     def close(self) -> None:

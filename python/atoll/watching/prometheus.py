@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The newest record as gauges that Prometheus reads over HTTP."""
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 from atoll.watching.exporter import Exporter
 from atoll.watching.record import REPLICA_DRIFT, PlanEvent, WindowRecord
-
-log = logging.getLogger("atoll.watch")
 
 
 class Prometheus:
@@ -21,7 +18,6 @@ class Prometheus:
             self._gauges_of, port, str(self), hint="; another atoll.DataLoader of this process may have this one"
         )
         self.port = self._exporter.port
-        log.info("Prometheus reads port %d", self.port)
 
     def _gauges_of(self, core: Any) -> "_Gauges":
         self._gauges = _Gauges(core)
