@@ -2,6 +2,7 @@
 """`atoll serve`: what it prints, and what wrong calls are told."""
 
 import inspect
+import os
 import re
 import signal
 import socket
@@ -11,12 +12,18 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import atoll
 from atoll import _C
 from atoll.infer import serving
 from atoll.infer.planning import link_command
 from forking import run_module
+from launching import eventually
 from serving import Serve
+
+READY_S = 90
 
 
 def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -111,3 +118,20 @@ def test_only_this_machine_reaches_it_unless_it_is_told(tmp_path: Path) -> None:
     socket.create_connection((host, port), timeout=60).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=60)
+
+
+def test_a_models_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    net, x = nn.Linear(4, 4).eval(), torch.ones(1, 4)
+    with Serve(tmp_path) as server:
+        with atoll.infer.Session(net, x, server.address, server.key_file, profile_seconds=0.0) as session:
+            assert session.wait_until_ready(READY_S), session.report()
+            (worker,) = workers_of(server.process.pid)
+            os.kill(worker, signal.SIGTERM)
+            eventually(lambda: worker not in workers_of(server.process.pid), "the worker has ended")
+            assert torch.allclose(session(x), net(x))
+        assert server.stop() == 0, server.output
+
+
+def workers_of(server: int) -> list[int]:
+    children = [path.read_text().split() for path in Path(f"/proc/{server}/task").glob("*/children")]
+    return [int(pid) for pids in children for pid in pids]
