@@ -7,6 +7,7 @@
 #include "atoll/core/fd.h"
 #include "atoll/infer/bundle.h"
 #include "tests/infer/serve_cases.h"
+#include "tests/support/peers.h"
 
 namespace atl::infer::test {
 namespace {
@@ -157,6 +158,7 @@ TEST_F(ServeModelsTest, ADiskThatNeverAnswersDoesNotHoldUpTheEnd) {
   server_.reset();
   EXPECT_TRUE(robot->is_closed());
   const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));  // the disk has answered after all
+  atl::test::wait_until("the thread that was left behind", [&] { return !std::filesystem::exists(part); });
 }
 
 TEST_F(ServeModelsTest, MoreModelsThanAllowedWait) {
