@@ -134,12 +134,15 @@ TEST_P(CallsInParts, FollowTheirBytes) {
 }
 
 TEST_P(CallsInParts, AnInputThatNeverComesIsNamed) {
-  auto ranks = make("AB", std::chrono::milliseconds(300));
+  auto ranks = make("AB");
   Arrived arrived;
   clear(arrived, 2);
   const auto errors = ranks.run([&](Group& group) {
     Streamed streamed(group, Operation::kAllToAll, 20'000, 20'000, arrived);
-    if (group.rank() == 0) streamed.call().loaded = [](std::uint32_t, std::uint64_t) { return false; };
+    if (group.rank() == 0) {
+      streamed.call().loaded = [](std::uint32_t, std::uint64_t) { return false; };
+      streamed.call().timeout = std::chrono::milliseconds(300);
+    }
     streamed.run();
   });
   EXPECT_NE(errors[0].find("timed out: waiting for its input to arrive from the device"), std::string::npos)

@@ -233,7 +233,7 @@ TEST(Faults, MonitoredBarrierNamesWhoIsMissing) {
   ranks.run_ok([](Group& group) { group.monitored_barrier(milliseconds(10000), false); });
   const auto errors = ranks.run([](Group& group) {
     if (group.rank() == 1 || group.rank() == 3) return;
-    group.monitored_barrier(milliseconds(300), true);
+    group.monitored_barrier(milliseconds(2000), true);
   });
   EXPECT_NE(errors[0].find("rank 1, 3 did not reach"), std::string::npos) << errors[0];
   EXPECT_NE(errors[2].find("rank 1, 3 did not reach"), std::string::npos) << errors[2];
@@ -251,7 +251,7 @@ TEST(Faults, MissingRankAtTheMeetingIsNamed) {
       options.rank = rank;
       options.size = 4;
       options.name = "world";
-      options.timeout = milliseconds(500);
+      options.timeout = milliseconds(2000);
       try {
         const Group group(context, store, options);
       } catch (const Error& error) {

@@ -164,7 +164,7 @@ TEST(Leaving, AMonitoredBarrierNamesWhoHasLeft) {
     ranks.group(2).shutdown();
     const auto errors = ranks.run([&](Group& group) {
       if (group.rank() == 2 || (others_are_late && group.rank() == 3)) return;
-      group.monitored_barrier(milliseconds(others_are_late ? 600 : 10000), true);
+      group.monitored_barrier(milliseconds(others_are_late ? 2000 : 10000), true);
     });
     const std::string expected = others_are_late ? "rank 2, 3 did not reach it" : "rank 2 has left the group";
     for (const int rank : {0, 1}) {

@@ -111,7 +111,7 @@ TEST(Client, AServerThatAsksAndDoesNotReadIsNotAnsweredForEver) {
   options.credentials = transport::Credentials::of_key(as_byte_span("a key for tests of 16 or more bytes"));
   Flood flood(options.credentials);
   options.server = flood.address();
-  options.silence = 60s;
+  options.silence = options.least_backoff = options.most_backoff = 60s;
   Nobody nobody;
   Client client(options, {}, nobody);
   client.start();

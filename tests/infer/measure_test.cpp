@@ -32,7 +32,7 @@ TEST(Measure, FindsWhatNodesTake) {
   const Graph graph = test::modelled_graph(layers());
   const LoadedModel model(graph, {}, runner);
   const Operators operators = operators_of(graph, graph.inputs.front(), 0);
-  const Profile profile = measure_profile(model, operators, 0.2);
+  const Profile profile = measure_profile(model, operators, 1);
   EXPECT_EQ(profile.device, runner->device());
   EXPECT_EQ(profile.input_tensor, graph.inputs.front());
   EXPECT_EQ(profile.dim, 0);

@@ -73,9 +73,13 @@ class ScriptedServer final : public transport::StreamListener::Owner,
   std::string address() const { return listener_->address(); }
   std::uint16_t port() const { return listener_->port(); }
   void set(Script script) {
-    const std::lock_guard lock(mutex_);
-    script_ = std::move(script);
-    is_silent_ = false;
+    bool was_silent = false;
+    {
+      const std::lock_guard lock(mutex_);
+      script_ = std::move(script);
+      was_silent = is_silent_.exchange(false);
+    }
+    if (was_silent) cut();  // what came meanwhile will never be answered
   }
   /// How often a message of this name came.
   int count(const std::string& name) const {

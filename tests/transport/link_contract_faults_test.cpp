@@ -201,7 +201,7 @@ TEST_P(LinkContract, AStoppedPeerIsSilent) {
     expect_kind(error_of_wait(peer, channel), ErrorKind::kPeerLost, "silent");
     const auto seen = Clock::now() - stopped;
     EXPECT_GE(seen, 500ms);
-    EXPECT_LT(seen, 2s);
+    EXPECT_LT(seen, 5s);
     ::kill(peer.other_process, SIGKILL);
   };
   const auto victim = [](Peer& peer) {
@@ -215,13 +215,13 @@ TEST_P(LinkContract, AStoppedPeerIsSilent) {
 
 TEST_P(LinkContract, AnIdleLinkStaysUp) {
   auto both = options();
-  both[0].heartbeat = both[1].heartbeat = 200ms;
+  both[0].heartbeat = both[1].heartbeat = 1s;
   run_peers(
       GetParam().mode, both,
       [](Peer& peer) {
         greet(peer, peer.channel());
         // Nothing is sent for several heartbeats: no error may come.
-        expect_kind(error_of_wait(peer, peer.channel(), 1s), ErrorKind::kTimeout, "");
+        expect_kind(error_of_wait(peer, peer.channel(), 2500ms), ErrorKind::kTimeout, "");
         peer.meeting.meet();
         greet(peer, peer.channel());
         peer.meeting.meet();
