@@ -91,12 +91,21 @@ def reduce_forever(me: Me, count: int) -> None:
 Body = Callable[..., None]
 
 
+def import_what_joins() -> None:
+    """What joining a group imports: the time that takes is no part of any limit."""
+    import atoll.backend  # noqa: F401
+    from atoll import vendors
+
+    vendors.vendors()
+
+
 def serve(body: Body, me: Me, log: Path, environment: dict[str, str], arguments: tuple[Any, ...]) -> None:
     redirect(log, 1, 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
     code = 0
     try:
+        import_what_joins()
         body(me, *arguments)
         me.tell("end")
     except SystemExit as leaving:

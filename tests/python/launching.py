@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll run` for tests: as a finished command, or as one that runs and is waited for by what it prints."""
 
+import contextlib
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -16,14 +18,19 @@ from pathlib import Path
 from atoll.launch import processes
 from forking import run_module
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 COMMAND = [sys.executable, "-m", "atoll.cli"]
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that neither the system hands out to others by itself, nor another worker of the tests: it stays free until
+    a program binds it, which may be seconds later."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    while True:
+        port = 10_000 + worker * 5_000 + secrets.randbelow(5_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def atoll(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

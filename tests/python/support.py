@@ -26,6 +26,15 @@ def later(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.verify)
 
 
+def threads_of_atoll() -> list[str]:
+    """The names of this process's, but for the one of a simulated device."""
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # of one that has just ended
+            names.append(path.read_text().strip())
+    return [name for name in names if name.startswith("atoll-") and name != "atoll-sim"]
+
+
 def device() -> str:
     """Where the tensors of this rank are to be: "cpu", or "sim" in a rank that has simulated devices."""
     return os.environ.get(DEVICE, "cpu")

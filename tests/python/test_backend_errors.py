@@ -182,7 +182,7 @@ def test_missing_rank_is_named() -> None:
     source = """
 import os, datetime, torch.distributed as dist, atoll
 store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]))
-rank, limit = int(os.environ["RANK"]), datetime.timedelta(seconds=3)
+rank, limit = int(os.environ["RANK"]), datetime.timedelta(seconds=12)
 dist.init_process_group("atoll", store=store, rank=rank, world_size=3, timeout=limit)
 """
     for process in run_script(source, 2):

@@ -179,11 +179,12 @@ def check_monitored_barrier(rank: int) -> None:
     for _ in range(3):
         atoll.monitored_barrier(timeout=timedelta(seconds=30))
     group = dist.new_group()
+    dist.barrier()
     if rank == 1:
         dist.barrier()
         return
     with raises(dist.DistBackendError, "rank 1" if rank == 0 else ""):
-        atoll.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
+        atoll.monitored_barrier(group, timedelta(seconds=3), wait_all_ranks=True)
     dist.barrier()
 
 

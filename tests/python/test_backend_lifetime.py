@@ -70,7 +70,7 @@ def test_exit_with_a_receive_that_nobody_answers() -> None:
         END_IN_FULL
         + """
 import atoll, threading
-dist.init_process_group("atoll", timeout=datetime.timedelta(seconds=3))
+dist.init_process_group("atoll", timeout=datetime.timedelta(seconds=20))
 dist.barrier()
 if rank == 0:
     work = dist.irecv(torch.ones(1), 1)
@@ -80,7 +80,7 @@ print("fine")
 """,
         2,
     )
-    assert took < 45
+    assert took < 90
 
 
 def test_destroy_and_begin_again_on_the_same_store() -> None:

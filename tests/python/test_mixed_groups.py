@@ -289,7 +289,8 @@ def issue_to_a_slow_device(rank: int, count: int) -> float:
 
 def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
     mixed.run(issue_to_a_slow_device, 1000)
-    assert max(mixed.run(issue_to_a_slow_device, 5_000_000)) < 0.2  # the copy to the host alone takes 0.4 s
+    # The copy to the host alone takes 0.4 s; a busy machine may hold up one of several.
+    assert any(max(mixed.run(issue_to_a_slow_device, 5_000_000)) < 0.2 for _ in range(5))
 
 
 def compute_while_receiving(rank: int, turn: int) -> None:

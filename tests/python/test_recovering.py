@@ -110,7 +110,7 @@ def test_a_rank_comes_back(tmp_path: Path, store: list[str]) -> None:
         {"rank": 0, "step": 7, "phase": "between", "action": "wait"},
     ]
     words = [*store, "--max-restarts=1"]
-    outcome = run(tmp_path, ["a:1", "b:1"], faults, *words, ATOLL_HEARTBEAT="2", TEST_OPTIMIZER="adam")
+    outcome = run(tmp_path, ["a:1", "b:1"], faults, *words, ATOLL_HEARTBEAT="5", TEST_OPTIMIZER="adam")
     check_training(outcome, [0, 1], kind="adam")
     assert "is killed: it is stopped, and others wait for it" in outcome.err
     assert "ended by SIGKILL\n" in outcome.err

@@ -50,18 +50,19 @@ def test_a_server_that_dies_during_a_get(servers: list[RedisServer], tmp_path: P
         server.kill()
         with pytest.raises(dist.DistStoreError, match=rf"Redis server at redis://{server.place}/0.*refused"):
             waiting.result(20)
-        assert 0.9 < time.monotonic() - begin < 3
+        assert 0.9 < time.monotonic() - begin < 10
 
 
 def test_a_server_that_stalls(servers: list[RedisServer], tmp_path: Path) -> None:
     server = start(servers, tmp_path)
-    store = store_of(server.url("job=j"), 0.5)
+    store = store_of(server.url("job=j"), 10)
+    store.set_timeout(timedelta(seconds=0.5))
     server.signal(signal.SIGSTOP)
     for call in (lambda: store.set("key", "value"), lambda: store.get("key"), lambda: store.check(["key"])):
         begin = time.monotonic()
         with pytest.raises(dist.DistStoreError, match="does not answer"):
             call()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 8
     server.signal(signal.SIGCONT)
     store.set_timeout(timedelta(seconds=10))
     assert store.add("sum", 1) == 1

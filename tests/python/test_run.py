@@ -132,7 +132,7 @@ signal.pause()
 def test_the_first_failure_is_told_first(tmp_path: Path) -> None:
     """Rank 0 fails because rank 2 did, before the launcher looks: only the times of their ends tell them apart."""
     os.mkfifo(tmp_path / "fifo")
-    islands = ["--island=fast:2", "--island=slow:1", "--monitor-interval=2"]
+    islands = ["--island=fast:2", "--island=slow:1", "--monitor-interval=6"]
     done = atoll("run", *islands, script(tmp_path, FAIL), tmp_path / "fifo")
     assert done.returncode == 3
     report = done.stderr[done.stderr.index("atoll run: rank") :].splitlines()

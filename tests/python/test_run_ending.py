@@ -89,11 +89,17 @@ def test_a_failure_ends_what_the_others_started(folder: Path, tmp_path: Path) ->
         job.wait_until_gone()
 
 
+def recorded(ranks: int) -> jobs.Job:
+    """The only job, once its launcher has written down its ranks: that may be after their first words."""
+    eventually(lambda: [len(job.workers) for job in jobs.running_jobs()] == [ranks], "the ranks are recorded")
+    (found,) = jobs.running_jobs()
+    return found
+
+
 def test_ranks_die_with_their_launcher(folder: Path, wait_script: Path) -> None:
     with launched("--island=a:2", wait_script) as job:
         job.wait_for("ready", 2)
-        ranks = [worker.pid for worker in jobs.running_jobs()[0].workers]
-        assert len(ranks) == 2
+        ranks = [worker.pid for worker in recorded(2).workers]
         assert job.end(signal.SIGKILL, SOON_S) == -signal.SIGKILL
         eventually(lambda: not any(processes.start_time(pid) for pid in ranks), "the ranks end")
         # What the dead launcher left behind is dropped.
@@ -150,7 +156,7 @@ def test_a_launcher_that_waits_in_a_library_ends() -> None:
 def test_ps_and_stop(folder: Path, wait_script: Path) -> None:
     with launched("--rdzv-id=first", "--island=fast:0-0+2", "--island=slow:1", wait_script) as job:
         job.wait_for("ready", 3)
-        (found,) = jobs.running_jobs()
+        found = recorded(3)
         pids = ",".join(str(worker.pid) for worker in found.workers)
         assert {int(pid) for pid in pids.split(",")} < set(job.marked())
         listed = atoll("ps")

@@ -135,7 +135,9 @@ def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> Non
     with launched("--on-failure=shrink", "--island=a:2", "wait.py") as job:
         job.wait_for("ready", 2)
         eventually(lambda: len(job.marked()) == 4, "two ranks and their children run")
-        assert [worker.rank for worker in jobs.running_jobs()[0].workers] == [0, 1]
+        eventually(
+            lambda: [worker.rank for worker in jobs.running_jobs()[0].workers] == [0, 1], "both ranks are recorded"
+        )
         assert job.end(number, 20) == 128 + number
         job.wait_until_gone()
     assert list((tmp_path / "atoll").iterdir()) == []

@@ -157,7 +157,7 @@ def read_without_and_with_waiting() -> None:
 
 
 def test_streams_wait_for_events_only() -> None:
-    with Host(ATOLL_SIM_BANDWIDTH="40M") as slow:
+    with Host(ATOLL_SIM_BANDWIDTH="4M") as slow:
         slow.run(read_without_and_with_waiting)
 
 
@@ -173,7 +173,7 @@ def copy_behind_a_slow_copy() -> None:
 
 
 def test_copies_on_a_device_do_not_wait_for_its_stream() -> None:
-    with Host(ATOLL_SIM_BANDWIDTH="40M") as slow:
+    with Host(ATOLL_SIM_BANDWIDTH="4M") as slow:
         slow.run(copy_behind_a_slow_copy)
 
 
@@ -195,7 +195,7 @@ def free_while_in_use(tell: bool) -> float:
 
 
 def test_memory_in_use_on_a_recorded_stream_is_not_reused() -> None:
-    with Host(ATOLL_SIM_BANDWIDTH="40M", ATOLL_SIM_MEMORY="16M") as slow:
+    with Host(ATOLL_SIM_BANDWIDTH="4M", ATOLL_SIM_MEMORY="16M") as slow:
         assert slow.run(free_while_in_use, True) == 1.0
         assert slow.run(free_while_in_use, False) == 5.0, "memory that nobody named is reused while it is read"
 
@@ -217,9 +217,9 @@ def time_products(count: int) -> tuple[float, float]:
 
 
 def test_operators_take_the_modelled_time() -> None:
-    with Host(ATOLL_SIM_SPEED="0.5") as slow:
+    with Host(ATOLL_SIM_SPEED="0.05") as slow:
         milliseconds, late = slow.run(time_products, 10)
-    modelled = 10 * (2 * 256**3 / 10e9 + 5e-6) / 0.5 * 1e3
+    modelled = 10 * (2 * 256**3 / 10e9 + 5e-6) / 0.05 * 1e3
     assert 0.999 * modelled <= milliseconds <= 3 * modelled
     assert late <= 5
 
@@ -319,7 +319,7 @@ def memory_that_is_still_worked_on() -> None:
 
 
 def test_memory_that_is_still_worked_on() -> None:
-    with Host(ATOLL_SIM_SPEED="0.0005") as slow:
+    with Host(ATOLL_SIM_SPEED="0.0001") as slow:
         slow.run(memory_that_is_still_worked_on)
 
 

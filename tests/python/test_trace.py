@@ -4,10 +4,12 @@
 import argparse
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.loader import read_dir
@@ -268,7 +270,7 @@ def test_a_real_job(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     with Job(tmp_path, traced, "ABA", environment={"ATOLL_TRACE_DIR": str(traces)}) as job:
-        sleeping(job, 2, 0.5)
+        sleeping(job, 2, 2.0)
         deadline = time.monotonic() + 20
         for rank in range(3):
             job.send(rank, "end")
@@ -286,8 +288,9 @@ def test_a_real_job(tmp_path: Path) -> None:
 
 
 def hang(me: Me) -> None:
-    me.join(seconds=2)
+    me.join(seconds=60)
     me.check_sum()
+    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=2))
     me.tell("calling")
     if me.rank == 1:
         me.listen()

@@ -28,6 +28,7 @@ LARGE = (70_001, 300_007, 1_000_003)
 DTYPES = ("float32", "float64", "int32", "int64", "bfloat16")
 REDUCTIONS = ("SUM", "MAX", "MIN")
 HEARTBEAT_S = 2.0
+SLOW_HEARTBEAT_S = 20.0  # of jobs with a rank that is slow, and not to be given up
 DEATH_S, SILENCE_S = 2.0, HEARTBEAT_S + 1.0  # what docs/running.md promises
 MAKING_S = 6.0  # the timeout of groups in whose making something goes wrong; who never came is known only then
 WORKING_S = 60.0  # that of the others
@@ -90,7 +91,8 @@ class Trial:
 
 def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
     """What all ranks have in their environment, and what each has alone."""
-    common = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
+    beat = SLOW_HEARTBEAT_S if trial.fault == "slow" else HEARTBEAT_S
+    common = {"ATOLL_HEARTBEAT": str(beat)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
     common |= {"ATOLL_TRANSPORT": trial.transport} if trial.transport else {}
     own: dict[int, dict[str, str]] = {}
     for rank, (island, host) in enumerate(zip(trial.layout, trial.hosts, strict=True)):

@@ -82,22 +82,32 @@ def wrong_arguments(me: Member) -> None:
         me.case(call.__name__.replace("_", " "), body)
 
 
+def limited(me: Member, limit: timedelta) -> dist.ProcessGroup:
+    """A group whose calls have that limit, and the making of it the usual one. Gloo's receives keep that with which
+    their group was made: there it is one for both, and longer."""
+    if dist.get_backend() == "gloo":
+        return me.group(2)
+    group = me.group()
+    group._get_backend(torch.device(me.device)).set_timeout(limit)
+    return group
+
+
 def time_limits(me: Member) -> None:
     """A rank that never comes is an exception on those that wait, in time; later calls of that group raise at once,
     and other groups go on."""
     last = me.size - 1
 
     def check(call: Callable[[dist.ProcessGroup], object], waits: bool) -> None:
-        group = me.group(SHORT.total_seconds())
+        group = limited(me, SHORT)
         if waits:
             begin = time.monotonic()
             raised(lambda: call(group), RuntimeError)
             took = time.monotonic() - begin
-            me.check(took < 5, f"raised after {took:.1f} s")
+            me.check(took < 8, f"raised after {took:.1f} s")
             begin = time.monotonic()
             raised(lambda: dist.all_reduce(torch.ones(1, device=me.device), group=group), RuntimeError)
             took = time.monotonic() - begin
-            me.check(took < 5, f"the next call raised after {took:.1f} s")
+            me.check(took < 8, f"the next call raised after {took:.1f} s")
         me.meet(f"time limit of {call.__name__}")
         check_group(me)
 
@@ -160,7 +170,7 @@ def mismatches(me: Member) -> None:
 
         raised(calls, RuntimeError)
         took = time.monotonic() - begin
-        me.check(took < 1.5, f"raised after {took:.1f} s")
+        me.check(took < 2.5, f"raised after {took:.1f} s")
         me.meet(f"mismatch of {call.__name__}")
         check_group(me)
 
@@ -203,7 +213,7 @@ def ends_of_groups(me: Member) -> None:
             begin = time.monotonic()
             raised(work.wait, RuntimeError)
             took = time.monotonic() - begin
-            me.check(took < 1.5, f"raised after {took:.1f} s")
+            me.check(took < 2.5, f"raised after {took:.1f} s")
         me.meet("abort")
         check_group(me)
 

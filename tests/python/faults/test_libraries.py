@@ -21,7 +21,7 @@ from fault_jobs import Job, Me, reduce_forever
 DEATH_S = 2.0
 HEARTBEAT_S = 2.0
 SILENCE_S = HEARTBEAT_S + 1.0
-JOIN_S, LATE_S = 3.0, 2.0
+JOIN_S, LATE_S = 3.0, 4.0
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 SIM = {"ATOLL_DEVICE": "sim"}
 
@@ -135,7 +135,7 @@ def test_a_rank_that_never_calls(tmp_path: Path, environment: dict[str, str]) ->
         assert all(event.details < 8 for event in waited.values()), waited
 
 
-JOIN_S, LATE_S = 1.0, 2.0
+JOIN_S, LATE_S = 2.0, 4.0
 
 
 def join_but_for_the_library(me: Me, absent: int) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from fault_jobs import Job, Me, expected, process_ends
 
-AT_ONCE_S, LIMIT_S, LATE_S = 2.0, 3.0, 2.0
+AT_ONCE_S, LIMIT_S, LATE_S = 6.0, 3.0, 4.0
 
 
 def pass_on(one: socket.socket, other: socket.socket) -> None:

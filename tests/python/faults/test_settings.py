@@ -14,7 +14,7 @@ import torch.distributed as dist
 from fault_jobs import Job, Me
 
 JOIN_S = 3.0
-LATE_S = 2.0
+LATE_S = 4.0
 NOBODYS = "100::1"  # of the prefix that routers discard (RFC 6666)
 
 
@@ -26,7 +26,7 @@ def join_and_sum(me: Me, seconds: float = JOIN_S) -> None:
     dist.destroy_process_group()
 
 
-MISSING_S = 1.0
+MISSING_S = 2.0
 
 
 def meet_and_join(me: Me) -> None:

@@ -19,7 +19,7 @@ from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 
 LIMIT = 20  # seconds that any wait here may take
-BUSY = 0.7  # seconds that a busy machine may add to any time here
+BUSY = 5.0  # seconds that a busy machine may add to any time here
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll serve`: what it prints, and what wrong calls are told."""
 
+import contextlib
 import inspect
 import os
 import re
@@ -133,5 +134,8 @@ def test_a_models_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
 
 
 def workers_of(server: int) -> list[int]:
-    children = [path.read_text().split() for path in Path(f"/proc/{server}/task").glob("*/children")]
-    return [int(pid) for pids in children for pid in pids]
+    children: list[str] = []
+    for path in Path(f"/proc/{server}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # of a thread that has just ended
+            children += path.read_text().split()
+    return [int(pid) for pid in children]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import atoll
+from launching import eventually
 from serving import Serve
 
 READY_S = 60
@@ -131,7 +132,7 @@ def test_another_key_is_refused_and_the_robot_goes_on(net: Net, server: Serve, t
     ) as session:  # fmt: skip
         assert not session.wait_until_ready(1)
         check(net, session, 0)
-        assert "key" in session.report()["link"]["text"]
+        eventually(lambda: "key" in session.report()["link"]["text"], "the key is refused")
 
 
 def test_attached_modules_split_their_own_calls(net: Net, server: Serve) -> None:

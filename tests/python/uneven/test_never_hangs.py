@@ -159,7 +159,7 @@ class Sleeping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.pace = network(), 1e-4
+        self.net, self.pace = network(), 1e-3
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         time.sleep(self.pace * len(inputs))
@@ -202,7 +202,7 @@ def test_an_error_of_the_users_code(tmp_path: Path) -> None:
             assert "rank 1" in failure.text
 
 
-LIMIT_S = 4.0
+LIMIT_S = 8.0
 
 
 def break_early(me: Me, then: str) -> None:
