@@ -14,7 +14,11 @@ from results import RESULTS, ROOT, Scenario
 from scenarios import SCENARIOS
 
 # Pages that long tests write.
-TESTED = {"chaos": ("Faults at random", "make soak"), "soak": ("Very many operations", "make soak")}
+TESTED = {
+    "chaos": ("Faults at random", "make soak"),
+    "soak": ("Very many operations", "make soak"),
+    "new_user": ("As a new user", "scripts/trial.py"),
+}
 
 
 def preamble(document: dict[str, Any]) -> str:

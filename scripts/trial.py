@@ -59,7 +59,8 @@ class Trial:
             lines = [line for line in output.read().splitlines() if line.strip()]
         if status != 0:
             raise fail(f"{where}: {command} ended with {status}:\n" + "\n".join(lines[-40:]))
-        self.note(where, command, time.monotonic() - begin, lines[-1] if len(lines) > 1 else "")
+        said = lines[-1].replace(f"{self.clone}/", "") if len(lines) > 1 else ""
+        self.note(where, command, time.monotonic() - begin, said)
 
     def note(self, where: str, command: str, seconds: float, said: str) -> None:
         self.rows.append((where, command, seconds, said))
@@ -82,7 +83,7 @@ class Trial:
                 raise fail(f"{guide}: {error}") from None
 
 
-def page(rows: list[tuple[str, str, float, str]], tried: str) -> str:
+def page(rows: list[tuple[str, str, float, str]], tried: str, others: float) -> str:
     from atoll.bench import machine
     from results import table
 
@@ -96,7 +97,8 @@ def page(rows: list[tuple[str, str, float, str]], tried: str) -> str:
     return (
         "# As a new user\n\n"
         f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
-        f"{computer['kernel']}, at commit {tried}. Again with `.venv/bin/python scripts/trial.py`.\n\n"
+        f"{computer['kernel']}, at commit {tried}. Others used {others:.2f} cores meanwhile. "
+        "Again with `.venv/bin/python scripts/trial.py`.\n\n"
         "A fresh clone, README's commands in it, the environment that the guides make, what they install there, and "
         "each command that they have for one machine without accelerators; the others' options are checked by "
         "`make test`. Packages of Debian were installed before; PyPI's come over the network.\n\n"
@@ -110,6 +112,9 @@ def main() -> None:
     LOG.parent.mkdir(parents=True, exist_ok=True)
     LOG.write_text("")
     tried = commit()
+    from atoll.bench.machine import OthersLoad, own_seconds
+
+    others = OthersLoad()
     with tempfile.TemporaryDirectory(prefix="atoll-trial-") as name:
         trial = Trial(Path(name))
         trial.type("README", f"git clone --quiet file://{ROOT} atoll", trial.folder)
@@ -118,7 +123,7 @@ def main() -> None:
         trial.follow_guides()
         rows = trial.rows
     rows[0] = (rows[0][0], "git clone", *rows[0][2:])
-    PAGE.write_text(page(rows, tried))
+    PAGE.write_text(page(rows, tried, others.cores(own_seconds())))
     minutes = sum(row[2] for row in rows) / 60
     say(f"a new user was through after {minutes:.0f} minutes; {PAGE.relative_to(ROOT)} says more")
 
