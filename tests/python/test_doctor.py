@@ -20,7 +20,7 @@ from atoll.doctor.findings import NOTE, WARNING, Finding, judge, ranks_text
 from atoll.doctor.links import Measured, reason
 from atoll.doctor.options import Options
 from forking import module_source, run_module
-from support import run_script
+from support import later, run_script
 
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter",
               "send", "barrier"]  # fmt: skip
@@ -85,7 +85,9 @@ def test_tables_and_json_of_a_mixed_job(tmp_path: Path) -> None:
     assert "lane 0" in part["steps"]
 
 
-@pytest.mark.parametrize(("devices", "inner", "library"), [("sim,sim,cpu", "", "simccl"), ("cpu", "cpu:gloo", "gloo")])
+@pytest.mark.parametrize(
+    ("devices", "inner", "library"), [("sim,sim,cpu", "", "simccl"), later("cpu", "cpu:gloo", "gloo")]
+)
 def test_what_reduces_inside_each_island_is_shown(
     devices: str, inner: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import torch
 from forking import run_module
 from recovering_training import BATCH, SAMPLES, alone, make, order
 from redis_server import store_options
+from support import later
 from training import check_close
 
 PROGRAM = Path(__file__).with_name("recovering_training.py")
@@ -21,7 +22,7 @@ LIMITS = {"sgd": 1e-12, "adam": 1e-10}
 STEPS = -(-SAMPLES // BATCH)  # of an epoch
 
 
-@pytest.fixture(params=["launcher", "redis"])
+@pytest.fixture(params=["launcher", later("redis")])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
     """The options for a job whose ranks and supervisor hear each other there."""
     with store_options(request.param, tmp_path, "recovers") as options:

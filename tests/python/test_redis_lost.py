@@ -59,7 +59,7 @@ def of_launchers(job: Launched, text: str) -> bool:
     [
         ("keeps", "restart"), later("keeps", "shrink"),
         later("loses", "restart"), ("loses", "shrink"),
-        ("stays away", "restart"), later("stays away", "shrink"),
+        later("stays away", "restart"), later("stays away", "shrink"),
     ],
 )  # fmt: skip
 def test_the_server_is_lost(server: RedisServer, tmp_path: Path, fate: str, mode: str) -> None:
