@@ -83,6 +83,35 @@ TEST(Replay, CarriesMessagesAtTheRateOfTheMoment) {
   EXPECT_DOUBLE_EQ(served[0].joules, 2.5 * (4 + 1));
 }
 
+TEST(Replay, InferencesThatTakeNoTimeBeginInEveryPeriod) {
+  OperatorGraph graph = one_operator();
+  graph.operators.back().robot = {};
+  const Trace trace(0.5, {100});
+  const std::vector<OperatorPlan> plans{plan_of(graph, "local")};
+  ReplayOptions options;
+  options.begin = 3.45;
+  options.length = 1;
+  options.period = 0.25;
+  const auto served = replay(graph, trace, kPower, plans, always(0), options);
+  ASSERT_EQ(served.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(served[i].seconds, 0);
+    EXPECT_DOUBLE_EQ(served[i].begin, 3.45 + 0.25 * static_cast<double>(i));
+  }
+}
+
+TEST(Replay, MoreInferencesThanAnybodyCanReadAreRefused) {
+  OperatorGraph graph = one_operator();
+  graph.operators.back().robot = {};
+  const Trace trace(0.5, {100});
+  const std::vector<OperatorPlan> plans{plan_of(graph, "local")};
+  ReplayOptions options;
+  options.length = 1;
+  options.period = 1e-9;
+  EXPECT_NE(refusal([&] { replay(graph, trace, kPower, plans, always(0), options); }).find("give a longer period"),
+            std::string::npos);
+}
+
 TEST(Replay, ATraceThatIsZeroForEverEndsLocally) {
   const OperatorGraph graph = one_operator();
   const Trace trace(0.5, {0, 0});

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "atoll/plan/guard.h"
@@ -27,6 +29,10 @@ class Replay {
     for (std::int64_t turn = 0;; ++turn) {
       const double now = next_begin(result, turn);
       if (now >= end - kRounding) return result;
+      if (result.size() == kMost) {
+        refuse("more than " + std::to_string(kMost) + " inferences begin within " + number(end - options_.begin) +
+               " s: give a longer period, or a shorter time");
+      }
       result.push_back(serve(now, choose));
       if (options_.period > 0 || result.back().seconds > 0) continue;
       refuse("an inference takes no time, so that there is no end of them: give a period above 0");
@@ -35,14 +41,17 @@ class Replay {
 
  private:
   static constexpr double kRounding = 1e-9;
+  static constexpr std::size_t kMost = 1'000'000;
 
   double next_begin(const std::vector<Served>& before, std::int64_t turn) const {
     if (before.empty()) return options_.begin;
     if (options_.is_apart) return options_.begin + static_cast<double>(turn) * options_.period;
-    const double answer = before.back().begin + before.back().seconds;
+    const Served& last = before.back();
+    const double answer = last.begin + last.seconds;
     if (options_.period == 0) return answer;
     const double periods = std::ceil((answer - options_.begin) / options_.period - kRounding);
-    return options_.begin + std::max(periods, 1.0) * options_.period;
+    const double gone = std::round((last.begin - options_.begin) / options_.period);
+    return options_.begin + std::max(periods, gone + 1) * options_.period;  // though it took no time
   }
 
   Served serve(double now, const Chooser& choose) {
