@@ -41,7 +41,7 @@ class Replay {
 
  private:
   static constexpr double kRounding = 1e-9;
-  static constexpr std::size_t kMost = 1'000'000;
+  static constexpr std::size_t kMost = 1'000'000;  // inferences
 
   double next_begin(const std::vector<Served>& before, std::int64_t turn) const {
     if (before.empty()) return options_.begin;

@@ -74,7 +74,8 @@ struct Served {
 
 /// Inferences over a recorded link, one after the other, whose messages are carried at the rates that the trace has at
 /// that moment (simulate()), watched by a Guard where there is a deadline. Error(kInvalidArgument) for an inference
-/// that is never answered, a period of 0 where they are apart, and times that are negative or infinite.
+/// that is never answered, a period of 0 where they are apart, more than a million of them, and times that are negative
+/// or infinite.
 std::vector<Served> replay(const OperatorGraph& graph, const Trace& trace, const RobotPower& power,
                            std::span<const OperatorPlan> plans, const Chooser& choose, const ReplayOptions& options);
 
