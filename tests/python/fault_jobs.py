@@ -62,6 +62,10 @@ class Me:
         store = dist.TCPStore("127.0.0.1", port or self.port, is_master=False, timeout=timedelta(seconds=START_S))
         dist.init_process_group("atoll", store=store, rank=self.rank, world_size=self.size, timeout=limit)
 
+    def limit(self, seconds: float, device: str = "cpu") -> None:
+        """Limits every later call of the default group on `device`: joining it had the time it needed."""
+        dist.group.WORLD._get_backend(torch.device(device)).set_timeout(timedelta(seconds=seconds))
+
     def tell(self, name: str, details: Any = None) -> None:
         self.connection.send((name, time.monotonic(), details))
 

@@ -23,8 +23,8 @@ COMMAND = [sys.executable, "-m", "atoll.cli"]
 
 
 def free_port() -> int:
-    """One that neither the system hands out to others by itself, nor another worker of the tests: it stays free until
-    a program binds it, which may be seconds later."""
+    """One that neither the system hands out to others by itself, nor another worker of the tests, so that it is free
+    still when a program binds it seconds later."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
     while True:
         port = 10_000 + worker * 5_000 + secrets.randbelow(5_000)

@@ -4,12 +4,10 @@
 import argparse
 import json
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.loader import read_dir
@@ -288,9 +286,9 @@ def test_a_real_job(tmp_path: Path) -> None:
 
 
 def hang(me: Me) -> None:
-    me.join(seconds=60)
+    me.join()
     me.check_sum()
-    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=2))
+    me.limit(2)
     me.tell("calling")
     if me.rank == 1:
         me.listen()

@@ -10,8 +10,7 @@ from torch import nn
 
 from atoll.infer import Session, packing_loss
 from serving import Serve
-
-READY_S = 60
+from split_cases import READY_S
 
 
 def picture(dtype: torch.dtype = torch.uint8) -> torch.Tensor:

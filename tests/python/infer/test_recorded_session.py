@@ -13,8 +13,7 @@ from atoll.report.inferences import Inferences
 from atoll.report.page import report
 from atoll.report.records import read
 from serving import Serve
-
-READY_S = 90
+from split_cases import READY_S
 
 
 @pytest.fixture

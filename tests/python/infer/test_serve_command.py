@@ -23,8 +23,7 @@ from atoll.infer.planning import link_command
 from forking import run_module
 from launching import eventually
 from serving import Serve
-
-READY_S = 90
+from split_cases import READY_S
 
 
 def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,8 +16,8 @@ from torch import nn
 import atoll
 from atoll.top.endpoint import Sample, parse
 from serving import Serve
+from split_cases import READY_S
 
-READY_S = 90
 X = torch.zeros(1, 3, 8, 8)
 
 

@@ -13,8 +13,8 @@ from torch import nn
 import atoll
 from launching import eventually
 from serving import Serve
+from split_cases import READY_S
 
-READY_S = 60
 POLICIES = ["local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "hybrid-parallel", "random", "auto"]
 
 
