@@ -73,6 +73,17 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert " --env ATOLL_KEY_FILE " in text
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["of the command", "of the island"])
+def test_files_by_relative_paths_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    """A runtime takes a relative path for the name of a volume; in the container it is one in the same folder."""
+    monkeypatch.chdir(tmp_path)
+    environment = {"ATOLL_KEY_FILE": "keys/job.key"} if own else {}
+    monkeypatch.setenv("ATOLL_KEY_FILE", "/other/key" if own else "keys/job.key")
+    command = containers.container_command("/bin/docker", "image", "job.7", "cpu", environment, [])
+    volumes = [command[place + 1] for place, word in enumerate(command) if word == "--volume"]
+    assert volumes == [f"{tmp_path}:{tmp_path}", f"{tmp_path}/keys/job.key:{tmp_path}/keys/job.key:ro"]
+
+
 @pytest.mark.parametrize(
     ("runtime", "device", "flags"),
     [

@@ -74,8 +74,9 @@ def container_command(
     for folder in dict.fromkeys([here, *folders]):
         command += ["--volume", f"{folder}:{folder}"]
     for variable in _FILE_VARIABLES:
-        if file := os.environ.get(variable):
-            command += ["--volume", f"{file}:{file}:ro"]
+        if file := environment.get(variable, os.environ.get(variable)):
+            path = Path(file).absolute()
+            command += ["--volume", f"{path}:{path}:ro"]
     command += _DEVICE_FLAGS.get((Path(runtime).name, kind), [])
     for name in inherited:
         if name not in environment:
