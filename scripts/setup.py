@@ -137,6 +137,8 @@ def build_key() -> str:
         "",
     ]
     inputs = [path for path in files_under(BUILD_INPUTS, suffixes) if "tests/python" not in path.as_posix()]
+    if shutil.which("dpkg-query"):  # an optional package that was added is found, and headers of another version
+        flags += words_of("dpkg-query", "-W", "-f=${Package}=${Version}\n", *packages_of("build"))
     return content_hash(inputs, version, *flags, (VENV / "atoll-requirements.stamp").read_text())
 
 
