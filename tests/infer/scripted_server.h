@@ -43,8 +43,9 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     bool is_late = false;        ///< inferences fail because nobody wants their answer any more
     std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
     std::uint32_t rules = kRulesVersion;
-    wire::Load load{};    ///< that it tells of
-    int times = 1 << 30;  ///< how often; then it behaves
+    std::chrono::milliseconds ends_later{0};  ///< than its last rows: so long nothing says that an inference is over
+    wire::Load load{};                        ///< that it tells of
+    int times = 1 << 30;                      ///< how often; then it behaves
   };
 
   explicit ScriptedServer(std::shared_ptr<const transport::Credentials> credentials, double speed = 0,
@@ -317,6 +318,9 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       try {
         Inference running(*model, prepared->operators);
         running.run(prepared->program, *prepared->exchange, [&] { return cancelled_ < inference; });
+        lock.lock();
+        changed_.wait_for(lock, script_.ends_later, [&] { return is_stopping_; });
+        lock.unlock();
         send(wire::Done{inference, 1000, 0, 500, script().load});
       } catch (const Error&) {
         // The robot has gone.

@@ -82,6 +82,36 @@ TEST_F(SessionEnd, AnInferenceThatWaitsForTheServerStops) {
   EXPECT_EQ(session->report().link.state, LinkState::kClosed);
 }
 
+/// Counts what it was given of the host's: inputs, and the server's rows.
+class Taking : public test::ModelledRunner {
+ public:
+  Taking() : ModelledRunner(test::Machine::kRobot, 0) {}
+  Value from_host(const Tensor& type, const HostBytes& bytes) override {
+    ++taken;
+    return ModelledRunner::from_host(type, bytes);
+  }
+  std::atomic<int> taken = 0;
+};
+
+TEST_F(SessionEnd, AnInferenceThatWaitsForTheEndOfTheLastOneStops) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  given.hedge = Hedge::kNever;
+  given.patience = 1000s;
+  const auto runner = std::make_shared<Taking>();
+  Session session(given, bundle(), runner);
+  ASSERT_TRUE(wait(session));
+  server.set({.ends_later = 1000s});
+  EXPECT_EQ(run_bytes(session, 1).origin, Origin::kServer);
+  const int taken = runner->taken;
+  std::thread running([&] { EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(session, 2); }), ""); });
+  EXPECT_TRUE(comes_true([&] { return runner->taken > taken; }));
+  session.close();
+  running.join();
+  EXPECT_EQ(server.count("Run"), 1);
+}
+
 TEST_F(SessionEnd, ManyMayCloseIt) {
   ScriptedServer server(credentials_);
   const auto session = this->session(options(server.address()));

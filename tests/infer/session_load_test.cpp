@@ -118,5 +118,32 @@ TEST_F(SessionLoad, WhatWaitsForTheServerComputesNothing) {
   EXPECT_NEAR(second.joules, 13.35 * second.times.computing + 4.04 * second.times.waiting, 1e-9);
 }
 
+// What the server has not ended keeps it from the next inference, which is not computed here for that.
+TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  given.hedge = Hedge::kNever;
+  const auto session = this->session(given);
+  ASSERT_TRUE(wait(*session));
+  server.set({.ends_later = 100ms});
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer) << session->report().json();
+  EXPECT_EQ(server.count("Run"), 4);
+}
+
+TEST_F(SessionLoad, WithoutHedgingPatienceIsSpentOnce) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  given.hedge = Hedge::kNever;
+  given.patience = 2s;
+  const auto session = this->session(given);
+  ASSERT_TRUE(wait(*session));
+  server.set({.is_stuck = true});
+  EXPECT_GT(run(*session, seed_++).times.waiting, 1.5);
+  for (int i = 0; i < 3; ++i) EXPECT_LT(run(*session, seed_++).times.waiting, 1.5) << session->report().json();
+  EXPECT_EQ(server.count("Run"), 1);
+}
+
 }  // namespace
 }  // namespace atl::infer

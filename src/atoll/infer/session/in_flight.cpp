@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/session/in_flight.h"
 
+#include <algorithm>
 #include <string>
 
 namespace atl::infer {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks{5};
+
+}  // namespace
 
 std::uint64_t InFlight::begin(const std::shared_ptr<SplitRun>& run, const std::function<bool()>& is_connected) {
   const std::lock_guard lock(mutex_);
@@ -13,6 +19,7 @@ std::uint64_t InFlight::begin(const std::shared_ptr<SplitRun>& run, const std::f
   run->exchange().begin(last_);
   run_ = run;
   unended_ = last_;
+  begun_ = Clock::now();
   down_bytes_ = 0;
   return last_;
 }
@@ -22,9 +29,17 @@ void InFlight::over() {
   run_.reset();
 }
 
-bool InFlight::wait_for_end(Clock::duration limit) {
+bool InFlight::wait_for_end(Deadline limit, const std::function<bool()>& is_given_up) {
   std::unique_lock lock(mutex_);
-  return ended_.wait_for(lock, limit, [this] { return unended_ == 0; });
+  while (unended_ != 0 && !limit.expired() && !is_given_up()) {
+    ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kBetweenLooks));
+  }
+  return unended_ == 0;
+}
+
+double InFlight::unended_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return unended_ == 0 ? 0 : std::chrono::duration<double>(Clock::now() - begun_).count();
 }
 
 std::uint64_t InFlight::down_bytes() const {

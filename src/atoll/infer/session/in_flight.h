@@ -21,8 +21,11 @@ class InFlight {
   std::uint64_t begin(const std::shared_ptr<SplitRun>& run, const std::function<bool()>& is_connected);
   /// Rows that come from now on are dropped.
   void over();
-  /// Whether the server has ended the last inference, within `limit`. One that has been given up may go on there.
-  bool wait_for_end(Clock::duration limit);
+  /// Whether the server has ended the last inference, before `limit` and before `is_given_up` says yes, which is asked every few
+  /// milliseconds. One that has been given up may go on there.
+  bool wait_for_end(Deadline limit, const std::function<bool()>& is_given_up);
+  /// Since the beginning of the inference that the server has not ended; 0: there is none.
+  double unended_seconds() const;
   /// Of rows of the last inference, as they came.
   std::uint64_t down_bytes() const;
   wire::Done last_done() const;
@@ -39,6 +42,7 @@ class InFlight {
   std::shared_ptr<SplitRun> run_;  // null when it is over
   std::uint64_t last_ = 0;
   std::uint64_t unended_ = 0;
+  Clock::time_point begun_{};
   std::uint64_t down_bytes_ = 0;
   wire::Done done_;
 };

@@ -20,9 +20,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kTellingShare = 0.2;        // of a model: what is quicker says little about how fast this robot is
-constexpr double kHorizon = 0.05;            // how far ahead rates are asked for
-constexpr double kMostWaitForServer = 0.02;  // that has not ended the last inference
+constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
+constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
 
 double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
 
@@ -218,12 +217,13 @@ class Session::Impl final : private Client::Owner {
     return choice;
   }
 
-  // A server runs one inference of a model at a time. One that has been given up may not be over there.
+  // A server runs one inference of a model at a time. The last one may have been given up, or its end be under way.
   bool is_free(double local, const AttemptRules& rules, Frame& frame) {
     const Clock::time_point begin = Clock::now();
     const double left = rules.deadline - rules.margin - local - Seconds(begin - rules.begin).count();
-    const Seconds limit(std::clamp(left, 0.0, std::min(local / 4, kMostWaitForServer)));
-    const bool has_ended = flight_.wait_for_end(std::chrono::duration_cast<Clock::duration>(limit));
+    const double patience = options_.patience.count() - flight_.unended_seconds();
+    const Deadline limit = Deadline::after(end_wait(rules.hedge, left, local, patience));
+    const bool has_ended = flight_.wait_for_end(limit, [this] { return gate_.is_closed(); });
     frame.waited += seconds_since(begin);
     return has_ended;
   }
