@@ -77,7 +77,7 @@ def test_figures_of_the_guides_are_those_of_the_results(load: Any) -> None:
     mixed = figures.row_of(rows, sets.MIXED, planner)
     by = [figures.by(mixed, figures.row_of(rows, layout, planner))["median"] for layout in (sets.FAST, sets.SLOW)]
     bound = figures.of_seconds(mixed, "bound_s")["median"]
-    layers = [f"at {by[0]:.0%} of two fast devices' throughput and {by[1]:.0%} of two slow ones'",
+    layers = [f"at {by[0]:.1%} of two fast devices' throughput and {by[1]:.0%} of two slow ones'",
               f"at {bound:.0%} of the planner's bound"]  # fmt: skip
     for guide, texts in (("mixed-gpus", saved), ("robot-and-server", answers), ("memory-bound", layers)):
         said = " ".join((ROOT / f"docs/guides/{guide}.md").read_text().split()).replace(" %", "%")
