@@ -78,6 +78,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     {
       const std::lock_guard lock(mutex_);
       script_ = std::move(script);
+      changed_.notify_all();
       was_silent = is_silent_.exchange(false);
     }
     if (was_silent) cut();  // what came meanwhile will never be answered
@@ -319,7 +320,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
         Inference running(*model, prepared->operators);
         running.run(prepared->program, *prepared->exchange, [&] { return cancelled_ < inference; });
         lock.lock();
-        changed_.wait_for(lock, script_.ends_later, [&] { return is_stopping_; });
+        changed_.wait_for(lock, script_.ends_later, [&] { return is_stopping_ || script_.ends_later.count() == 0; });
         lock.unlock();
         send(wire::Done{inference, 1000, 0, 500, script().load});
       } catch (const Error&) {

@@ -131,6 +131,38 @@ TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
   EXPECT_EQ(server.count("Run"), 4);
 }
 
+TEST_F(SessionLoad, WithoutHedgingPatienceMayBeShorterThanTheModel) {
+  use(test::layers_of(30));
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  given.hedge = Hedge::kNever;
+  given.patience = 10s;
+  const auto session = this->session(given, 0);
+  ASSERT_TRUE(wait(*session));
+  server.set({.ends_later = 20ms});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer) << session->report().json();
+}
+
+TEST_F(SessionLoad, AServerThatIsLostWhileItsEndIsWaitedForIsNotAsked) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  given.hedge = Hedge::kNever;
+  given.patience = 1000s;
+  const auto session = this->session(given);
+  ASSERT_TRUE(wait(*session));
+  server.set({.ends_later = 1000s});
+  EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer);
+  std::thread cutting([&] {
+    server.cut();
+    server.set({});  // its next inferences end
+  });
+  const Outcome next = run(*session, seed_++);
+  cutting.join();
+  EXPECT_EQ(next.plan == "local", next.origin == Origin::kLocal) << next.plan;
+}
+
 TEST_F(SessionLoad, WithoutHedgingPatienceIsSpentOnce) {
   ScriptedServer server(credentials_);
   SessionOptions given = options(server.address());

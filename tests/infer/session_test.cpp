@@ -169,6 +169,11 @@ TEST_F(SessionTest, RefusesWhatDoesNotFit) {
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { this->session(wrong); }).find("auto"), std::string::npos);
   wrong = options("nowhere");
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { this->session(wrong); }), "");
+  SessionOptions hasty = options("");
+  for (const double patience : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    hasty.patience = std::chrono::duration<double>(patience);
+    EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { this->session(hasty); }).find("patience"), std::string::npos);
+  }
 }
 
 class Doubling : public LocalEngine {

@@ -60,7 +60,10 @@ bool Attempt::may_go_on(int asked) {
   // The server's answer counts until the robot's own is there, also where that has to begin at once.
   if (next.kind == Step::Kind::kSend) return elapsed() < rules_.deadline;
   const Guard& guard = run_.split().guard;
-  if (elapsed() < guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds)) return true;
+  const double latest = rules_.hedge == Hedge::kNever
+                            ? rules_.deadline
+                            : guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds);
+  if (elapsed() < latest) return true;
   if (next.kind == Step::Kind::kReceive || std::isfinite(rules_.engine_seconds)) return false;
   // It is too late to wait, and what the plan computes the robot has to compute alone too.
   const double extra = guard.step_seconds(stopped_) + guard.rest_seconds(stopped_ + 1) - guard.rest_seconds(stopped_);

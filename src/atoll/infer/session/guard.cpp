@@ -20,8 +20,7 @@ constexpr double kUnknownShare = 0.1;
 constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
 constexpr double kMemory = 30;          // seconds
 constexpr double kNotKnown = -1;
-constexpr double kMostEndWait = 0.02;  // seconds
-constexpr int kBetweenPasses = 16;     // steps that compute
+constexpr int kBetweenPasses = 16;  // steps that compute
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -188,12 +187,6 @@ double guard_deadline(Hedge hedge, std::optional<double> deadline, double local,
   if (hedge == Hedge::kAlways) return 0;
   if (hedge == Hedge::kNever) return patience;
   return plan::guarded_deadline(deadline, local + margin);
-}
-
-Clock::duration end_wait(Hedge hedge, double left, double local, double patience) {
-  double most = std::min(local / 4, kMostEndWait);
-  if (hedge == Hedge::kNever) most = std::max(most, patience);
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(left, 0.0, most)));
 }
 
 }  // namespace atl::infer

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "atoll/core/deadline.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/plan/operators.h"
 
@@ -76,11 +75,7 @@ Hedge hedge_of(const std::string& name);
 const char* to_string(Hedge hedge) noexcept;
 
 /// The seconds at which the robot's own answer must be there, as plan::guarded_deadline() says of what the whole model takes
-/// alone, `local` and its margin; with kAlways 0, with kNever `patience`.
+/// alone, `local` and its margin; with kAlways 0. With kNever `patience`, at which it begins.
 double guard_deadline(Hedge hedge, std::optional<double> deadline, double local, double margin, double patience);
-
-/// How long an inference waits until the server has ended the one before: a fraction of `local`, at most some milliseconds; with
-/// kNever `patience`, what is left of it for that one. At most `left`, of the deadline less the robot's own answer. Seconds.
-Clock::duration end_wait(Hedge hedge, double left, double local, double patience);
 
 }  // namespace atl::infer

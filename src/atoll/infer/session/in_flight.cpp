@@ -8,6 +8,21 @@ namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{5};
+constexpr double kMostWait = 0.02;  // seconds
+constexpr double kMostPatience = 1e9;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// `unended`: since the last inference has begun.
+Clock::duration end_wait(const AttemptRules& rules, double local, double unended) {
+  double seconds = rules.deadline - unended;
+  if (rules.hedge != Hedge::kNever) {
+    const double left = rules.deadline - rules.margin - local - seconds_since(rules.begin);
+    seconds = std::min({left, local / 4, kMostWait});
+  }
+  const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, kMostPatience));
+  return std::chrono::duration_cast<Clock::duration>(wait);
+}
 
 }  // namespace
 
@@ -29,17 +44,14 @@ void InFlight::over() {
   run_.reset();
 }
 
-bool InFlight::wait_for_end(Deadline limit, const std::function<bool()>& is_given_up) {
+bool InFlight::wait_for_end(const AttemptRules& rules, double local) {
   std::unique_lock lock(mutex_);
-  while (unended_ != 0 && !limit.expired() && !is_given_up()) {
+  const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(begun_)));
+  while (unended_ != 0 && !limit.expired()) {
+    if (rules.gate != nullptr && rules.gate->is_closed()) TurnGate::refuse();
     ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kBetweenLooks));
   }
   return unended_ == 0;
-}
-
-double InFlight::unended_seconds() const {
-  const std::lock_guard lock(mutex_);
-  return unended_ == 0 ? 0 : std::chrono::duration<double>(Clock::now() - begun_).count();
 }
 
 std::uint64_t InFlight::down_bytes() const {

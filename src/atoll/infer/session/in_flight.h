@@ -21,11 +21,11 @@ class InFlight {
   std::uint64_t begin(const std::shared_ptr<SplitRun>& run, const std::function<bool()>& is_connected);
   /// Rows that come from now on are dropped.
   void over();
-  /// Whether the server has ended the last inference, before `limit` and before `is_given_up` says yes, which is asked every few
-  /// milliseconds. One that has been given up may go on there.
-  bool wait_for_end(Deadline limit, const std::function<bool()>& is_given_up);
-  /// Since the beginning of the inference that the server has not ended; 0: there is none.
-  double unended_seconds() const;
+  /// Whether the server has ended the last inference: it runs one of a model at a time. One that was given up may go on there, and
+  /// an end may be under way. The next one, of `rules` and with a model that takes `local` seconds here alone, waits for that a
+  /// fraction of `local`, at most some milliseconds; with Hedge::kNever until the last one has had all patience.
+  /// Error(kAborted) once the gate is closed.
+  bool wait_for_end(const AttemptRules& rules, double local);
   /// Of rows of the last inference, as they came.
   std::uint64_t down_bytes() const;
   wire::Done last_done() const;

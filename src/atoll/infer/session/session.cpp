@@ -201,8 +201,12 @@ class Session::Impl final : private Client::Owner {
     choice.predicted = local;
     if (!client_) return choice;
     client_->used();
-    const auto offer = divisions_->offer();
-    if (!offer || !client_->is_ready() || failures_.is_too_early() || !is_free(local, rules, frame)) return choice;
+    if (!usable_offer()) return choice;
+    const Clock::time_point begin = Clock::now();
+    const bool is_free = flight_.wait_for_end(rules, local);
+    frame.waited += seconds_since(begin);
+    const auto offer = usable_offer();  // another one, perhaps, than before that wait
+    if (!is_free || !offer) return choice;
     divisions_->look_at_link();
     choice.bound = offer->set->bound_at(client_->rates().up_rate());
     // With "always" the robot's own answer takes as long as the model; it is then all that can be late.
@@ -217,15 +221,9 @@ class Session::Impl final : private Client::Owner {
     return choice;
   }
 
-  // A server runs one inference of a model at a time. The last one may have been given up, or its end be under way.
-  bool is_free(double local, const AttemptRules& rules, Frame& frame) {
-    const Clock::time_point begin = Clock::now();
-    const double left = rules.deadline - rules.margin - local - Seconds(begin - rules.begin).count();
-    const double patience = options_.patience.count() - flight_.unended_seconds();
-    const Deadline limit = Deadline::after(end_wait(rules.hedge, left, local, patience));
-    const bool has_ended = flight_.wait_for_end(limit, [this] { return gate_.is_closed(); });
-    frame.waited += seconds_since(begin);
-    return has_ended;
+  // Null where the server cannot help.
+  std::shared_ptr<const Divisions::Offer> usable_offer() const {
+    return client_->is_ready() && !failures_.is_too_early() ? divisions_->offer() : nullptr;
   }
 
   void run_local(std::span<const Value> inputs, Outcome& outcome) {
@@ -327,8 +325,8 @@ class Session::Impl final : private Client::Owner {
     // That nobody wanted the answer any more is no fault of the server, unless its model is gone with it.
     const bool was_late = failed.kind == ErrorKind::kTimeout;
     if (failed.inference != 0) {
-      flight_.failed(failed.inference, Error(failed.kind, "the server: " + failed.text));
       if (failed.kind != ErrorKind::kMismatch && !was_late) failures_.another();
+      flight_.failed(failed.inference, Error(failed.kind, "the server: " + failed.text));
       // Its worker is gone, or it has forgotten the division: all is told anew.
       if (failed.kind == ErrorKind::kUnavailable || failed.kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {

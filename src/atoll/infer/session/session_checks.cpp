@@ -18,6 +18,10 @@ SessionOptions checked_options(SessionOptions options) {
     throw Error(ErrorKind::kInvalidArgument,
                 "chunks is " + std::to_string(options.chunks) + ": give 1 to " + std::to_string(wire::kMaxChunks));
   }
+  if (!(options.patience.count() >= 0)) {
+    throw Error(ErrorKind::kInvalidArgument, "patience is " + std::to_string(options.patience.count()) +
+                                                 ": give the seconds that a silent server is waited for");
+  }
   const std::vector<std::string> known = plan::operator_policies();
   if (std::find(known.begin(), known.end(), options.policy) != known.end()) return options;
   std::string names;
