@@ -25,10 +25,14 @@ BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", 
                 "python", "scripts/torch_requirement.py", "README.md", "LICENSE"]  # fmt: skip
 
 
-def packages_of(tier: str) -> list[str]:
+def listed(tier: str) -> list[str]:
     lines = (ROOT / "scripts/debian-packages.txt").read_text().splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
-    packages = [name for name, row_tier in rows if row_tier == tier]
+    return [name for name, row_tier in rows if row_tier == tier]
+
+
+def packages_of(tier: str) -> list[str]:
+    packages = listed(tier)
     if tier == "build" and sys.prefix == sys.base_prefix == "/usr":
         packages += ["python3-dev", "python3-venv"]
     return packages
@@ -138,7 +142,9 @@ def build_key() -> str:
     ]
     inputs = [path for path in files_under(BUILD_INPUTS, suffixes) if "tests/python" not in path.as_posix()]
     if shutil.which("dpkg-query"):  # an optional package that was added is found, and headers of another version
-        flags += words_of("dpkg-query", "-W", "-f=${Package}=${Version}\n", *packages_of("build"))
+        known = ["all", *words_of("dpkg", "--print-architecture")]
+        versions = words_of("dpkg-query", "-W", "-f=${Architecture}:${Package}=${Version}\n", *listed("build"))
+        flags += [version for version in versions if version.partition(":")[0] in known]
     return content_hash(inputs, version, *flags, (VENV / "atoll-requirements.stamp").read_text())
 
 
