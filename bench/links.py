@@ -49,7 +49,7 @@ def _run(program: Path, seconds: str) -> dict[str, float]:
     for entry in json.loads(done.stdout)["benchmarks"]:
         size, kind = entry["name"].split("/")[:2]
         if entry.get("error_occurred"):
-            raise RuntimeError(f"{kind}: {entry['error_message']} (scripts/setup.py --packages verify installs UCX)")
+            raise RuntimeError(f"{kind}: {entry['error_message']} (scripts/setup.py --packages build installs UCX)")
         is_small = size == "small_frames"
         value = entry["one_way"] * 1e6 if is_small else entry["bytes_per_second"] * 1e-9
         found[f"{kind} {'small' if is_small else 'large'}"] = value
