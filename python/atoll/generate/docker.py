@@ -6,7 +6,8 @@ from dataclasses import dataclass
 # What the build needs, and scripts/debian-packages.txt says why; without what only tests need.
 PACKAGES = (
     "flatbuffers-compiler", "g++", "libflatbuffers-dev", "libfmt-dev", "libhiredis-dev", "libjpeg62-turbo-dev",
-    "libseccomp-dev", "libspdlog-dev", "libssl-dev", "libxxhash-dev", "libzstd-dev", "nlohmann-json3-dev",
+    "libseccomp-dev", "libspdlog-dev", "libssl-dev", "libucx-dev", "libxxhash-dev", "libzstd-dev",
+    "nlohmann-json3-dev",
 )  # fmt: skip
 _UBUNTU_NAMES = {"libjpeg62-turbo-dev": "libjpeg-turbo8-dev"}
 # What the build reads of a checkout, so that no other folder makes it begin again.
