@@ -74,6 +74,14 @@ class SessionTest : public testing::Test {
     made.server = client;
     return made;
   }
+  /// Of a session that leaves everything to the server and waits for it.
+  SessionOptions patient(const std::string& address, std::chrono::seconds patience) const {
+    SessionOptions made = options(address);
+    made.policy = "offload";
+    made.hedge = Hedge::kNever;
+    made.patience = patience;
+    return made;
+  }
   std::unique_ptr<Session> session(SessionOptions made, double speed = 1) const {
     return std::make_unique<Session>(std::move(made), bundle(),
                                      std::make_shared<ModelledRunner>(Machine::kRobot, speed));

@@ -68,11 +68,7 @@ TEST_F(SessionEnd, AnInferenceStopsBehindTheOperatorAtHand) {
 
 TEST_F(SessionEnd, AnInferenceThatWaitsForTheServerStops) {
   ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  given.patience = 1000s;
-  const auto session = this->session(given);
+  const auto session = this->session(patient(server.address(), 1000s));
   ASSERT_TRUE(wait(*session));
   server.set({.is_stuck = true});
   std::thread running([&] { EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(*session, 1); }), ""); });
@@ -93,23 +89,43 @@ class Taking : public test::ModelledRunner {
   std::atomic<int> taken = 0;
 };
 
-TEST_F(SessionEnd, AnInferenceThatWaitsForTheEndOfTheLastOneStops) {
-  ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  given.patience = 1000s;
-  const auto runner = std::make_shared<Taking>();
-  Session session(given, bundle(), runner);
-  ASSERT_TRUE(wait(session));
-  server.set({.ends_later = 1000s});
-  EXPECT_EQ(run_bytes(session, 1).origin, Origin::kServer);
-  const int taken = runner->taken;
-  std::thread running([&] { EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(session, 2); }), ""); });
-  EXPECT_TRUE(comes_true([&] { return runner->taken > taken; }));
-  session.close();
+/// The server has answered the first inference of a session and does not end it; the second one waits for that.
+class SessionWaits : public SessionEnd {
+ protected:
+  SessionWaits() : session_(patient(server_.address(), 1000s), bundle(), runner_) {}
+  void SetUp() override {
+    ASSERT_TRUE(wait(session_));
+    server_.set({.ends_later = 1000s});
+    ASSERT_EQ(run_bytes(session_, 1).origin, Origin::kServer);
+    taken_ = runner_->taken;
+  }
+  bool has_begun() const {
+    return comes_true([&] { return runner_->taken > taken_; });
+  }
+
+  ScriptedServer server_{credentials_};
+  const std::shared_ptr<Taking> runner_ = std::make_shared<Taking>();
+  Session session_;
+  int taken_ = 0;
+};
+
+TEST_F(SessionWaits, AClosedSessionDoesNot) {
+  std::thread running([&] { EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(session_, 2); }), ""); });
+  EXPECT_TRUE(has_begun());
+  session_.close();
   running.join();
-  EXPECT_EQ(server.count("Run"), 1);
+  EXPECT_EQ(server_.count("Run"), 1);
+}
+
+TEST_F(SessionWaits, AServerThatIsLostMeanwhileIsNotAsked) {
+  std::thread cutting([&] {
+    EXPECT_TRUE(has_begun());
+    server_.cut();
+    server_.set({});  // its next inferences end
+  });
+  const Outcome outcome = run_bytes(session_, 2);
+  cutting.join();
+  EXPECT_EQ(outcome.plan == "local", outcome.origin == Origin::kLocal) << outcome.plan;
 }
 
 TEST_F(SessionEnd, ManyMayCloseIt) {

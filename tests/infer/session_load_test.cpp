@@ -121,10 +121,7 @@ TEST_F(SessionLoad, WhatWaitsForTheServerComputesNothing) {
 // What the server has not ended keeps it from the next inference, which is not computed here for that.
 TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
   ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  const auto session = this->session(given);
+  const auto session = this->session(patient(server.address(), 30s));
   ASSERT_TRUE(wait(*session));
   server.set({.ends_later = 100ms});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer) << session->report().json();
@@ -134,42 +131,15 @@ TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
 TEST_F(SessionLoad, WithoutHedgingPatienceMayBeShorterThanTheModel) {
   use(test::layers_of(30));
   ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  given.patience = 10s;
-  const auto session = this->session(given, 0);
+  const auto session = this->session(patient(server.address(), 10s), 0);
   ASSERT_TRUE(wait(*session));
   server.set({.ends_later = 20ms});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer) << session->report().json();
 }
 
-TEST_F(SessionLoad, AServerThatIsLostWhileItsEndIsWaitedForIsNotAsked) {
-  ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  given.patience = 1000s;
-  const auto session = this->session(given);
-  ASSERT_TRUE(wait(*session));
-  server.set({.ends_later = 1000s});
-  EXPECT_EQ(run(*session, seed_++).origin, Origin::kServer);
-  std::thread cutting([&] {
-    server.cut();
-    server.set({});  // its next inferences end
-  });
-  const Outcome next = run(*session, seed_++);
-  cutting.join();
-  EXPECT_EQ(next.plan == "local", next.origin == Origin::kLocal) << next.plan;
-}
-
 TEST_F(SessionLoad, WithoutHedgingPatienceIsSpentOnce) {
   ScriptedServer server(credentials_);
-  SessionOptions given = options(server.address());
-  given.policy = "offload";
-  given.hedge = Hedge::kNever;
-  given.patience = 2s;
-  const auto session = this->session(given);
+  const auto session = this->session(patient(server.address(), 2s));
   ASSERT_TRUE(wait(*session));
   server.set({.is_stuck = true});
   EXPECT_GT(run(*session, seed_++).times.waiting, 1.5);

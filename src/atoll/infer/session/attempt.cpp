@@ -14,8 +14,6 @@ constexpr double kMostBetweenWaits = 16;
 constexpr std::chrono::microseconds kBetweenLooks{200};  // for the server's rows, while the device computes
 constexpr double kFreeShare = 0.01;                      // of the model: what following the plan may add to the rest
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 }  // namespace
 
 SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,

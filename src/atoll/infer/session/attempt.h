@@ -40,6 +40,10 @@ class SplitRun {
   std::vector<Program> steps_;
 };
 
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 /// When an attempt gives up the server's answer. Seconds count from `begin`.
 struct AttemptRules {
   Clock::time_point begin;

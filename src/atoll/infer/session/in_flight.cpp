@@ -11,8 +11,6 @@ constexpr std::chrono::milliseconds kBetweenLooks{5};
 constexpr double kMostWait = 0.02;  // seconds
 constexpr double kMostPatience = 1e9;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // `unended`: since the last inference has begun.
 Clock::duration end_wait(const AttemptRules& rules, double local, double unended) {
   double seconds = rules.deadline - unended;

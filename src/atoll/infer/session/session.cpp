@@ -23,8 +23,6 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
 constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
 
-double seconds_since(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
-
 std::uint64_t microseconds(double seconds) {
   constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
   return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
