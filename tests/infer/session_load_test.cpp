@@ -130,7 +130,7 @@ TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
 
 TEST_F(SessionLoad, WithoutHedgingPatienceMayBeShorterThanTheModel) {
   use(test::layers_of(30));
-  ScriptedServer server(credentials_);
+  ScriptedServer server(credentials_, 1);  // 0.3 s, in which the robot would have answered
   const auto session = this->session(patient(server.address(), 10s), 0);
   ASSERT_TRUE(wait(*session));
   server.set({.ends_later = 20ms});
