@@ -23,7 +23,7 @@ class CollectiveGroup {
   CollectiveGroup(bool one_island, bool check_data)
       : topology_(collectives::Topology::from_labels({"A", one_island ? "A" : "B"})),
         ports_(pair_.honest, ++pair_.groups, pair_.members(), 0),
-        executor_(ports_, topology_, failure_, std::chrono::nanoseconds(0), quiet_, check_data) {
+        executor_(ports_, topology_, failure_, refusals_, std::chrono::nanoseconds(0), quiet_, check_data) {
     for (const auto flow : kFlows) {
       auto& mine = ports_.open(1, static_cast<collectives::Port>(flow));
       ChannelPair::send_first(theirs(flow), {});
@@ -52,7 +52,7 @@ class CollectiveGroup {
     if (!is_supported(call.reduce_op, call.dtype)) call.reduce_op = ReduceOp::kSum;
     call.root = shapes[0].root;
     const ScheduleLimits limits{theirs(Flow::kUp).max_payload(), std::uint64_t{64} << 10};
-    const Signature signature{operation, call.dtype, call.reduce_op, call.root, ++sequence_, 0};
+    const Signature signature{operation, call.dtype, call.reduce_op, call.root, sequence_of(++number_, 0), 0};
     send(build_schedule(topology_, shapes[1], 1, limits), signature, reader);
     const std::uint64_t elements = operation == Operation::kBarrier ? 1 : count;
     give_memory(call, shapes[0], elements * size_of(call.dtype));
@@ -69,6 +69,7 @@ class CollectiveGroup {
   struct Quiet : collectives::StallObserver {
     void on_stall(const collectives::Stall&) override {}
     void on_stall_over(const collectives::Stall&) override {}
+    void on_peer_ahead(int) override {}
     std::string account(const collectives::Stall&) override { return ""; }
   };
 
@@ -156,9 +157,10 @@ class CollectiveGroup {
   Quiet quiet_;
   const collectives::Topology topology_;
   collectives::Failure failure_;
+  collectives::Refusals refusals_;
   collectives::PeerPorts ports_;
   collectives::Executor executor_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t number_ = 0;
   std::deque<std::vector<std::byte>> memory_;
 };
 

@@ -28,6 +28,20 @@ inline void group_control(std::span<const std::byte> message) {
     if (!clock) return;
     if (clock->asked_us < 0 || clock->answered_us < 0) std::abort();
     again = encode(0, *clock);
+  } else if (*type == ControlType::kRefusal) {
+    const auto refusal = decode_refusal(body);
+    if (!refusal) return;
+    if (refusal->why.size() > kLongestReport) std::abort();
+    again = encode(0, *refusal);
+  } else if (*type == ControlType::kWithdrawal) {
+    const auto withdrawal = decode_withdrawal(body);
+    if (!withdrawal) return;
+    if (withdrawal->why.size() > kLongestReport) std::abort();
+    again = encode(0, *withdrawal);
+  } else if (*type == ControlType::kStepRequest || *type == ControlType::kStepGrant) {
+    const auto step = decode_step(body);
+    if (!step) return;
+    again = encode(0, *type, *step);
   } else if (*type == ControlType::kError || *type == ControlType::kLeft) {
     const auto report = decode_report(body);
     if (!report) return;

@@ -128,7 +128,7 @@ class MessageGroup {
 };
 
 /// One more than there are, so that one kind is unknown.
-inline constexpr unsigned kFrameKinds = static_cast<unsigned>(collectives::FrameKind::kLanded) + 2;
+inline constexpr unsigned kFrameKinds = static_cast<unsigned>(collectives::FrameKind::kTurnedDown) + 2;
 
 inline transport::FrameHeader made_up_message(ByteReader& reader, std::uint64_t tag, bool any_dtype) {
   transport::FrameHeader header;

@@ -28,7 +28,7 @@ bool is_good(const Action& action) {
     action();
     return true;
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kProtocol) std::abort();
+    if (error.kind() != ErrorKind::kProtocol && error.kind() != ErrorKind::kMismatch) std::abort();
     return false;
   }
 }

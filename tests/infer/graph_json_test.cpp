@@ -46,6 +46,16 @@ TEST(GraphJson, RoundTrips) {
   EXPECT_EQ(graph_from_json(to_json(Graph{})), Graph{});
 }
 
+TEST(GraphJson, AModuleIsForMessages) {
+  Graph graph = any_graph();
+  graph.nodes.front().module = "layer1.0";
+  EXPECT_EQ(graph_from_json(to_json(graph)).nodes.front().module, "layer1.0");
+  EXPECT_EQ(described(graph, graph.nodes.front()), "node 0 (" + graph.nodes.front().name() + " in layer1.0)");
+  EXPECT_EQ(described(graph, Node(graph.nodes.front())), graph.nodes.front().name() + " in layer1.0");
+  expect_words(refused("/nodes/0/module", "a\nb"), "control characters");
+  expect_words(refused("/nodes/0/module", std::string(1001, 'a')), "at most 1000");
+}
+
 TEST(GraphJson, KeysAndSpacesDoNotMatter) {
   const std::string text = to_json(any_graph());
   EXPECT_EQ(to_json(graph_from_json(Json::parse(text).dump(3))), text);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "fake_runner.h"
 #include "infer_cases.h"
 #include "tests/support/modelled_runner.h"
@@ -91,6 +93,7 @@ TEST(Measure, RoundsTellHowFarTheyAre) {
   const std::size_t of = told.front().second;
   EXPECT_EQ(of % 4, 0U) << "a warm-up and three rounds";
   EXPECT_GE(of, 16U);
+  told.erase(std::unique(told.begin(), told.end()), told.end());  // it is also asked while the model runs in one go
   ASSERT_EQ(told.size(), of + 1);
   for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], std::pair(i, of));
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     std::string silent_at{};   ///< from then on nothing is answered, not even pings
     std::string garbage_at{};  ///< bytes that do not parse
     std::string drains_at{};
+    std::optional<ErrorKind> refuses_models{};
     bool refuses_divisions = false;
     bool refuses_runs = false;  ///< as divisions that are not known
     bool is_stuck = false;      ///< inferences are begun and never answered; pings are
@@ -233,6 +235,13 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       if (open->hash != open_.hash) weights_there_ = 0;
       open_ = *open;
       graph_.clear();
+      if (const auto kind = script().refuses_models) {
+        wire::Failed failed;
+        failed.model = open->model;
+        failed.kind = *kind;
+        failed.text = "not this model";
+        return send(failed);
+      }
       send(wire::Need{open->model, true, weights_there_});
     } else if (const auto* text = std::get_if<wire::GraphText>(&message)) {
       graph_ = text->text;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -107,8 +108,16 @@ class SessionTest : public testing::Test {
     const Outcome outcome = alone.run({&bytes, 1});
     return {outcome.outputs.at(0).bytes.begin(), outcome.outputs.at(0).bytes.end()};
   }
+  /// Also of a server that has refused before.
   static bool wait(const Session& session, std::chrono::seconds limit = std::chrono::seconds(20)) {
-    return session.wait_until_ready(Deadline::after(limit));
+    for (const Deadline until = Deadline::after(limit);;) {
+      try {
+        return session.wait_until_ready(until);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kRefused || until.expired()) throw;
+        std::this_thread::yield();
+      }
+    }
   }
 
   const std::shared_ptr<const transport::Credentials> credentials_ =

@@ -68,7 +68,13 @@ class Receiver {
     });
   }
   std::string refusal(std::span<const std::byte> bytes) {
-    return failure(ErrorKind::kProtocol, [&] { push(bytes); });
+    try {
+      push(bytes);
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.kind() == ErrorKind::kProtocol || error.kind() == ErrorKind::kMismatch) << error.what();
+      return error.what();
+    }
+    return {};
   }
 
   FrameParser parser;
@@ -290,6 +296,7 @@ TEST(WireFrame, TheLargestControlFrameFits) {
 TEST(WireFrame, SaysWhatIsWrong) {
   ByteVector stream = bytes_of_frames({every_kind()[0]});
   stream[4] = std::byte{2};
+  EXPECT_NE(failure(ErrorKind::kMismatch, [&] { Receiver().push(stream); }), "");
   EXPECT_NE(Receiver().refusal(stream).find("wire version 2"), std::string::npos);
   stream[0] = std::byte{'G'};
   EXPECT_NE(Receiver().refusal(stream).find("does not speak this protocol"), std::string::npos);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/fuzz/wire_target.h"
+#include "tests/infer/infer_cases.h"
 #include "tests/infer/serve_cases.h"
 #include "tests/infer/session_cases.h"
 
@@ -89,7 +90,8 @@ TEST_F(WireVersion, ARobotComputesAloneUntilTheServerIsOfItsReleaseAgain) {
     }
     EXPECT_TRUE(says_why) << session->report().link.text;
     for (int i = 0; i < 3; ++i) EXPECT_EQ(run(*session, inference++).origin, Origin::kLocal);
-    EXPECT_FALSE(session->wait_until_ready(Deadline::after(50ms)));
+    const auto ready = [&] { session->wait_until_ready(Deadline::after(20s)); };
+    EXPECT_THAT(test::failure(ErrorKind::kRefused, ready), HasSubstr("install the same release on both"));
   }
   server = std::make_unique<test::ScriptedServer>(credentials_, 0, port);
   ASSERT_TRUE(wait(*session)) << session->report().json();
@@ -103,7 +105,7 @@ TEST_F(WireVersionServe, AServerTellsALaterRobotWhichVersionItSpeaks) {
   auto later = stranger();
   later->send_bytes(of_next_version(wire::Hello{"atoll 99", "robot"}));
   const auto failed = later->expect<wire::Failed>();
-  EXPECT_EQ(failed.kind, ErrorKind::kProtocol);
+  EXPECT_EQ(failed.kind, ErrorKind::kMismatch);
   EXPECT_THAT(failed.text, HasSubstr("wire version 2; here is version 1"));
   EXPECT_TRUE(later->is_closed());
   EXPECT_GE(server_->counts().refused, 1u);

@@ -56,6 +56,12 @@ def test_python_functions_are_short() -> None:
     assert {name: functions for name, functions in found.items() if functions} == {}
 
 
+def test_tests_have_names_of_their_own() -> None:
+    """pytest imports each by its file's name alone, and collects no second one of that name."""
+    names = [path.name for path in files({".py"}) if path.name.startswith("test_")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_files_carry_their_licence() -> None:
     marked = [*files(MARKED), *(path for path in files({".txt"}) if path.name == "CMakeLists.txt")]
     first_lines = {relative(path): path.read_text().splitlines()[:2] for path in marked}

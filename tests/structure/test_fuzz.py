@@ -58,9 +58,13 @@ PARSERS = {
 REACHED = {
     "collectives/control_message.h: decode_clock": "group_control",
     "collectives/control_message.h: decode_inquiry": "group_control",
+    "collectives/control_message.h: decode_refusal": "group_control",
+    "collectives/control_message.h: decode_step": "group_control",
+    "collectives/control_message.h: decode_withdrawal": "group_control",
     "collectives/control_message.h: decode_report": "group_control",
     "collectives/point_to_point.h: accept_payload": "messages",
     "collectives/point_to_point.h: accept_start": "messages",
+    "collectives/point_to_point.h: accept_turned_down": "messages",
     "collectives/point_to_point.h: admit": "messages",
     "collectives/point_to_point.h: take": "messages",
     "collectives/rendezvous_table.h: decode_table": "rendezvous",

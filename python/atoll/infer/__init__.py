@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atoll.infer.attached import attach, detach
     from atoll.infer.bundle import Bundle
-    from atoll.infer.errors import BundleError, ExportError, InputError
+    from atoll.infer.errors import BundleError, ExportError, InputError, ModelChangedError, RefusedError
     from atoll.infer.packing import PackingLoss, packing_loss
     from atoll.infer.reference import run_graph
     from atoll.infer.session import Session
@@ -18,7 +18,9 @@ _WHERE = {
     "BundleError": "atoll.infer.errors",
     "ExportError": "atoll.infer.errors",
     "InputError": "atoll.infer.errors",
+    "ModelChangedError": "atoll.infer.errors",
     "PackingLoss": "atoll.infer.packing",
+    "RefusedError": "atoll.infer.errors",
     "Session": "atoll.infer.session",
     "attach": "atoll.infer.attached",
     "capture": "atoll.infer.tracing",
@@ -27,8 +29,8 @@ _WHERE = {
     "run_graph": "atoll.infer.reference",
 }
 __all__ = [
-    "Bundle", "BundleError", "ExportError", "InputError", "PackingLoss", "Session", "attach", "capture", "detach",
-    "packing_loss", "run_graph",
+    "Bundle", "BundleError", "ExportError", "InputError", "ModelChangedError", "PackingLoss", "RefusedError", "Session",
+    "attach", "capture", "detach", "packing_loss", "run_graph",
 ]  # fmt: skip
 
 

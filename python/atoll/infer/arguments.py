@@ -76,6 +76,8 @@ def _encode_one(kind: str, value: Any, tensor_id: TensorId) -> Any:
         return {"device": True}
     if isinstance(value, str):
         return {"text": value}
+    if isinstance(value, bool) and kind in ("FloatType", "IntType", "SymIntType"):
+        value = int(value)  # where PyTorch takes a truth for a number
     if isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -8,18 +8,23 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from atoll._build_info import VERSION as ATOLL_VERSION
 from atoll.infer import graph as graphs
 from atoll.infer import weights as weight_files
+from atoll.infer.default_dtype import node_of_default_dtype
 from atoll.infer.dtypes import name_of
-from atoll.infer.errors import BundleError
+from atoll.infer.errors import BundleError, InputError
 from atoll.infer.graph import Graph
 from atoll.infer.inputs import Inputs, check_tensors
 from atoll.infer.structure import Structure
+
+if TYPE_CHECKING:
+    from atoll.infer.placement import Place
+    from atoll.infer.watching import Watch
 
 GRAPH, WEIGHTS, META = "graph.json", "weights.safetensors", "meta.json"
 MOST_GRAPH_BYTES = 1 << 24
@@ -27,13 +32,26 @@ _CHUNK = 1 << 24
 
 
 class Bundle:
-    """A graph of operators, its weights by name, and the structures of its inputs and its output."""
+    """A graph of operators, its weights by name, and the structures of its inputs and its output. `sources` says for
+    each weight of a captured module from which of the module's parameters, buffers and constants it comes: one, or
+    several where the weight was computed from them. A loaded bundle has none."""
 
-    def __init__(self, graph: Graph, weights: dict[str, torch.Tensor], inputs: Inputs, output: Structure) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: dict[str, torch.Tensor],
+        inputs: Inputs,
+        output: Structure,
+        watch: "Watch | None" = None,
+        sources: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         self.graph = graph
         self.weights = weights
         self.inputs = inputs
         self.output = output
+        self.watch = watch  # of the module that it was captured from
+        self.sources = dict(sources or {})
+        self.place: Place | None = None  # of the module that it was captured from
 
     @cached_property
     def hash(self) -> str:
@@ -45,14 +63,22 @@ class Bundle:
 
     def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of an inference's arguments, in the graph's order. InputError where they have another structure,
-        another constant, or tensors of other shapes or dtypes than the example: a graph is made for one of each."""
+        another constant, or tensors of other shapes or dtypes than the example: a graph is made for one of each. Also
+        where the graph's operators would compute in another default dtype."""
+        if torch.get_default_dtype() is not torch.float32 and self._default_dtype_node is not None:
+            raise InputError(
+                f"the default dtype is {name_of(torch.get_default_dtype())}, and {self._default_dtype_node} of the "
+                f"graph computes in float32 by default: torch.set_default_dtype(torch.float32)"
+            )
         tensors = self.inputs.tensors_of(args, kwargs or {})
         check_tensors(tensors, graphs.of_inputs(self.graph), self.inputs.names())
         return tensors
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the bundle into a folder of its own in `folder`, named by its hash, and returns that. It appears
-        complete or not at all; one that is there already stays as it is. OSError where it cannot be written."""
+        complete or not at all; one that is there already stays as it is. OSError where it cannot be written;
+        ModelChangedError where the module has changed since it was captured."""
+        self.refuse_changes()
         target = Path(folder) / self.hash
         if target.is_dir():
             return target
@@ -101,6 +127,19 @@ class Bundle:
         _check_meta(folder)
         return Bundle(graph, weights, inputs, output)
 
+    def of_file(self, file: IO[bytes]) -> "Bundle":
+        """The same with the weights of an open file, as `save` writes it, mapped, instead of the module's."""
+        mapped = weight_files.map_open(file)
+        weights = weight_files.tensors_in(Path(WEIGHTS), mapped, graphs.of_weights(self.graph))
+        bundle = Bundle(self.graph, weights, self.inputs, self.output, sources=self.sources)
+        bundle.place = self.place
+        return bundle
+
+    def refuse_changes(self) -> None:
+        """ModelChangedError where the module that this was captured from has other weights, layers or hooks now."""
+        if self.watch is not None:
+            self.watch.refuse_changes()
+
     def facts(self) -> dict[str, Any]:
         """What people want to know of the bundle, as meta.json has it; no program needs it."""
         inputs = zip(self.inputs.names(), graphs.of_inputs(self.graph), strict=True)
@@ -115,6 +154,10 @@ class Bundle:
             "weights": len(self.weights),
             "weight_bytes": weight_files.total_bytes(self.weights),
         }
+
+    @cached_property
+    def _default_dtype_node(self) -> str | None:
+        return node_of_default_dtype(self.graph)
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
         yield graphs.to_text(self.graph)

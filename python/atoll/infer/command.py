@@ -39,6 +39,8 @@ def export(
     except OSError as error:
         raise typer.BadParameter(f"{output} cannot be written: {error.strerror}") from None
     _show(bundle, path)
+    if refusal := _refusal(bundle):
+        typer.echo(f"Atoll: servers do not take it, so robots compute it alone: {refusal}", err=True)
 
 
 def _called(model: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -59,6 +61,20 @@ def _called(model: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return module, (), dict(inputs)
     return module, inputs if isinstance(inputs, tuple) else (inputs,), {}
+
+
+def _refusal(bundle: "Bundle") -> str:
+    """Why a server does not take the model; "" where it does."""
+    from torch.distributed import DistNetworkError
+
+    from atoll import _C
+    from atoll.infer.graph import to_text
+
+    try:
+        _C.infer_admit(to_text(bundle.graph).decode())
+    except DistNetworkError as error:
+        return str(error)
+    return ""
 
 
 def _show(bundle: "Bundle", path: Path) -> None:

@@ -60,6 +60,13 @@ def line_of(node: fx.Node) -> str:
     return next((_told(file, number, code) for file, number, code in reversed(frames) if _is_users(file)), "")
 
 
+def module_of(node: fx.Node) -> str:
+    """The path of the module in whose forward a node is called, as the user's module names it; "" for that itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    return re.sub(r"^(?:L\['self'\]\.)?module\.?", "", path)[:_MOST_LETTERS]
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what it came from."""
     seen: set[int] = set()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From torch.export's graph to Atoll's: functional operators on numbered tensors, with every argument written out.
 
-What changes no value is left out: aliases, copies, dropout's clones, checks of metadata, nodes that nothing uses."""
+What changes no value is left out: aliases, copies, dropout's clones, checks of metadata, nodes that nothing uses. What
+depends on weights alone is computed here (folding.py)."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,11 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from atoll.infer.arguments import Made, complete, encode, entries
-from atoll.infer.complaints import changes, line_of
+from atoll.infer.by_memory import STRIDED, refuse_by_memory, steps_of
+from atoll.infer.complaints import changes, line_of, module_of
 from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
+from atoll.infer.folding import Folding
 from atoll.infer.graph import MOST_ARGUMENTS, MOST_DIMENSIONS, MOST_NODES, VERSION, Graph
 
 aten = torch.ops.aten
@@ -25,6 +28,7 @@ _SAME_VALUE = {
 # Nothing uses their results; they stand for a condition on values that a graph cannot keep.
 _CONDITIONS = ("_assert_scalar", "_assert_async", "sym_constrain_range", "sym_constrain_range_for_size")
 _SHAPING = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default}
+_BIT_VIEWS = {aten.view.dtype}
 _PLAIN_BATCH_NORM = aten._native_batch_norm_legit_no_training.default
 _DRAWS = ("dropout_p", "dropout", "train", "training")  # arguments that switch random numbers off
 
@@ -32,7 +36,8 @@ _DRAWS = ("dropout_p", "dropout", "train", "training")  # arguments that switch 
 @dataclass
 class Converter:
     """Fills `tensors`, `nodes` and `weights` from one exported program. `values` has the tensors of its parameters,
-    buffers and constants; `inputs` the names of its inputs."""
+    buffers and constants; `inputs` the names of its inputs. `sources` says which of the module's tensors each weight
+    comes from: itself, or those that it was computed from."""
 
     program: torch.export.ExportedProgram
     values: Mapping[str, torch.Tensor]
@@ -40,10 +45,13 @@ class Converter:
     tensors: list[dict[str, Any]] = field(default_factory=list, init=False)
     nodes: list[dict[str, Any]] = field(default_factory=list, init=False)
     weights: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _places: dict[fx.Node, Any] = field(default_factory=dict, init=False)  # one number, or a list of them
     _weight_places: dict[str, int] = field(default_factory=dict, init=False)
     _specs: dict[str, Any] = field(default_factory=dict, init=False)  # of weights, by their nodes' names
     _known: dict[Any, int] = field(default_factory=dict, init=False)  # weights by where their elements lie
+    _folding: Folding = field(init=False)
+    _module: str = field(default="", init=False)  # in which the node at hand is called
 
     def graph(self, structure: dict[str, str]) -> Graph:
         """The whole graph. ExportError where the program keeps state or holds what a graph cannot."""
@@ -55,10 +63,13 @@ class Converter:
         for name, node in zip(self.inputs, given, strict=True):
             self._places[node] = self._tensor(node.meta["val"], name)
         used = _used(outputs)
+        self._folding = Folding(self.program.graph, self._weight_values(placeholders), used, _is_same_value)
+        left_out = self._folding.folded | self._folding.skipped
         for node in self.program.graph.nodes:
             self._refuse_conditions(node)
-            if node not in used or node.op in ("placeholder", "output"):
+            if node not in used or node in left_out or node.op in ("placeholder", "output"):
                 continue
+            self._module = module_of(node)
             try:
                 self._convert(node)
             except ExportError as error:
@@ -75,6 +86,11 @@ class Converter:
             "outputs": results,
             "structure": structure,
         }
+
+    def _weight_values(self, placeholders: Mapping[str, fx.Node]) -> dict[fx.Node, torch.Tensor]:
+        kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+        return {placeholders[name]: self.values[spec.target] for name, spec in self._specs.items()
+                if spec.kind in kinds and spec.target in self.values}  # fmt: skip
 
     def _refuse_changes(self) -> None:
         names = [spec.arg.name for spec in self.program.graph_signature.input_specs
@@ -107,6 +123,10 @@ class Converter:
             self._places[node] = self._place(node.args[0])
         elif target is aten.copy.default:
             self._places[node] = self._copy(node)
+        elif target in STRIDED:
+            self._places[node] = self._strided(node)
+        elif target in _BIT_VIEWS:
+            self._places[node] = self._bits(node)
         elif target is _PLAIN_BATCH_NORM:
             # The checked operator, which eager mode calls: the plain one reads past the end of short statistics.
             value, weight, bias, mean, variance, momentum, eps = node.args
@@ -129,9 +149,14 @@ class Converter:
         count = entries(encoded) + len(places)
         if count > MOST_ARGUMENTS:
             raise ExportError(f"it has {count} arguments and results, the most is {MOST_ARGUMENTS}: call it in parts")
-        self.nodes.append(
-            {"op": schema.name, "overload": schema.overload_name, "args": encoded, "outputs": places, "list": is_list}
-        )
+        made = {
+            "op": schema.name,
+            "overload": schema.overload_name,
+            "args": encoded,
+            "outputs": places,
+            "list": is_list,
+        }
+        self.nodes.append(made | ({"module": self._module} if self._module else {}))
         return places if several else places[0]
 
     def _copy(self, node: fx.Node) -> int:
@@ -146,9 +171,29 @@ class Converter:
             place = Made(self._call(aten.expand.default, (place, list(target.shape)), {}, target))
         return self._place(place)
 
+    def _strided(self, node: fx.Node) -> int:
+        """as_strided of a tensor that lies as the example's does, without memory."""
+        given = {argument.name: value for argument, value in complete(node.target._schema, node.args, node.kwargs)}  # type: ignore[union-attr]
+        place: Any = given["self"]
+        value = place.meta["val"]
+        for target, more in steps_of(value, given["size"], given["stride"], given["storage_offset"]):
+            value = target(value, *more)
+            place = Made(self._call(target, (place, *more), {}, value))
+        return self._place(place)
+
+    def _bits(self, node: fx.Node) -> int:
+        """view.dtype of an operand without gaps, which it needs where elements have another size."""
+        source, dtype = node.args
+        value = source.meta["val"].contiguous()  # type: ignore[union-attr]
+        dense = self._call(aten.clone.default, (source,), {"memory_format": torch.contiguous_format}, value)
+        return self._place(Made(self._call(node.target, (Made(dense), dtype), {}, node.meta["val"])))
+
     def _place(self, node: Any) -> int:
-        if isinstance(node, fx.Node) and node.op == "placeholder" and node not in self._places:
-            self._places[node] = self._weight(self._specs[node.name])
+        if isinstance(node, fx.Node) and node not in self._places:
+            if node.op == "placeholder":
+                self._places[node] = self._weight(self._specs[node.name])
+            elif node in self._folding.folded:
+                self._places[node] = self._folded(node)
         place = node.place if isinstance(node, Made) else self._places.get(node)
         if type(place) is not int:
             raise ExportError(f"is {node}, which is no tensor")
@@ -175,12 +220,26 @@ class Converter:
         key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if key not in self._known:
             name = _name(spec.target)
-            while name in self.weights:
-                name += "_"
-            self._known[key] = self._tensor(value, name)
-            self.weights[name] = value.detach()
-            self._weight_places[name] = self._known[key]
+            self._known[key] = self._new_weight(name, value.detach(), (name,))
         return self._known[key]
+
+    def _folded(self, node: fx.Node) -> int:
+        """A weight for what several make, or one does: named by the first of them."""
+        key = ("folded", self._folding.key(node))
+        if key not in self._known:
+            targets = [_name(self._specs[weight.name].target) for weight in self._folding.weights(node)]
+            made_by: Any = node.args[0] if node.target is operator.getitem else node
+            name = f"{targets[0] if targets else 'constant'}.{_called(made_by).rpartition('::')[2]}"
+            self._known[key] = self._new_weight(name, self._folding.value(node), tuple(targets))
+        return self._known[key]
+
+    def _new_weight(self, name: str, value: torch.Tensor, sources: tuple[str, ...]) -> int:
+        while name in self.weights:
+            name += "_"
+        self._weight_places[name] = self._tensor(value, name)
+        self.weights[name] = value
+        self.sources[name] = sources
+        return self._weight_places[name]
 
 
 def _used(outputs: Sequence[Any]) -> set[fx.Node]:
@@ -218,6 +277,7 @@ def _is_same_value(node: fx.Node) -> bool:
 def _refuse_operator(target: Any, given: Mapping[str, Any]) -> None:
     if target._schema.is_mutable:
         raise ExportError("it changes its operands in place")
+    refuse_by_memory(target)
     draws = torch.Tag.nondeterministic_seeded in target.tags
     if draws and not any(name in given and not given[name] for name in _DRAWS):
         raise ExportError("it draws random numbers, which two machines cannot share: draw them outside, as an input")

@@ -15,19 +15,22 @@ Engine = str | os.PathLike[str] | Callable[..., Any]
 _running = threading.local()
 
 
-def engine_of(engine: Engine | None, bundle: Bundle) -> "str | _Called | None":
-    """What _C.InferSession takes. ValueError for a file that is not there and for what cannot be called."""
-    if engine is None:
-        return None
+def check_engine(engine: Engine | None) -> None:
+    """ValueError for a file that is not there and for what cannot be called."""
     if isinstance(engine, str | os.PathLike):
         if not Path(engine).exists():
             raise ValueError(
                 f"engine {os.fspath(engine)} is not there: give a package, as "
                 f"torch._inductor.aoti_compile_and_package makes them, or something to call"
             )
-        return os.fspath(engine)
-    if not callable(engine):
+    elif engine is not None and not callable(engine):
         raise ValueError(f"engine is a {type(engine).__name__}: give the path of a package, or something to call")
+
+
+def engine_of(engine: Engine | None, bundle: Bundle) -> "str | _Called | None":
+    """What _C.InferSession takes; the engine is checked."""
+    if engine is None or isinstance(engine, str | os.PathLike):
+        return None if engine is None else os.fspath(engine)
     return _Called(engine, bundle)
 
 
@@ -36,7 +39,7 @@ def example_of(example: Any, kwargs: Mapping[str, Any] | None, bundle: Bundle) -
     if example is None and not kwargs:
         return []
     args = () if example is None else example if isinstance(example, tuple) else (example,)
-    return [tensor.detach() for tensor in bundle.check_inputs(args, kwargs)]
+    return bundle.check_inputs(args, kwargs)
 
 
 def is_inside_engine() -> bool:

@@ -12,3 +12,11 @@ class InputError(ValueError):
 
 class BundleError(ValueError):
     """The files of a bundle are damaged, incomplete or not Atoll's: export or copy them again."""
+
+
+class ModelChangedError(RuntimeError):
+    """The module is not any more what was captured: capture it, or prepare a session, again."""
+
+
+class RefusedError(RuntimeError):
+    """The server does not run this model for this robot, however often it is asked: change what the message names."""

@@ -80,6 +80,8 @@ def _check(graph: Graph) -> None:
         what = f"node {place} ({str(node['op'])[:80]})"
         if not all(isinstance(node[field], str) for field in ("op", "overload")) or type(node["list"]) is not bool:
             raise BundleError(f"{what} of the graph has fields of other kinds")
+        if not isinstance(node.get("module", ""), str):
+            raise BundleError(f"{what} of the graph has a module that is no text")
         _use(made, used_by(node), what)
         _make(made, node["outputs"], what)
     _use(made, (output["tensor"] for output in graph["outputs"]), "an output")

@@ -3,15 +3,18 @@
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from atoll.infer.dtypes import name_of
-from atoll.infer.errors import BundleError, InputError
-from atoll.infer.structure import Structure
+from atoll.infer.errors import BundleError, ExportError, InputError
+from atoll.infer.structure import Structure, has_dict_with_order
+
+_PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 
 
 class Inputs:
@@ -22,27 +25,60 @@ class Inputs:
         self.parameters = list(parameters)  # of forward, in order; empty where it takes *args
         self.positional = positional  # that many the example gave by position
         self.structure = structure  # of the arguments by name
+        self._kinds = set(_PLAIN)  # those of the example too: they were compared with the graph, which has none
 
     @staticmethod
-    def of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple["Inputs", list[torch.Tensor]]:
-        """What the example is like, and its tensors. ExportError where it holds something else than a graph can take;
-        InputError where forward cannot be called like that."""
-        parameters = _parameters(module)
+    def of(
+        module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_whole_call: bool = True
+    ) -> tuple["Inputs", list[torch.Tensor]]:
+        """What the example is like, and its tensors: of a call of the module, or of its forward alone. ExportError
+        where it holds something else than a graph can take; InputError where forward cannot be called like that."""
+        parameters = [] if is_whole_call and changes_arguments(module) else _parameters(module)
         structure, tensors = Structure.of(_by_name(parameters, args, kwargs), "")
-        return Inputs(parameters, len(args), structure), tensors
+        inputs = Inputs(parameters, len(args), structure)
+        inputs._kinds |= {type(tensor) for tensor in tensors}
+        for odd in inputs._odd(tensors):
+            raise ExportError(odd)
+        return inputs, tensors
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The tensors of arguments that have the example's structure and constants; else InputError."""
-        return self.structure.tensors_of(_by_name(self.parameters, args, kwargs), "")
+        """The tensors of arguments that have the example's structure and constants; else InputError. Their values
+        count, not how they lie in memory, nor where."""
+        tensors = self.structure.tensors_of(_by_name(self.parameters, args, kwargs), "")
+        if not _PLAIN.issuperset([type(tensor) for tensor in tensors]) or not all(map(_has_values, tensors)):
+            for odd in self._odd(tensors):
+                raise InputError(odd)
+        return tensors
 
-    def call(self, tensors: Iterable[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments with these tensors, given as the example was."""
+    def call(self, tensors: Iterable[torch.Tensor], is_turned: bool = False) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with these tensors, given as the example was; with the keys of dicts turned round where that is
+        asked for."""
         named = list(self.structure.build(tensors).items())
-        return [value for _, value in named[: self.positional]], dict(named[self.positional :])
+        args, kwargs = [value for _, value in named[: self.positional]], dict(named[self.positional :])
+        return (_turned(args), _turned(kwargs)) if is_turned else (args, kwargs)
+
+    def have_order(self) -> bool:
+        """Whether there are dicts whose keys may come in another order."""
+        named = self.structure.spec["dict"]
+        others = [name for name, _ in named[self.positional :] if name not in self.parameters]
+        return len(others) > 1 or any(has_dict_with_order(spec) for _, spec in named)
 
     def names(self) -> list[str]:
         """What each tensor is called, such as image or batch['mask']."""
         return self.structure.paths("")
+
+    def _odd(self, tensors: Sequence[torch.Tensor]) -> Iterator[str]:
+        """What to say of tensors that are more, or less, than values with a dtype and a shape."""
+        for name, tensor in zip(self.names(), tensors, strict=True):
+            kind = type(tensor)
+            if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or not _has_values(tensor):
+                what = kind.__name__ if kind not in _PLAIN else f"{_without_values(tensor)} tensor"
+                yield f"{name} is a {what}: give a dense tensor that has its values in memory"
+            elif kind not in self._kinds and _changes_operators(kind):
+                yield (
+                    f"{name} is a {kind.__name__}, for which operators may do something else, and the example's was a "
+                    f"plain tensor: give {name}.as_subclass(torch.Tensor)"
+                )
 
     def to_json(self) -> str:
         fields = {"parameters": self.parameters, "positional": self.positional, "arguments": self.structure.spec}
@@ -75,6 +111,38 @@ def check_tensors(tensors: Sequence[torch.Tensor], wanted: Sequence[Mapping[str,
                 f"{name} has the shape {list(tensor.shape)}, the example's was {like['shape']}: a graph is for one "
                 f"shape, prepare another session for this one"
             )
+
+
+def _turned(value: Any) -> Any:
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _turned(item)) for key, item in reversed(value.items()))
+    return type(value)(map(_turned, value)) if type(value) in (list, tuple) else value
+
+
+def _changes_operators(kind: type[torch.Tensor]) -> bool:
+    own: Any = kind.__torch_function__
+    usual: Any = torch.Tensor.__torch_function__
+    return getattr(own, "__func__", own) is not usual.__func__
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    return not _without_values(tensor)
+
+
+def _without_values(tensor: torch.Tensor) -> str:
+    """What kind of tensor it is instead of one with values in memory; nothing where it is one."""
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "transformed (torch.func)"
+    return "meta" if tensor.is_meta else "nested" if tensor.is_nested else ""
+
+
+def changes_arguments(module: nn.Module) -> bool:
+    """Whether a call of the module may reach its forward with other arguments: by its pre-hooks, or by a __call__ of
+    its class."""
+    own_call = not str(type(module).__call__.__module__).startswith("torch.")
+    return own_call or len(module._forward_pre_hooks) > 0
 
 
 def _parameters(module: nn.Module) -> list[str]:

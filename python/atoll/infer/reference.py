@@ -11,22 +11,27 @@ from atoll.infer.arguments import decode
 from atoll.infer.bundle import Bundle
 from atoll.infer.inputs import check_tensors
 
-_AS_RESHAPE = {"aten::view", "aten::_unsafe_view"}  # right for all strides, not only for the example's
+_AS_RESHAPE = {("aten::view", ""), ("aten::_unsafe_view", "")}  # right for all strides, not only for the example's
 
 
 @torch.no_grad()
 def run_graph(bundle: Bundle, inputs: Sequence[torch.Tensor], device: torch.device | str = "cpu") -> list[torch.Tensor]:
-    """The graph's outputs for these inputs, which are on `device`, as the weights are; InputError where they are
-    unlike the example. They may share memory with each other, with inputs and with weights."""
+    """The graph's outputs for these inputs, which are on `device`, as the weights are, and taken in row-major order;
+    InputError where they are unlike the example. Outputs may share memory with each other, inputs and weights."""
     graph = bundle.graph
     check_tensors(inputs, graphs.of_inputs(graph), bundle.inputs.names())
     tensors: list[Any] = [None] * len(graph["tensors"])
     for place, tensor in zip(graph["inputs"], inputs, strict=True):
-        tensors[place] = tensor
+        tensors[place] = tensor.contiguous()
     for weight in graph["weights"]:
-        tensors[weight["tensor"]] = bundle.weights[weight["name"]]
-    for node in graph["nodes"]:
+        tensors[weight["tensor"]] = bundle.weights[weight["name"]].contiguous()  # as files have them
+    last_use = {place: number for number, node in enumerate(graph["nodes"]) for place in graphs.used_by(node)}
+    kept = {output["tensor"] for output in graph["outputs"]}
+    for number, node in enumerate(graph["nodes"]):
         result = _run(node, tensors, torch.device(device))
+        for place in graphs.used_by(node):
+            if last_use[place] == number and place not in kept:
+                tensors[place] = None  # so that a large model's do not pile up
         several = node["list"] or len(node["outputs"]) > 1
         for place, value in zip(node["outputs"], result if several else [result], strict=True):
             tensors[place] = value
@@ -35,7 +40,7 @@ def run_graph(bundle: Bundle, inputs: Sequence[torch.Tensor], device: torch.devi
 
 def _run(node: dict[str, Any], tensors: Sequence[Any], device: torch.device) -> Any:
     values = [decode(argument, tensors, device) for argument in node["args"]]
-    if node["op"] in _AS_RESHAPE:
+    if (node["op"], node["overload"]) in _AS_RESHAPE:
         return torch.ops.aten.reshape.default(*values)
     namespace, _, name = node["op"].partition("::")
     operator = getattr(getattr(getattr(torch.ops, namespace), name), node["overload"] or "default")

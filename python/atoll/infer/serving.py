@@ -108,14 +108,19 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
         typer.echo(f"metrics on http://127.0.0.1:{exporter.port}/metrics")
     while not stop.wait(0.5):
         pass
-    typer.echo("Atoll: finishing what runs")
-    is_done = server.drain(drain)
+    typer.echo("Atoll: finishing what runs; Ctrl+C again ends it")
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        is_done = server.drain(drain)
+    except KeyboardInterrupt:
+        is_done, drain = False, 0
     counts = server.counts()
     typer.echo(f"Atoll: served {counts['inferences']} inferences to {counts['accepted']} clients")
     if exporter is not None:
         exporter.close()
     if not is_done:
-        typer.echo(f"Atoll: some did not end within {drain:g} s", err=True)
+        why = f"inferences did not end within {drain:g} s" if drain else "inferences that ran were ended"
+        typer.echo(f"Atoll: {why}", err=True)
         raise typer.Exit(1)
 
 

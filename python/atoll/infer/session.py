@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model that a robot and a server run together."""
 
+import contextlib
 import json
 import os
 import stat
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,21 @@ from torch import nn
 from atoll import _C
 from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle
-from atoll.infer.engine import Engine, engine_of, example_of
+from atoll.infer.engine import Engine, check_engine, engine_of, example_of
+from atoll.infer.errors import RefusedError
 from atoll.infer.inputs import check_tensors
-from atoll.infer.session_metrics import export
+from atoll.infer.model_files import ModelFiles
+from atoll.infer.placement import device_for, moved
+from atoll.infer.plain_state import plain_state
+from atoll.infer.session_metrics import check_port, export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
+from atoll.infer.warning import warn
 
 _MOST_NAME = 200
 _MOST_SECONDS = 1e9
 _MOST_WAITING = 1024  # inferences that were submitted
+_MOST_TOLD = 8  # refusals that are warned of
 
 
 @dataclass(frozen=True)
@@ -81,24 +88,33 @@ class Session:
     inference. `model` is a module in eval mode, a Bundle, or the folder of one. `server` is "host:port" of an
     `atoll serve`, `key_file` the key that both hold; without a server everything is computed here.
 
-    Calling the session gives what the model gives, in the same structure and dtypes, on the CPU. No failure of link or
-    server is one of a call: what the server does not answer in time is computed here, from wherever the inference was.
+    Calling the session gives what the model gives, in the same structure and dtypes, on the same devices. Here it is
+    computed on `device`: None means where the model is, and the CPU for a folder, whose results are on `device`. Inputs
+    may be anywhere. Device memory holds the weights a second time. No failure of link or server is one of a call: what
+    the server does not answer in time is computed here, from wherever the inference was.
     `deadline` (seconds) is when that is: local computing starts at the last moment that still meets it. Without one, or
     with one that this machine alone cannot meet, an inference takes at most about twice what it takes here alone.
     `hedge="always"` computes here whenever this machine would wait, `"never"` only when the server is lost or silent
-    for `patience` seconds.
+    for `patience` seconds, and raises RefusedError where it never will answer. Whatever the server does not do is told
+    of by one warning.
+
+    What a thread sets in PyTorch around a call (autocast, inference mode, modes, ...) does not reach what is computed,
+    here or there; docs/split-inference.md lists it.
 
     `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in
     both directions; "jpeg" packs inputs that are images, and is refused where none is; without it answers differ from
     the model's by rounding at most. The report says what it did to values. `profile_seconds` is how long the
-    model is timed here at the beginning. Weights stay those of the module where they lie: do not change them while
-    there is a session.
+    model is timed here at the beginning. Robot and server both compute with the weights as they are when the
+    session is made: a call after the module's weights, layers or hooks have changed is a ModelChangedError.
 
     `engine` is this machine's own way to run the whole model: the path of a package of AOTInductor (".pt2"), or what is
     called as the model is and gives what it gives. It answers instead of the model's operators where this machine
     computes alone, if it is quicker. ValueError where its answers deviate from the model's by more than
     `engine_tolerance` of the largest magnitude (1e-4 of float32). Where it raises, or does not come back, the model's
     operators answer.
+
+    `cache` is a folder that keeps the captured model, as `atoll export` writes it; None: nothing is kept, nor left
+    behind however the process ends.
 
     `record` is a folder for a record of every inference, which `atoll report` makes a page of; None: the folder that
     ATOLL_RUN_DIR names, "": none.
@@ -132,31 +148,36 @@ class Session:
         prometheus: int | None = None,
         **others: Any,
     ) -> None:
-        key = None if server is None else checked_key(key_file)
-        self.bundle = _bundle(model, example_inputs, example_kwargs)
+        options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
+        if server is not None:
+            options |= {"server": server, "key_file": str(checked_key(key_file))}
+        with plain_state():
+            place = str(device or device_for(model, (example_inputs, example_kwargs)))
+        _C.check_infer_session(options, place)  # capturing takes long
+        check_engine(engine)
+        check_port(prometheus)
+        with plain_state():
+            self.bundle = _bundle(model, example_inputs, example_kwargs)
+            example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
         self._process = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
         self._queue: ThreadPoolExecutor | None = None
         self._waiting = 0  # futures of it that are not done
         self._last: Inference | None = None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        options = {"policy": policy, "deadline": deadline, "hedge": hedge, "lossy": lossy, "name": _name(), **others}
-        if server is not None:
-            options |= {"server": server, "key_file": str(key)}
-        if cache is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="atoll-session-")
-            cache = self._temporary.name
-        folder = self.bundle.save(cache)
-        weights = {name: tensor.detach() for name, tensor in self.bundle.weights.items()}
-        example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
-        own = engine_of(engine, self.bundle)
+        self._told: set[str] = set()  # refusals
         folder_of_record = os.environ.get("ATOLL_RUN_DIR", "") if record is None else os.fspath(record)
-        about = {"policy": policy, "deadline": deadline, "device": str(device or "cpu"), "to": server}
+        about = {"policy": policy, "deadline": deadline, "device": place, "to": server}
         self._record = SessionRecord(folder_of_record, about) if folder_of_record else None
         if self._record is not None:
             weakref.finalize(self, self._record.close, dict)  # of sessions that nobody closes
-        self._session = _C.InferSession(options, str(folder), weights, str(device or "cpu"), own, example)
+        with plain_state(), _files(model, self.bundle, cache) as files:
+            self._watch = self.bundle.watch
+            self.bundle = self.bundle.of_file(files.weights)
+            self._session = _C.InferSession(
+                options, files.graph, files.weights.fileno(), files.hash, place, engine_of(engine, self.bundle), example
+            )
+        weakref.finalize(self, self._session.leave)  # also at the end of Python, which daemon threads do not hear of
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)
@@ -166,9 +187,11 @@ class Session:
         return self.run(args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
-        """The same with a deadline of its own, in seconds from now. ValueError for NaN and above 1e9."""
-        if deadline is not None and not deadline <= _MOST_SECONDS:
-            raise ValueError(f"deadline is {deadline}: give seconds, at most 1e9, or None for the session's")
+        """The same with a deadline of its own, in seconds from now. `args` may also be a single tensor. ValueError for
+        a deadline that is no number, NaN, or above 1e9."""
+        if deadline is not None and not (isinstance(deadline, Real) and deadline <= _MOST_SECONDS):
+            raise ValueError(f"deadline is {deadline!r}: give seconds, at most 1e9, or None for the session's")
+        args = args if isinstance(args, tuple) else (args,)
         return self._answer(time.monotonic(), args, kwargs or {}, deadline)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":
@@ -203,9 +226,16 @@ class Session:
         return Report(json.loads(self._session.report_json()))
 
     def wait_until_ready(self, seconds: float) -> bool:
-        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start.
-        ValueError for NaN, below 0 and above 1e9."""
-        return self._session.wait_until_ready(seconds)
+        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start. False
+        at once without a server. RefusedError as soon as it is known that the server never will: it refuses the model,
+        another key, another release. ValueError for what is no number, NaN, below 0 and above 1e9."""
+        if not isinstance(seconds, Real):
+            raise ValueError(f"seconds is {seconds!r}: give a number")
+        with _refusals():
+            is_ready = self._session.wait_until_ready(float(seconds))
+        if not is_ready:
+            self._tell(self.report()["link"]["refusal"])
+        return is_ready
 
     def close(self) -> None:
         """Ends what runs and says goodbye to the server. A call that runs meanwhile stops behind the operator at hand
@@ -224,8 +254,10 @@ class Session:
         self._session.close()
         if queue is not None and threading.current_thread() not in getattr(queue, "_threads", ()):
             queue.shutdown()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def __enter__(self) -> "Session":
         return self
@@ -239,24 +271,56 @@ class Session:
 
     def _answer(self, asked: float, args: tuple[Any, ...], kwargs: Mapping[str, Any], deadline: float | None) -> Any:
         """`asked` is a time of the monotonic clock."""
-        tensors = [tensor.detach() for tensor in self.bundle.check_inputs(args, kwargs)]
+        self._session.expect_open()
+        if self._watch is not None:
+            self._watch.refuse_changes()
+        with torch._C.DisableTorchFunction():  # of the caller's modes
+            tensors = self.bundle.check_inputs(args, kwargs)
+            has_gradients = any(tensor.requires_grad for tensor in tensors)
+        if has_gradients:
+            with plain_state():
+                tensors = [tensor.detach() for tensor in tensors]
         record = self._record
         wants_picture = record is not None and record.wants_picture
-        outputs, facts = self._session.run(tensors, deadline, time.monotonic() - asked, wants_picture)
+        with _refusals():
+            outputs, facts = self._session.run(tensors, deadline, time.monotonic() - asked, wants_picture)
         picture = facts.pop("picture")
+        self._tell(facts.pop("refusal"))
         self._last = Inference(**facts)
         if record is not None:
             record.add(facts, picture, self.report)
-        return self.bundle.output.build(outputs)
+        return self.bundle.output.build(moved(outputs, self.bundle.place))
+
+    def _tell(self, refusal: str) -> None:
+        """Once of each: the server does not help, and nobody would see it in the answers."""
+        if refusal and refusal not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(refusal)
+            warn(f"everything is computed here alone: {refusal}")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """A server's leaves as RefusedError."""
+    try:
+        yield
+    except torch.distributed.DistNetworkError as error:
+        raise RefusedError(str(error)) from None
+
+
+def _files(model: Any, bundle: Bundle, cache: str | os.PathLike[str] | None) -> ModelFiles:
+    """Of the folder that the model came from, or is to be kept in; else of a file that is gone with the process."""
+    if isinstance(model, str | os.PathLike):
+        return ModelFiles.of_folder(Path(model))
+    return ModelFiles.unnamed(bundle) if cache is None else ModelFiles.of_folder(bundle.save(cache))
 
 
 def _bundle(model: Any, example: Any, kwargs: Mapping[str, Any] | None) -> Bundle:
     if isinstance(model, Bundle):
         bundle = model
-    elif isinstance(model, nn.Module):
-        return capture(model, example if example is not None else (), kwargs)
-    else:
+    elif isinstance(model, str | os.PathLike):
         bundle = Bundle.load(model)
+    else:
+        return capture(model, example if example is not None else (), kwargs)
     if example is not None:
         args = example if isinstance(example, tuple) else (example,)
         check_tensors(bundle.check_inputs(args, kwargs), graphs.of_inputs(bundle.graph), bundle.inputs.names())

@@ -8,10 +8,15 @@ from typing import Any
 from atoll.watching.exporter import Exporter
 
 
+def check_port(port: Any) -> None:
+    """ValueError for what is no port; None is no metrics."""
+    if port is not None and not (type(port) is int and 0 <= port < 1 << 16):
+        raise ValueError(f"Session(prometheus={port!r}): give a port from 0 to 65535")
+
+
 def export(session: Any, port: int) -> Exporter:
     """Figures of a Session until the exporter is closed, or the session is gone. Errors as Exporter."""
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"Session(prometheus={port}): give a port from 0 to 65535")
+    check_port(port)
     seen = weakref.ref(session)
     return Exporter(lambda core: _Figures(core, seen), port, f"Session(prometheus={port})")
 

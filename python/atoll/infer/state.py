@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from atoll.infer.errors import ExportError
+from atoll.infer.hooks import weights_of_hooks
 
 _NOT_STATE = {"_parameters", "_buffers", "_modules"}  # of a layer's own attributes
 
@@ -16,23 +17,17 @@ class State:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._attributes = [(child, dict(vars(child)), dict(child._buffers)) for child in module.modules()]
         self._tensors = _held_tensors(module)
 
     def refuse_changes(self) -> None:
-        """ExportError where another tensor lies somewhere than at that moment; the attributes are then put back.
-        Changes of the values of a tensor show in the graph instead."""
+        """ExportError where another tensor lies somewhere than at that moment. Changes of the values of a tensor show
+        in the graph instead."""
         now = _held_tensors(self._module)
         parameters = set(map(id, self._module.parameters()))  # which recurrent layers also hold as attributes
         changed = (name for name in [*now, *self._tensors] if now.get(name) is not self._tensors.get(name))
         name = next((name for name in changed if id(now.get(name)) not in parameters), None)
         if name is None:
             return
-        for child, attributes, buffers in self._attributes:
-            vars(child).clear()
-            vars(child).update(attributes)
-            child._buffers.clear()
-            child._buffers.update(buffers)
         raise ExportError(
             f"forward stores a tensor in {name}: a session keeps no state between inferences. Return it as an output "
             f"and take it as an input, or switch the state off; a cache that is filled only once is no state after one "
@@ -44,7 +39,8 @@ def _held_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """By place."""
     found = {}
     for path, child in module.named_modules():
-        held = {name: value for name, value in vars(child).items() if name not in _NOT_STATE}
+        left_out = _NOT_STATE.union(weights_of_hooks(child))
+        held = {name: value for name, value in vars(child).items() if name not in left_out}
         for name, value in (held | child._buffers).items():
             for place, leaf in pytree.tree_leaves_with_path(value):
                 if isinstance(leaf, torch.Tensor):

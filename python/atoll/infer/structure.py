@@ -136,6 +136,16 @@ def fields_of(value: Any) -> list[tuple[Any, Any]] | None:
     return list(value.items()) if isinstance(value, Mapping) else None
 
 
+def has_dict_with_order(spec: Spec) -> bool:
+    """Whether a value of this structure has a dict of several keys in it, whose order may be another."""
+    if spec == TENSOR or "constant" in spec:
+        return False
+    fields = spec.get("dict", spec.get("fields"))
+    if fields is None:
+        return any(map(has_dict_with_order, spec.get("tuple", spec.get("list"))))
+    return ("dict" in spec and len(fields) > 1) or any(has_dict_with_order(inner) for _, inner in fields)
+
+
 def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> None:
     if spec == TENSOR:
         if not isinstance(value, torch.Tensor):

@@ -4,7 +4,9 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,12 +15,24 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from atoll.infer.bundle import Bundle
+from atoll.infer.comparison import compare, compare_orders
 from atoll.infer.complaints import complaint
 from atoll.infer.convert import Converter
+from atoll.infer.default_dtype import refuse_default_dtype
 from atoll.infer.errors import BundleError, ExportError
-from atoll.infer.inputs import Inputs
+from atoll.infer.fast_paths import refuse_fast_paths
+from atoll.infer.hooks import has_own_hooks, refuse_global_hooks, refuse_observers
+from atoll.infer.inputs import Inputs, changes_arguments
+from atoll.infer.lowering import decompositions
+from atoll.infer.module_copy import copy_of
+from atoll.infer.placement import Place, device_for
+from atoll.infer.plain_state import plain_state
 from atoll.infer.state import State
 from atoll.infer.structure import Structure
+from atoll.infer.turns import is_disturbed, is_disturbed_now, turn, wait_for_others
+from atoll.infer.watching import Watch
+
+_MOST_ATTEMPTS = 10  # at once with a torch.export of the program's own
 
 
 def capture(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> Bundle:
@@ -26,18 +40,57 @@ def capture(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = Non
     example is fixed. Weights are shared with the module, not copied, so save the bundle before they change. `args` may
     also be a single tensor.
 
-    The module is in eval mode and keeps no state. ExportError says what to change otherwise."""
-    module = _inner(module)
-    _check(module)
+    The module is in eval mode and keeps no state. ExportError says what to change otherwise, or where the graph gives
+    other values for the example than the module. Other threads may use the module at the same time; captures in
+    several threads take turns."""
+    return _captured(module, args, kwargs or {}, True).bundle
+
+
+@dataclass(frozen=True)
+class CapturedForward:
+    """With which arguments a call like the example reaches forward."""
+
+    bundle: Bundle
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def capture_forward(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> CapturedForward:
+    """The same of `module.forward`, without what Python does around it: the module's own hooks, and a `__call__` of its
+    class."""
+    return _captured(module, args, kwargs or {}, False)
+
+
+@plain_state()
+def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called: bool) -> CapturedForward:
+    inner = _inner(module)
+    _check(inner)
     args = args if isinstance(args, tuple) else (args,)
-    inputs, tensors = Inputs.of(module, args, kwargs or {})
-    flat = _Flat(module, inputs)
-    program = _exported(flat, [tensor.detach() for tensor in tensors])
-    own = {**dict(flat.named_parameters(remove_duplicate=False)), **dict(flat.named_buffers(remove_duplicate=False))}
-    converter = Converter(program, {**program.constants, **own}, inputs.names())
-    output = flat.seen.output
-    graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
-    return Bundle(graph, converter.weights, inputs, output)
+    with turn(), torch.inference_mode(False), torch.no_grad():
+        refuse_global_hooks()
+        call = _Call(is_called or inner is not module)
+        watch = Watch(inner, call.is_whole)
+        if not call.is_whole:
+            args, kwargs = _reaching_forward(inner, args, kwargs)
+        inputs, tensors = Inputs.of(inner, args, kwargs, call.is_whole)
+        refuse_observers(inner, lambda copied: call.of(copied, inputs, tensors))
+        flat = _Flat(copy_of(inner), call, inputs)
+        refuse_fast_paths(flat.module)
+        program = _exported(flat, [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors])
+        own = {
+            **dict(flat.named_parameters(remove_duplicate=False)),
+            **dict(flat.named_buffers(remove_duplicate=False)),
+        }
+        converter = Converter(program, {**program.constants, **own}, inputs.names())
+        output = flat.seen.output
+        graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
+        bundle = Bundle(graph, converter.weights, inputs, output, watch, converter.sources)
+        refuse_default_dtype(graph)
+        devices = compare(bundle, lambda tensors: call.of_copy(inner, inputs, tensors), tensors)
+        if inputs.have_order():
+            compare_orders(bundle, lambda is_turned: call.of_copy(inner, inputs, tensors, is_turned))
+        bundle.place = Place(device_for(module, (args, kwargs)), devices)
+        return CapturedForward(bundle, args, dict(kwargs))
 
 
 class _Seen:
@@ -46,12 +99,32 @@ class _Seen:
     output: Structure
 
 
+@dataclass(frozen=True)
+class _Call:
+    """Of a module, or of its forward alone."""
+
+    is_whole: bool
+
+    def of(self, module: nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], is_turned: bool = False) -> Any:
+        args, kwargs = inputs.call(tensors, is_turned)
+        return module(*args, **kwargs) if self.is_whole else module.forward(*args, **kwargs)
+
+    def of_copy(
+        self, module: nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], is_turned: bool = False
+    ) -> Any:
+        try:
+            return self.of(copy_of(module), inputs, tensors, is_turned)
+        except Exception as error:
+            raise complaint(error) from error
+
+
 class _Flat(nn.Module):
     """The user's module with its tensors alone as inputs and outputs."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs) -> None:
+    def __init__(self, module: nn.Module, call: _Call, inputs: Inputs) -> None:
         super().__init__()
         self.module = module
+        self.call = call
         self.inputs = inputs
         self.seen = _Seen()
         self.training = False
@@ -62,12 +135,13 @@ class _Flat(nn.Module):
         except ExportError:
             raise
         except Exception as error:  # told here, because torch prints the graph so far beside some of its own
+            if is_disturbed(error):
+                raise
             raise complaint(error) from error
 
     def _outputs(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        args, kwargs = self.inputs.call(tensors)
         state = State(self.module)
-        result = self.module(*args, **kwargs)
+        result = self.call.of(self.module, self.inputs, tensors)
         state.refuse_changes()
         self.seen.output, found = Structure.of(result, "output")
         if not found:
@@ -79,37 +153,82 @@ class _Flat(nn.Module):
         return tuple(found)
 
 
+class _Reached(Exception):  # noqa: N818
+    """A call has come to forward, with these arguments."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.arguments = args, kwargs
+
+
+def _reaching_forward(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with which a call of the module, with its pre-hooks, reaches its forward."""
+    if not changes_arguments(module):
+        return args, dict(kwargs)
+
+    def forward(*args: Any, **kwargs: Any) -> None:
+        raise _Reached(args, kwargs)
+
+    copied = copy_of(module, clone_buffers=True)
+    vars(copied).update(forward=forward, _forward_hooks=OrderedDict())
+    try:
+        copied(*args, **kwargs)
+    except _Reached as reached:
+        return reached.arguments
+    except Exception as error:
+        raise complaint(error) from error
+    raise ExportError("a call of the model does not reach its forward: attach the module that computes")
+
+
 def _inner(module: nn.Module) -> nn.Module:
-    """Without what torch.compile and DistributedDataParallel put around it."""
-    if isinstance(module, DistributedDataParallel):
-        module = module.module
-    return getattr(module, "_orig_mod", module)
+    """Without what torch.compile, DataParallel and DistributedDataParallel put around it."""
+    inner = module.module if isinstance(module, DistributedDataParallel | nn.DataParallel) else module
+    inner = getattr(inner, "_orig_mod", inner)
+    if inner is not module and has_own_hooks(module):
+        raise ExportError(
+            f"the {type(module).__name__} around the model has hooks of its own: register them on the model in it"
+        )
+    return inner
 
 
 def _check(module: nn.Module) -> None:
+    if isinstance(module, torch.export.ExportedProgram):
+        raise ExportError("the model is an ExportedProgram: give its module()")
     if not isinstance(module, nn.Module):
         raise ExportError(f"{module!r} is a {type(module).__name__}: give a torch.nn.Module")
     if isinstance(module, torch.jit.ScriptModule):
         raise ExportError("the model is a ScriptModule: give the module that it was made from")
+    has_fixed_mode = "eval" in vars(
+        module
+    )  # as torch.export makes them; converting it refuses what differs in training
     for name, child in module.named_modules():
-        if child.training:
+        if child.training and not has_fixed_mode:
             what = f"its {name} ({type(child).__name__})" if name else "the model"
             raise ExportError(f"{what} is in training mode: call eval() first")
-    for name, weight in module.named_parameters():
+    for name, weight in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(weight):
             raise ExportError(f"{name} has no shape yet: call the model once with the example first")
+        if weight.is_meta:
+            raise ExportError(f"{name} has no values: load the model's weights first")
 
 
 def _exported(flat: _Flat, tensors: list[torch.Tensor]) -> torch.export.ExportedProgram:
-    try:
-        with torch.no_grad(), _without_chatter():
-            program: torch.export.ExportedProgram = torch.export.export(flat, tuple(tensors), strict=False)
-            functional: torch.export.ExportedProgram = program.run_decompositions({})
-            return functional
-    except ExportError:
-        raise
-    except Exception as error:
-        raise complaint(error) from error
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            with _without_chatter():
+                program: torch.export.ExportedProgram = torch.export.export(flat, tuple(tensors), strict=False)
+                functional: torch.export.ExportedProgram = program.run_decompositions(decompositions())
+                return functional
+        except Exception as error:
+            if not is_disturbed_now(error):
+                raise error if isinstance(error, ExportError) else complaint(error) from error
+            wait_for_others()
+    raise ExportError(
+        "torch.export in another thread disturbs the capture again and again, because PyTorch traces one model at a "
+        "time: make the session before or after it"
+    )
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import mmap
 import re
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -43,9 +43,14 @@ def map_file(path: Path) -> mmap.mmap:
     BundleError where there are none."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return map_open(file)
     except (OSError, ValueError) as error:  # a ValueError for an empty file
         raise BundleError(f"{path} cannot be mapped: {error}") from None
+
+
+def map_open(file: IO[bytes]) -> mmap.mmap:
+    """The same of an open file. ValueError where it is empty."""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def tensors_in(path: Path, mapped: mmap.mmap, wanted: Container[str]) -> dict[str, torch.Tensor]:
@@ -88,7 +93,7 @@ def _header(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, list[int]]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().contiguous().resolve_neg().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 

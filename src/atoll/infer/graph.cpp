@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "atoll/core/error.h"
 
@@ -115,6 +116,13 @@ void check_node(const Node& node, std::size_t index, Made& made) {
   std::string where = "node " + std::to_string(index);
   check_name(node, where);
   where += " (" + node.name() + ")";
+  if (node.module.size() > kMaxNameBytes) {
+    broken(where + " has a module of " + std::to_string(node.module.size()) + " characters: at most 1000");
+  }
+  const auto is_control = [](char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f; };
+  if (std::any_of(node.module.begin(), node.module.end(), is_control)) {
+    broken(where + " has a module with control characters, which no path of a module has");
+  }
   std::size_t entries = node.outputs.size();
   for (std::size_t i = 0; i < node.args.size(); ++i) {
     entries += entries_of(node.args[i]);
@@ -152,6 +160,13 @@ std::string to_string(const Tensor& tensor) {
   std::string sizes;
   for (const std::int64_t size : tensor.shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   return std::string(to_string(tensor.dtype)) + " [" + sizes + "]";
+}
+
+std::string described(const Graph& graph, const Node& node) {
+  const std::string name = node.name().substr(0, 80) + (node.module.empty() ? "" : " in " + node.module.substr(0, 200));
+  const Node* const first = graph.nodes.data();
+  const bool is_its = !std::less<>()(&node, first) && std::less<>()(&node, first + graph.nodes.size());
+  return is_its ? "node " + std::to_string(&node - first) + " (" + name + ")" : name;
 }
 
 std::vector<int> operands_of(const Node& node) {

@@ -67,6 +67,7 @@ struct Node {
   std::vector<Argument> args;
   std::vector<int> outputs;  ///< tensors
   bool is_list = false;      ///< the outputs are the elements of one list, as unbind returns it
+  std::string module = {};   ///< in which the model calls it, for messages: "layer1.0"; "" where that is not known
 
   std::string name() const { return overload.empty() ? op : op + "." + overload; }
   bool operator==(const Node&) const = default;
@@ -99,6 +100,9 @@ inline constexpr std::size_t kMaxArguments = 1'000;                   ///< of a 
 inline constexpr std::int64_t kIntegerBound = std::int64_t{1} << 40;  ///< integers and counts of elements are below
 inline constexpr std::size_t kMaxNameBytes = 1'000;
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
+
+/// How messages name a node: "node 7 (aten::relu in layer1.0)", without the number where it is none of the graph's.
+std::string described(const Graph& graph, const Node& node);
 
 /// The tensors among the arguments of `node`, in order; absent ones are left out.
 std::vector<int> operands_of(const Node& node);

@@ -129,6 +129,7 @@ Node node_of(const Json& json, std::size_t index) {
   const Json& list = object.at("list");
   if (!list.is_boolean()) broken(object.at_key("list") + " is " + list.dump().substr(0, 80) + ": give true or false");
   node.is_list = list.get<bool>();
+  if (object.find("module") != nullptr) node.module = object.text("module");
   object.done();
   return node;
 }
@@ -196,6 +197,7 @@ std::string to_json(const Graph& graph) {
                              {"args", std::move(args)},
                              {"outputs", node.outputs},
                              {"list", node.is_list}});
+    if (!node.module.empty()) json["nodes"].back()["module"] = node.module;
   }
   json["outputs"] = Json::array();
   for (const Argument& output : graph.outputs) {

@@ -114,6 +114,7 @@ std::int64_t NodeView::integer_or(std::size_t argument, std::int64_t fallback) c
 
 double NodeView::number(std::size_t argument) const {
   if (const auto* value = std::get_if<double>(&this->argument(argument))) return *value;
+  if (const auto* value = std::get_if<bool>(&this->argument(argument))) return *value ? 1 : 0;
   return static_cast<double>(integer(argument));
 }
 

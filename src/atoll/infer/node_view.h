@@ -46,7 +46,7 @@ class NodeView {
   bool boolean(std::size_t argument) const;
   std::int64_t integer(std::size_t argument) const;
   std::int64_t integer_or(std::size_t argument, std::int64_t fallback) const;  ///< `fallback` where it is null
-  double number(std::size_t argument) const;                                   ///< a float or an integer
+  double number(std::size_t argument) const;                                   ///< a float, an integer or a truth
   Ints integers(std::size_t argument) const;                                   ///< one integer is a list of one
   Floats numbers(std::size_t argument) const;
   std::string text(std::size_t argument) const;

@@ -2,8 +2,6 @@
 """Examples as the tests run them: captured once, in float32 and in float64, on two sides; and what is equal."""
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,8 +14,8 @@ from atoll import _C
 from atoll.infer import Bundle, capture
 from atoll.infer.graph import from_text, to_text
 from export_models import TRANSFORMERS, example
+from own_error import Tensors, deviation, own_error
 
-Tensors = Sequence[torch.Tensor]
 CLOSE = 1e-12  # of the largest value: two ways to the same result in float64
 
 
@@ -87,24 +85,9 @@ def exact_sides(name: str) -> Sides:
     return single_sides(name).in_float64()
 
 
-def largest(tensors: Tensors) -> float:
-    return max((t.double().abs().max().item() for t in tensors if t.is_floating_point() and t.numel()), default=0.0)
-
-
-def deviation(found: Tensors, truth: Tensors) -> float:
-    """Of the float that is furthest off."""
-    worst = 0.0
-    for one, other in zip(found, truth, strict=True):
-        if other.is_floating_point() and other.numel():
-            error = (one.double() - other.double()).abs().max().item()
-            worst = max(worst, math.inf if math.isnan(error) else error)
-    return worst
-
-
 def allowed(sides: Sides, truth: Tensors) -> float:
-    """How far from the truth a division in float32 may be: twice as far as the undivided model. Where that hits the
-    rounded truth by luck, one unit in the last place counts."""
-    return 2 * max(deviation(sides.run(), truth), torch.finfo(torch.float32).eps * largest(truth))
+    """How far from the truth a division in float32 may be: twice as far as the undivided model."""
+    return 2 * own_error(sides.bundle, sides.inputs, sides.run(), truth)
 
 
 def leads(scores: torch.Tensor, classes: int) -> torch.Tensor:

@@ -11,8 +11,9 @@ import torch
 from atoll import _C
 from atoll.infer import capture, run_graph
 from atoll.infer.graph import to_text
-from captured import CLOSE, Sides, Tensors, assert_alike, exact_sides, largest, single_sides
+from captured import CLOSE, Sides, assert_alike, exact_sides, single_sides
 from export_models import CLASSES, EXAMPLES
+from own_error import Tensors, largest
 
 
 def check_divided(name: str, found: Tensors, division: str) -> None:
@@ -76,6 +77,17 @@ def test_errors_are_those_of_torch() -> None:
         case.model.run_divided(case.inputs, json.dumps({"input": 0, "dim": 2, "chunks": 1, "shares": []}))
 
 
+def test_an_error_of_a_call_names_its_node_and_module() -> None:
+    """PyTorch's own words alone would not say which of a model's calls it was."""
+    module = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.ReLU()).eval()
+    places = torch.tensor([1, 4])
+    bundle = capture(module, places)
+    model = _C.InferModel(to_text(bundle.graph).decode(), bundle.weights)
+    with pytest.raises(ValueError, match=r"node 0 \(aten::embedding in 0\): .*: call the module itself") as caught:
+        model.run([places + 9])
+    assert "\n" not in str(caught.value)
+
+
 def changed(graph: str, place: int, **fields: object) -> str:
     parsed = json.loads(graph)
     parsed["nodes"][place].update(fields)
@@ -97,7 +109,7 @@ def test_models_that_cannot_run_are_refused() -> None:
     with pytest.raises(torch.distributed.DistNetworkError, match="argument self is nothing"):
         _C.InferModel(changed(case.graph, relu, args=[None]), case.bundle.weights)
     other = _C.InferModel(changed(case.graph, relu, op="aten::nonzero"), case.bundle.weights)
-    with pytest.raises(ValueError, match=r"aten::nonzero\) has made int64"):
+    with pytest.raises(ValueError, match=r"aten::nonzero in [0-9.]+\) has made int64"):
         other.run(case.inputs)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
-from atoll.infer import Bundle, capture, run_graph
+from atoll.infer import Bundle, ExportError, Session, capture, run_graph
 from captured import captured
 from export_models import EXAMPLES, TRANSFORMERS, example
 
@@ -107,3 +108,17 @@ def test_weights_come_in_the_order_of_their_use() -> None:
     firsts = [order.index(weight["tensor"]) for weight in graph["weights"]]
     assert len(firsts) > 10
     assert firsts == sorted(firsts)
+
+
+def test_wrappers_and_exported_modules_are_what_they_hold() -> None:
+    net = nn.Sequential(nn.Conv1d(3, 2, 1), nn.BatchNorm1d(2), nn.Dropout(0.5)).eval()
+    x = torch.rand(2, 3, 4)
+    program = torch.export.export(net, (x,))
+    for module in (nn.DataParallel(net), nn.DataParallel(net).eval(), program.module()):
+        (found,) = run_graph(capture(module, x), [x])
+        check_close(found, net(x).detach())
+    for make in (capture, Session):
+        with pytest.raises(ExportError, match=r"is an ExportedProgram: give its module\(\)"):
+            make(program, x)  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match=r"forward changes 1\.running_mean in place"):
+        capture(torch.export.export(net.train(), (x,)).module(), x)

@@ -110,7 +110,8 @@ def test_a_hostile_model_is_refused_and_nothing_else_happens(server: Serve) -> N
         options = {"server": server.address, "key_file": server.key_file, "policy": "offload"}
         with atoll.infer.Session(Folded().eval(), example, profile_seconds=0.01, **options) as hostile:
             wait_for(lambda: why in hostile.report()["link"]["text"], hostile.report)
-            assert not hostile.wait_until_ready(0)
+            with pytest.raises(atoll.infer.RefusedError, match=why):
+                hostile.wait_until_ready(0)
             hostile(example)
             assert hostile.last is not None
             assert hostile.last.origin == "local"

@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -19,7 +21,7 @@ import torch
 from torch import nn
 
 import atoll.infer
-from atoll.infer import InputError, Session, attached
+from atoll.infer import InputError, Session
 
 FAST = {"profile_seconds": 0.0}
 
@@ -269,10 +271,15 @@ def test_a_server_that_is_not_there_costs_nothing(net: Net, image: torch.Tensor,
         assert session.report()["link"]["state"] in ("connecting", "lost")
 
 
-def test_options_are_checked(net: Net, image: torch.Tensor) -> None:
-    for wrong in ({"policy": "best"}, {"hedge": "sometimes"}, {"lossy": "png"}):
-        with pytest.raises(ValueError, match="is not known"):
-            Session(net, (image,), **FAST, **wrong)
+def test_an_attached_module_outlives_its_session(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image,), **FAST)
+    session.close()
+    with pytest.warns(UserWarning, match="its session was closed") as caught:
+        answers = [net(image)["logits"] for _ in range(2)]
+    assert len(caught) == 1
+    assert answers[0].requires_grad, "by the module itself"
+    atoll.infer.detach(net)
+    assert torch.equal(answers[1], net(image)["logits"])
 
 
 def test_attach_splits_the_module_itself(net: Net, image: torch.Tensor) -> None:
@@ -317,7 +324,7 @@ def test_changes_that_no_version_counts_are_seen(net: Net, image: torch.Tensor) 
     assert session.report()["inferences"] == 1
     for parameter in net.parameters():
         parameter.data.mul_(1.5)
-    with torch.no_grad(), pytest.warns(UserWarning, match="weights have changed"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="the model has changed since it was captured"):
         got = net(image)["logits"]
     assert session.report()["inferences"] == 1
     atoll.infer.detach(net)
@@ -330,7 +337,7 @@ def test_a_changed_tensor_is_seen_when_its_turn_comes(net: Net, image: torch.Ten
     net.head.bias.data.add_(1)
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        calls = len([*net.parameters()]) + 2
+        calls = len([*net.parameters(), *net.buffers()]) + 2
         answers = [net(image)["logits"] for _ in range(calls)]
     assert len(caught) == 1
     assert 0 < session.report()["inferences"] < calls
@@ -340,16 +347,24 @@ def test_a_changed_tensor_is_seen_when_its_turn_comes(net: Net, image: torch.Ten
         assert torch.equal(answers[-2], answers[-1]), "it stays so"
 
 
-def test_samples_are_of_any_layout() -> None:
-    dense = torch.arange(24.0).reshape(2, 3, 4)
-    for tensor in (dense, dense.mT, dense[:, 1:], dense[:1].expand(5, 3, 4), dense.to(torch.bool), torch.tensor(3)):
-        samples = attached._Samples([tensor])
-        assert not samples.differ()
-    large = torch.full((100, 1000), float("nan"))
-    samples = attached._Samples([torch.empty(0), large])
-    assert not samples.differ(), "as it was, though it equals nothing"
-    large.data[:] = 1
-    assert samples.differ()
+ON_A_DEVICE = """
+import torch
+import atoll.infer
+import atoll.sim
+
+net, x = torch.nn.Linear(3, 4).eval(), torch.randn(2, 3)
+wanted = net(x)
+session = atoll.infer.attach(net.to("sim"), (x.to("sim"),), profile_seconds=0.0)
+found = net(x.to("sim"))
+assert session.report()["inferences"] == 1
+assert found.device.type == "sim"
+torch.testing.assert_close(found.cpu(), wanted)
+"""
+
+
+def test_an_attached_module_answers_on_its_device() -> None:
+    """In a process of its own: a simulated device is there for all tests of one."""
+    subprocess.run([sys.executable, "-c", ON_A_DEVICE], check=True, timeout=300)
 
 
 def test_copies_of_an_attached_module_are_plain(net: Net, image: torch.Tensor) -> None:

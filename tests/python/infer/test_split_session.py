@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.infer import RefusedError
 from launching import eventually
 from serving import Serve
 from split_cases import READY_S
@@ -130,9 +131,11 @@ def test_another_key_is_refused_and_the_robot_goes_on(net: Net, server: Serve, t
     with atoll.infer.Session(
         net, (image(0),), server=server.address, key_file=key, profile_seconds=0.05
     ) as session:  # fmt: skip
-        assert not session.wait_until_ready(1)
-        check(net, session, 0)
-        eventually(lambda: "key" in session.report()["link"]["text"], "the key is refused")
+        eventually(lambda: "key" in session.report()["link"]["refusal"], "the key is refused")
+        with pytest.raises(RefusedError, match="copy of the server's key file"):
+            session.wait_until_ready(READY_S)
+        with pytest.warns(UserWarning, match=r"computed here alone: .* does not hold this key"):
+            check(net, session, 0)
 
 
 def test_attached_modules_split_their_own_calls(net: Net, server: Serve) -> None:

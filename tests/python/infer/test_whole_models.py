@@ -20,14 +20,13 @@ from captured import (
     allowed,
     assert_alike,
     both_compute,
-    deviation,
     exact_sides,
-    largest,
     leads,
     single_sides,
 )
 from export_models import CLASSES, DIMS, EXAMPLES, TRANSFORMERS
 from networks import NETWORKS
+from own_error import deviation, judged, largest
 
 # All give a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel are cut. Random plans have
 # tests of their own.
@@ -102,6 +101,22 @@ def test_networks_have_as_many_parameters_as_the_published_ones(name: str) -> No
     with torch.device("meta"):
         module = network.make(**network.full)
     assert sum(parameter.numel() for parameter in module.parameters()) == network.parameters
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_kernels_alone_do_not_move_these_models(name: str) -> None:
+    """So that twice what the undivided model does is twice what it does by default."""
+    (sides, limit), _ = case(name).runs
+    truth = case(name).truth
+    unit = torch.finfo(torch.float32).eps * largest(truth)
+    assert limit == 2 * max(deviation(sides.run(), truth), unit)
+
+
+def test_what_kernels_move_is_measured_by_the_largest() -> None:
+    assert judged(0.0061, [0.0061, 0.0212, 0.0008], 4.7e-5) == 0.0212
+    assert judged(0.0061, [0.0061, 0.0091, 0.0008], 4.7e-5) == 0.0061
+    assert judged(1e-7, [1e-7, 9e-7], 1e-7) == 1e-7, "in the last places it is luck"
+    assert judged(0.0, [0.0], 1e-7) == 1e-7
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -110,7 +110,8 @@ const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std:
   Calls made;
   made.graph = parts == 0 ? state.partial.state_calls(rows) : state.partial.result_calls(parts, rows);
   made.uses.assign(made.graph.tensors.size(), 0);
-  for (const Node& node : made.graph.nodes) {
+  for (Node& node : made.graph.nodes) {
+    node.module = "the parts of " + described(graph_, graph_.nodes[at(state.node)]);
     made.calls.push_back(runner_->prepare(made.graph, node));
     for (const int tensor : operands_of(node)) ++made.uses[at(tensor)];
   }
@@ -123,12 +124,12 @@ void LoadedModel::compute_constant(int index) {
   for (const int tensor : operands_of(node)) operands.push_back(constants_[at(tensor)]);
   std::vector<Value> made = runner_->run(call(index), operands, {});
   if (made.size() != node.outputs.size()) {
-    throw Error(ErrorKind::kInvalidArgument, node.name() + " has made " + std::to_string(made.size()) +
+    throw Error(ErrorKind::kInvalidArgument, described(graph_, node) + " has made " + std::to_string(made.size()) +
                                                  " tensors, not " + std::to_string(node.outputs.size()));
   }
   for (std::size_t i = 0; i < made.size(); ++i) {
     const int tensor = node.outputs[i];
-    if (made[i]) check_made(*runner_, node.name(), made[i], graph_.tensors[at(tensor)]);
+    if (made[i]) check_made(*runner_, described(graph_, node), made[i], graph_.tensors[at(tensor)]);
     constants_[at(tensor)] = std::move(made[i]);
   }
 }
@@ -370,8 +371,6 @@ Value Inference::piece(int tensor, Region rows) {
   return joined;
 }
 
-std::string Inference::name_of(int node) const {
-  return "node " + std::to_string(node) + " (" + model_.graph().nodes[at(node)].name() + ")";
-}
+std::string Inference::name_of(int node) const { return described(model_.graph(), model_.graph().nodes[at(node)]); }
 
 }  // namespace atl::infer

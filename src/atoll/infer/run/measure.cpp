@@ -15,6 +15,8 @@
 namespace atl::infer {
 namespace {
 
+constexpr std::chrono::milliseconds kBetweenQuestions{50};  // within the model in one go, which is being timed
+
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 HostBytes zeros(const Tensor& type) {
@@ -33,8 +35,10 @@ double lower_quartile(std::vector<double> values) {
 
 class Measuring {
  public:
-  Measuring(const LoadedModel& model, const Operators& operators, const std::function<bool()>& stop)
-      : model_(model), operators_(operators), stop_(stop), times_(operators.operators.size()) {
+  /// `stop` is asked before each step of a round; `stop_whole` within the model in one go.
+  Measuring(const LoadedModel& model, const Operators& operators, const std::function<bool()>& stop,
+            const std::function<bool()>& stop_whole)
+      : model_(model), operators_(operators), stop_(stop), stop_whole_(stop_whole), times_(operators.operators.size()) {
     for (const int input : model.graph().inputs) {
       const Tensor& type = model.graph().tensors[at(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
@@ -56,7 +60,7 @@ class Measuring {
   void round(bool counts) {
     Inference inference = begun();
     for (const Step& step : program_.steps) {
-      if (stop_ && stop_()) throw Error(ErrorKind::kAborted, "measuring a model was stopped");
+      if (stop_ && stop_()) end();
       if (step.kind != Step::Kind::kCompute) {
         inference.run({{step}}, no_exchange());
         continue;
@@ -82,7 +86,8 @@ class Measuring {
     Inference inference = begun();
     model_.runner().wait();
     const Clock::time_point begin = Clock::now();
-    inference.run(program_, no_exchange());
+    const Inference::GoOn go_on = [this] { return !stop_whole_(); };
+    if (!inference.run(program_, no_exchange(), stop_whole_ ? go_on : nullptr)) end();
     model_.runner().wait();
     if (counts) totals_.push_back(seconds_since(begin));
   }
@@ -118,6 +123,8 @@ class Measuring {
     std::vector<double> whole;
     std::vector<double> half;
   };
+
+  [[noreturn]] static void end() { throw Error(ErrorKind::kAborted, "measuring a model was stopped"); }
 
   static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -174,6 +181,7 @@ class Measuring {
   const LoadedModel& model_;
   const Operators& operators_;
   const std::function<bool()>& stop_;
+  const std::function<bool()>& stop_whole_;
   std::vector<std::pair<int, Value>> inputs_;
   Program program_;
   std::vector<int> operator_of_node_;
@@ -211,7 +219,7 @@ SplitDim usual_split(const Graph& graph) {
 Profile measure_profile(const LoadedModel& model, const Operators& operators, double seconds,
                         const std::function<bool()>& stop) {
   const Clock::time_point begin = Clock::now();
-  Measuring measuring(model, operators, stop);
+  Measuring measuring(model, operators, stop, stop);
   measuring.whole(false);
   measuring.round(false);
   do {
@@ -229,7 +237,13 @@ Profile measure_rounds(const LoadedModel& model, const Operators& operators, int
   std::size_t done = 0;
   std::size_t of = 0;
   const std::function<bool()> stop = [&] { return go_on && !go_on(done++, of); };
-  Measuring measuring(model, operators, stop);
+  Clock::time_point told = Clock::now();
+  const std::function<bool()> stop_whole = [&] {
+    if (!go_on || Clock::now() - told < kBetweenQuestions) return false;
+    told = Clock::now();
+    return !go_on(done, of);
+  };
+  Measuring measuring(model, operators, stop, stop_whole);
   of = measuring.steps() * (static_cast<std::size_t>(rounds) + 1);
   measuring.whole(false);
   measuring.round(false);

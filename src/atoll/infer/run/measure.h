@@ -27,12 +27,12 @@ SplitDim usual_split(const Graph& graph);
 /// up; then rounds are measured until `seconds` are over, at least one. A node's time is the lower quartile of its rounds, so
 /// that what else the machine does counts little; where all nodes together take longer than the model in one go, because the
 /// device is waited for between them, they are scaled down to that. `operators` are those of the model's graph. `stop` is
-/// asked between nodes; once it says true, Error(kAborted). Throws what the runner throws.
+/// asked between nodes, also of the model in one go, and should cost nothing; once it says true, Error(kAborted). Throws what the runner throws.
 Profile measure_profile(const LoadedModel& model, const Operators& operators, double seconds,
                         const std::function<bool()>& stop = {});
 
 /// The same by `rounds` rounds, at least one, whatever they take. `go_on` is asked between nodes and told how many of how many
-/// were measured, the warm-up included; at the end it hears of all of them. Once it says no, Error(kAborted); what it
+/// were measured, the warm-up included, and every 50 ms while the model runs in one go; at the end it hears of all of them. Once it says no, Error(kAborted); what it
 /// throws goes to the caller.
 Profile measure_rounds(const LoadedModel& model, const Operators& operators, int rounds,
                        const std::function<bool(std::size_t done, std::size_t of)>& go_on = {});

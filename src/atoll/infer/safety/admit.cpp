@@ -44,8 +44,6 @@ std::string shown(const Tensor& tensor) {
 
 std::string shown(double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))) + " MiB"; }
 
-std::string name_of(const Node& node) { return node.name().substr(0, 80); }
-
 Made made_by(const std::string& where, const Node& node, const std::vector<Argument>& args,
              std::span<const Tensor> operands, const Limits& limits) {
   const auto found = operators().find(node.name());
@@ -136,7 +134,7 @@ void admit(const Graph& graph, const Limits& limits) {
   double operations = 0;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    const std::string where = "node " + std::to_string(i) + " (" + name_of(node) + ")";
+    const std::string where = described(graph, node);
     std::vector<Tensor> operands;
     for (const int id : operands_of(node)) operands.push_back(tensor_at(graph, id));
     const Made made = made_by(where, node, node.args, operands, limits);
@@ -151,8 +149,7 @@ void admit(const Graph& graph, const Limits& limits) {
 
 std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<const Tensor> operands,
                                std::span<const Change> changes, const Limits& limits) {
-  std::string where = "a part of " + name_of(node);
-  if (!node.outputs.empty()) where += " for tensor " + std::to_string(node.outputs.front());
+  const std::string where = "a part of " + described(graph, node);
   std::vector<Argument> args = node.args;
   for (const Change& change : changes) {
     const bool tensor =

@@ -158,8 +158,8 @@ std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std
     if (uploading_.contains(hash)) return nullptr;
     if (graph_bytes > most_bytes_ || weight_bytes > most_bytes_ - graph_bytes) {
       fail(ErrorKind::kRefused, "the model has " + std::to_string(weight_bytes) +
-                                    " bytes of weights, and this server keeps " + std::to_string(most_bytes_) +
-                                    " of all models: start it with a larger --cache-size");
+                                    " bytes of weights, and this server keeps at most " + std::to_string(most_bytes_) +
+                                    " bytes of models: start it with a larger --cache-size");
     }
     uploading_.emplace(hash, 0);  // its own part is not to be removed
   }

@@ -147,8 +147,10 @@ ServerCounts Server::counts() const {
   return counts;
 }
 
-bool Server::drain(Deadline deadline) {
+bool Server::drain(Deadline deadline, const std::function<void()>& check) {
   constexpr std::chrono::milliseconds kLook{5};
+  constexpr std::chrono::milliseconds kBetweenChecks{50};
+  Deadline next_check = Deadline::after(kBetweenChecks);
   impl_->loop.run_and_wait([&] {
     impl_->context.is_draining = true;
     impl_->listener.reset();
@@ -162,6 +164,9 @@ bool Server::drain(Deadline deadline) {
     });
     if (!is_running || deadline.expired()) return !is_running;
     std::this_thread::sleep_for(kLook);
+    if (!check || !next_check.expired()) continue;
+    check();
+    next_check = Deadline::after(kBetweenChecks);
   }
 }
 

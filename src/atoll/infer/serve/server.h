@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -73,8 +74,8 @@ class Server {
   ServerCounts counts() const;
 
   /// Takes no more clients and inferences, tells the clients, and waits until all inferences that run are over. Whether they
-  /// were before the deadline.
-  bool drain(Deadline deadline);
+  /// were before the deadline. `check` is called every 50 ms meanwhile, and what it throws ends the wait.
+  bool drain(Deadline deadline, const std::function<void()>& check = {});
 
  private:
   struct Impl;

@@ -10,6 +10,7 @@
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
+#include "atoll/infer/session/caller_check.h"
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"
@@ -52,6 +53,13 @@ struct AttemptRules {
   double margin = 0;
   double engine_seconds = std::numeric_limits<double>::infinity();  ///< in which the robot's own engine answers
   const TurnGate* gate = nullptr;                                   ///< once it is closed, the attempt ends
+  CallerCheck* caller = nullptr;                                    ///< what it throws ends the attempt, too
+
+  /// Whether the attempt is to end; to be asked all the time. Throws what the caller's check throws.
+  bool is_over() const {
+    if (caller != nullptr) (*caller)();
+    return gate != nullptr && gate->is_closed();
+  }
 };
 
 /// The robot's side of one split inference: its program as far as the guard and the link let it, and what is then left, alone.
@@ -101,7 +109,7 @@ class Attempt {
   bool may_resume_first() const;
   double seconds_twice() const;
   bool compute_alone();
-  bool is_closed() const { return rules_.gate != nullptr && rules_.gate->is_closed(); }
+  bool is_closed() const { return rules_.is_over(); }
   double elapsed() const;
 
   const LoadedModel& model_;

@@ -12,6 +12,21 @@ namespace {
 constexpr std::chrono::milliseconds kGoodbye{200};
 constexpr std::chrono::seconds kStaysUsed{2};
 
+// What to tell of an end that will come again, however often the server is asked; empty of any other.
+std::string final_refusal(const Error& error, const ServerLink* link) {
+  if (link == nullptr || link->was_ready()) return {};
+  std::string text = error.what();
+  switch (error.kind()) {
+    case ErrorKind::kMismatch: return text;
+    case ErrorKind::kRefused:
+      if (link->is_open()) return text;
+      return text + ": give this robot a copy of the server's key file (atoll serve --key-file)";
+    case ErrorKind::kProtocol:  // from a server it may be a fault, which passes
+      return link->is_open() ? std::string() : text + ": is it the address of an atoll serve?";
+    default: return {};
+  }
+}
+
 }  // namespace
 
 Client::Client(ClientOptions options, ModelFiles files, Owner& owner, Connect connect)
@@ -126,7 +141,28 @@ void Client::reconnect() {
   });
 }
 
-void Client::on_state(LinkState state, const std::string& text) { set_status(state, text); }
+// A refusal is over once the server goes further than it went then.
+void Client::on_state(LinkState state, const std::string& text) {
+  const bool knows_robot = link_ && link_->model() != 0;
+  const std::lock_guard lock(mutex_);
+  status_.state = state;
+  status_.text = text;
+  const bool wants_model = state == LinkState::kUploading || state == LinkState::kReady;
+  if (!wants_model && !(knows_robot && refuses_robot_)) return;
+  status_.refusal.clear();
+  refuses_robot_ = false;
+}
+
+void Client::on_refused(const std::string& text, bool is_final) {
+  {
+    const std::lock_guard lock(mutex_);
+    status_.state = LinkState::kRefused;
+    status_.text = status_.refusal = text;
+    status_.is_final = is_final;
+    refuses_robot_ = false;
+  }
+  owner_.on_refused(text);
+}
 
 void Client::on_message(const wire::Message& message) {
   if (const auto* ready = std::get_if<wire::Ready>(&message)) {
@@ -146,6 +182,7 @@ void Client::on_end(const Error& error) {
   if (timer_) loop_.cancel_timer_on_loop(*timer_);
   timer_.reset();
   loop_.post([gone] {});
+  const std::string refusal = final_refusal(error, gone.get());
   bool is_closing = false;
   {
     const std::lock_guard lock(mutex_);
@@ -155,9 +192,15 @@ void Client::on_end(const Error& error) {
     status_.state = is_closing ? LinkState::kClosed : LinkState::kLost;
     lost_ = error.what();
     status_.text = is_closing ? "closed" : "lost: " + lost_;
+    if (!refusal.empty()) {
+      status_.refusal = refusal;
+      status_.is_final = refuses_robot_ = true;
+    }
     changed_.notify_all();
   }
-  if (!is_closing) owner_.on_lost(error);
+  if (is_closing) return;
+  if (!refusal.empty()) owner_.on_refused(refusal);
+  owner_.on_lost(error);
 }
 
 void Client::connect_for_ever() {
@@ -218,12 +261,6 @@ void Client::tick_on_loop() {
     is_used = Clock::now() - used_ < kStaysUsed;
   }
   link_->tick(is_used);
-}
-
-void Client::set_status(LinkState state, const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  status_.state = state;
-  status_.text = text;
 }
 
 }  // namespace atl::infer

@@ -28,6 +28,9 @@ struct LinkStatus {
   std::string text;               ///< "uploading 12 of 548 MB", "waiting: 2 before you", "lost: why"
   std::uint64_t connections = 0;  ///< that were opened so far
   std::uint64_t probe_bytes = 0;  ///< spent on measuring the link
+  /// Why the server does not run the model, or does not know this robot; kept until it goes further than it did then.
+  std::string refusal;
+  bool is_final = false;  ///< it will not, until somebody changes something: asking again is for that
 };
 
 /// One model on one server, through one connection at a time: connects in the background, greets, uploads what the server
@@ -42,6 +45,8 @@ class Client final : public FrameSender, private ServerLink::Owner {
     /// The server can run the model, which it knows as Ready's number until on_lost.
     virtual void on_ready(const wire::Ready& ready) = 0;
     virtual void on_lost(const Error& error) = 0;
+    /// The server does not run the model, as LinkStatus::refusal says.
+    virtual void on_refused(const std::string& /*text*/) {}
     /// Divided, Done, Failed, Queued, Pong. Failed with inference 0 is about the division that was asked for last.
     virtual void on_message(const wire::Message& message) = 0;
     virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
@@ -79,6 +84,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   enum class Phase { kWanted, kConnected, kClosing };
 
   void on_state(LinkState state, const std::string& text) override;
+  void on_refused(const std::string& text, bool is_final) override;
   void on_message(const wire::Message& message) override;
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   void on_drained() override { feed_on_loop(); }
@@ -90,7 +96,6 @@ class Client final : public FrameSender, private ServerLink::Owner {
   bool connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds& pause);
   void connected_on_loop(Fd socket);
   void tick_on_loop();
-  void set_status(LinkState state, const std::string& text);
 
   const ClientOptions options_;
   const transport::HostPort address_;
@@ -105,7 +110,8 @@ class Client final : public FrameSender, private ServerLink::Owner {
   bool is_stopped_ = false;
   bool begins_anew_ = true;  // the pauses do
   LinkStatus status_;
-  std::string lost_;  // why, the last time
+  std::string lost_;            // why, the last time
+  bool refuses_robot_ = false;  // status_.refusal is of the robot, not of the model
   Clock::time_point used_{};
 
   Outbox outbox_;

@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kMostTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
+// Before a server that has refused every division is asked again.
+constexpr std::chrono::seconds kMinPause{1};
+constexpr std::chrono::seconds kMaxPause{60};
 
 bool is_other(const plan::LinkCost& a, const plan::LinkCost& b) {
   const double proportion =
@@ -60,6 +63,7 @@ void Divisions::on_ready(const wire::Ready& ready) {
   told_.clear();
   offer_.reset();
   failure_.clear();
+  ask_again_at_.reset();
   is_wanted_ = true;
   changed_.notify_all();
 }
@@ -69,6 +73,7 @@ void Divisions::on_lost() {
   server_.reset();
   offer_.reset();
   failure_.clear();
+  ask_again_at_.reset();
   changed_.notify_all();
 }
 
@@ -83,6 +88,7 @@ void Divisions::on_refused(const std::string& why) {
   log(LogLevel::kWarning, "infer: the server refuses a division: " + why);
   const std::lock_guard lock(mutex_);
   answer_ = Answer::kRefused;
+  refused_ = why;
   changed_.notify_all();
 }
 
@@ -104,7 +110,7 @@ bool Divisions::wait(Deadline deadline) const {
   } else {
     changed_.wait_until(lock, deadline.when(), is_over);
   }
-  return offer_ && offer_->is_complete;
+  return failure_.empty() && offer_ && offer_->is_complete;
 }
 
 std::string Divisions::failure() const {
@@ -132,9 +138,13 @@ void Divisions::plan_for_ever() {
   pthread_setname_np(pthread_self(), "atoll-plans");
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return is_stopping_ || is_wanted_; });
+    const auto has_work = [this] { return is_stopping_ || is_wanted_; };
+    const auto until = ask_again_at_;
+    until ? void(changed_.wait_until(lock, *until, has_work)) : changed_.wait(lock, has_work);
     if (is_stopping_) return;
+    if (!is_wanted_ && !(ask_again_at_ && Clock::now() >= *ask_again_at_)) continue;
     is_wanted_ = false;
+    ask_again_at_.reset();
     if (!server_) continue;
     try {
       make_plans(lock);
@@ -159,7 +169,6 @@ void Divisions::make_plans(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const std::shared_ptr<const PlanSet> set = make_plan_set(graph_, robot_, server, link, options_.plans);
   lock.lock();
-  failure_.clear();
   if (server_ && connection == connections_) tell(lock, set);
 }
 
@@ -171,6 +180,7 @@ void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<c
   offer.runs.resize(set->splits.size());
   offer.model = server_->model;
   offer.connection = connection;
+  refused_.clear();
   for (std::size_t i = 0; i < set->splits.size(); ++i) {
     if (!set->splits[i]) continue;
     const auto number = number_of(lock, set->splits[i]->division);
@@ -181,6 +191,15 @@ void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<c
     publish(offer);
   }
   offer.is_complete = true;
+  const auto is_null = [](const auto& run) { return run == nullptr; };
+  failure_.clear();
+  if (!refused_.empty() && std::all_of(offer.runs.begin(), offer.runs.end(), is_null)) {
+    failure_ = "it refuses every division of the model: " + refused_;
+    pause_ = std::clamp(2 * pause_, kMinPause, kMaxPause);
+    ask_again_at_ = Clock::now() + pause_;
+  } else {
+    pause_ = {};
+  }
   publish(offer);
   changed_.notify_all();
 }

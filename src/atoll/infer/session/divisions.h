@@ -56,9 +56,10 @@ class Divisions {
   std::shared_ptr<const Offer> offer() const;
   /// Which connection's server is ready; 0: none.
   std::uint64_t connection() const;
-  /// Whether the offer is complete, at the deadline at the latest; false at once where no plan can be made.
+  /// Whether the offer is complete and holds what the server can run, at the deadline at the latest; false at once where it
+  /// is known that no plan will do.
   bool wait(Deadline deadline) const;
-  /// Why no plan can be made; empty where they can, or nobody has tried.
+  /// Why no plan will do: none can be made, or the server refuses them all. Empty where one will, or nobody has tried.
   std::string failure() const;
   /// The server's device, the plans and the failure.
   void fill(SessionReport& report) const;
@@ -91,6 +92,9 @@ class Divisions {
   std::optional<wire::Ready> server_;  // while it is ready
   std::string server_device_;
   std::string failure_;
+  std::string refused_;                            // why, a division of the last offer
+  std::optional<Clock::time_point> ask_again_at_;  // where all were
+  std::chrono::seconds pause_{};
   std::shared_ptr<const Offer> offer_;
   std::vector<std::pair<std::uint32_t, Division>> told_;  // on this connection
   std::uint32_t last_number_ = 0;

@@ -33,7 +33,7 @@ EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& m
   try {
     inputs = inputs_of(made_inputs(graph, kSeed));
     expected = own(inputs);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // Not every model takes any numbers.
     inputs = inputs_of(zero_inputs(graph));
     expected = own(inputs);
@@ -43,7 +43,7 @@ EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& m
   constexpr int kRuns = 4;
   const bool is_done =
       thread_.run([inputs, measured](LocalEngine& each) { *measured = measured_seconds(each, inputs); },
-                  kRuns * options.start_limit);
+                  kRuns * options.start_limit, options.check);
   if (!is_done) throw Error(ErrorKind::kTimeout, "the robot's engine did not come back while it was measured");
   seconds_ = *measured;
   limit_ = std::max(kPatience * seconds_, own_seconds) + kWakeUp;
@@ -67,24 +67,26 @@ std::vector<Value> EngineRuns::inputs_of(std::span<const HostBytes> bytes) const
   return values;
 }
 
-std::vector<Value> EngineRuns::first_run(std::span<const Value> inputs, std::chrono::duration<double> limit) {
+std::vector<Value> EngineRuns::first_run(std::span<const Value> inputs, const EngineOptions& options) {
   const std::vector<Value> given(inputs.begin(), inputs.end());
   const auto made = std::make_shared<std::vector<Value>>();
   model_.runner().wait();
   bool is_done = false;
   try {
-    is_done = thread_.run([given, made](LocalEngine& engine) { *made = engine.run(given); }, limit);
-  } catch (const std::exception& error) {
+    const auto job = [given, made](LocalEngine& engine) { *made = engine.run(given); };
+    is_done = thread_.run(job, options.start_limit, options.check);
+  } catch (const Error& error) {
     throw Error(ErrorKind::kInvalidArgument,
                 std::string("the robot's engine does not take the model's inputs: ") + error.what());
   }
   if (is_done) return std::move(*made);
-  throw Error(ErrorKind::kTimeout, "the robot's engine has not answered within " + plan::number(limit.count()) + " s");
+  throw Error(ErrorKind::kTimeout,
+              "the robot's engine has not answered within " + plan::number(options.start_limit.count()) + " s");
 }
 
 // Throws where the engine does not give what is expected.
 void EngineRuns::compare(std::span<const Value> inputs, std::span<const Value> expected, const EngineOptions& options) {
-  const std::vector<Value> found = first_run(inputs, options.start_limit);
+  const std::vector<Value> found = first_run(inputs, options);
   const std::string misfit = misfit_of(model_.graph(), model_.runner(), found);
   if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, "the robot's engine is not for this model: " + misfit);
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -111,18 +113,18 @@ bool EngineRuns::is_used() const {
   return failed_in_row_ < kMostFailures;
 }
 
-std::optional<std::vector<Value>> EngineRuns::run(std::span<const Value> inputs) {
+std::optional<std::vector<Value>> EngineRuns::run(std::span<const Value> inputs, const std::function<void()>& check) {
   if (!is_used()) return std::nullopt;
   const std::vector<Value> given(inputs.begin(), inputs.end());
   const auto made = std::make_shared<std::vector<Value>>();
   model_.runner().wait();  // inputs may still be on their way to the device
   try {
     const std::chrono::duration<double> limit(limit_);
-    if (!thread_.run([given, made](LocalEngine& engine) { *made = engine.run(given); }, limit)) {
+    if (!thread_.run([given, made](LocalEngine& engine) { *made = engine.run(given); }, limit, check)) {
       failed("it has not answered within " + plan::number(limit_) + " s", true);
       return std::nullopt;
     }
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     failed(error.what(), false);
     return std::nullopt;
   }

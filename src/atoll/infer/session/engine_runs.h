@@ -24,6 +24,8 @@ struct EngineOptions {
   std::chrono::duration<double> start_limit{120};
   /// Inputs to compare the answers for, beside made ones; none, or one for each of the graph's.
   std::vector<HostBytes> example{};
+  /// Called every 50 ms while the engine is waited for; what it throws ends that. Null: nothing is.
+  std::function<void()> check{};
 };
 
 /// What a session knows of its engine.
@@ -57,13 +59,13 @@ class EngineRuns {
 
   /// The outputs; none where it failed, is not used, or is later than three times its measured time or than the model's own
   /// operators would be, whichever is more: then those have to answer. After three such in a row it is given up. One that does
-  /// not come back is left alone until it does.
-  std::optional<std::vector<Value>> run(std::span<const Value> inputs);
+  /// not come back is left alone until it does. `check` is called every 50 ms meanwhile, and what it throws ends the wait.
+  std::optional<std::vector<Value>> run(std::span<const Value> inputs, const std::function<void()>& check = {});
 
   EngineReport report() const;
 
  private:
-  std::vector<Value> first_run(std::span<const Value> inputs, std::chrono::duration<double> limit);
+  std::vector<Value> first_run(std::span<const Value> inputs, const EngineOptions& options);
   void compare(std::span<const Value> inputs, std::span<const Value> expected, const EngineOptions& options);
   std::vector<Value> inputs_of(std::span<const HostBytes> bytes) const;
   void failed(const std::string& text, bool is_late);

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -11,11 +12,22 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
+#include "atoll/infer/session/caller_check.h"
 
 namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kGoodbye{200};
+
+[[noreturn]] void throw_as_error(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kInvalidArgument, error.what());
+  }
+}
 
 }  // namespace
 
@@ -71,7 +83,7 @@ void EngineThread::work(const std::shared_ptr<State>& state) {
   }
 }
 
-bool EngineThread::run(Job job, std::chrono::duration<double> limit) {
+bool EngineThread::run(Job job, std::chrono::duration<double> limit, const std::function<void()>& check) {
   std::unique_lock lock(state_->mutex);
   if (state_->is_running) throw Error(ErrorKind::kInternal, "an engine is given a job while it has one");
   state_->job = std::move(job);
@@ -79,8 +91,15 @@ bool EngineThread::run(Job job, std::chrono::duration<double> limit) {
   state_->failure = nullptr;
   state_->changed.notify_all();
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
-  if (!state_->changed.wait_until(lock, until, [this] { return !state_->is_running; })) return false;
-  if (state_->failure) std::rethrow_exception(std::exchange(state_->failure, nullptr));
+  for (;;) {
+    const auto look = check ? std::min(until, Clock::now() + CallerCheck::kPeriod) : until;
+    if (state_->changed.wait_until(lock, look, [this] { return !state_->is_running; })) break;
+    if (look == until) return false;
+    lock.unlock();
+    check();
+    lock.lock();
+  }
+  if (state_->failure) throw_as_error(std::exchange(state_->failure, nullptr));
   return true;
 }
 

@@ -22,9 +22,10 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  /// Whether the job ended within the limit; what it threw is thrown here. One that did not goes on alone, and until it ends
-  /// no other job may be given. The job must own all that it uses.
-  bool run(Job job, std::chrono::duration<double> limit);
+  /// Whether the job ended within the limit; what it threw is thrown here, as Error. `check` is called every 50 ms meanwhile, and what it
+  /// throws ends the wait. A job that did not end goes on alone, and until it ends no other job may be given. The job
+  /// must own all that it uses.
+  bool run(Job job, std::chrono::duration<double> limit, const std::function<void()>& check = {});
   /// A job goes on for which nobody waits any more.
   bool is_busy() const;
 

@@ -46,7 +46,7 @@ bool InFlight::wait_for_end(const AttemptRules& rules, double local) {
   std::unique_lock lock(mutex_);
   const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(begun_)));
   while (unended_ != 0 && !limit.expired()) {
-    if (rules.gate != nullptr && rules.gate->is_closed()) TurnGate::refuse();
+    if (rules.is_over()) TurnGate::refuse();
     ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kBetweenLooks));
   }
   return unended_ == 0;

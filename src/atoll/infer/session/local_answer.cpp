@@ -6,14 +6,19 @@
 #include <utility>
 
 #include "atoll/infer/run/measure.h"
+#include "atoll/infer/session/caller_check.h"
 #include "atoll/infer/session/link_rates.h"
 
 namespace atl::infer {
 namespace {
 
-Profile measured(const LoadedModel& model, double limit) {
+Profile measured(const LoadedModel& model, double limit, const std::function<void()>& check) {
   const SplitDim along = usual_split(model.graph());
-  return measure_profile(model, operators_of(model.graph(), along.input_tensor, along.dim), limit);
+  const auto stop = [caller = CallerCheck(check)]() mutable {
+    caller();
+    return false;
+  };
+  return measure_profile(model, operators_of(model.graph(), along.input_tensor, along.dim), limit, stop);
 }
 
 }  // namespace
@@ -32,16 +37,17 @@ std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference) 
 }
 
 LocalAnswer::LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine,
-                         const std::optional<Profile>& profile, double profile_seconds,
-                         const EngineOptions& engine_options)
+                         const std::optional<Profile>& profile, double profile_seconds, EngineOptions engine_options,
+                         const std::function<void()>& check)
     : model_(model),
       undivided_(operators_of(model.graph(), -1, -1)),
-      profile_(profile ? *profile : measured(model, profile_seconds)) {
+      profile_(profile ? *profile : measured(model, profile_seconds, check)) {
   const Graph& graph = model.graph();
   std::vector<std::vector<Region>> held(graph.tensors.size());
   for (const int input : graph.inputs) held[static_cast<std::size_t>(input)] = {rows_of(graph, undivided_, input)};
   program_ = rest_of(graph, undivided_, held);
   if (!engine) return;
+  engine_options.check = check;
   const auto own = [this](std::span<const Value> inputs) { return by_operators(inputs, {}).value(); };
   engine_ = std::make_unique<EngineRuns>(std::move(engine), model_, own, profile_.seconds(), engine_options);
 }
@@ -74,11 +80,14 @@ std::optional<std::vector<Value>> LocalAnswer::run(std::span<const Value> inputs
   const bool by_engine = uses_engine();  // asked once: one that stalled may come back meanwhile
   const double expected = by_engine ? engine_->seconds() : profile_.seconds();
   const Clock::time_point begin = Clock::now();
-  std::optional<std::vector<Value>> values = by_engine ? engine_->run(inputs) : std::nullopt;
+  std::optional<std::vector<Value>> values =
+      by_engine ? engine_->run(inputs, [&] { static_cast<void>(go_on()); }) : std::nullopt;
   const bool is_as_expected = values.has_value() == by_engine;
   if (!values) values = by_operators(inputs, go_on);
   if (!values) return std::nullopt;
-  model_.runner().wait();
+  while (!model_.runner().wait_until(Deadline::after(CallerCheck::kPeriod))) {
+    if (!go_on()) return std::nullopt;
+  }
   if (is_as_expected) took(expected, std::chrono::duration<double>(Clock::now() - begin).count());
   return values;
 }

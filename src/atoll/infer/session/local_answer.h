@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,9 +24,10 @@ std::vector<Value> outputs_from(const LoadedModel& model, Inference& inference);
 class LocalAnswer {
  public:
   /// Measures what is not given: the operators for `profile_seconds`, and the engine. The model is borrowed. Errors as
-  /// measure_profile and EngineRuns.
+  /// measure_profile and EngineRuns. `check` is called between operators, at most every 50 ms; what it throws ends the
+  /// measuring.
   LocalAnswer(const LoadedModel& model, std::shared_ptr<LocalEngine> engine, const std::optional<Profile>& profile,
-              double profile_seconds, const EngineOptions& engine_options);
+              double profile_seconds, EngineOptions engine_options, const std::function<void()>& check = {});
 
   const Profile& profile() const noexcept { return profile_; }
   /// Seconds of an answer as they were measured at the beginning.
@@ -37,8 +39,9 @@ class LocalAnswer {
   double engine_seconds() const;
   EngineReport engine_report() const { return engine_ ? engine_->report() : EngineReport{}; }
 
-  /// The outputs; none where `go_on`, which is asked between operators, said no. An engine is not stopped; where it fails, the
-  /// operators answer. One thread at a time.
+  /// The outputs; none where `go_on`, which is asked between operators and while the device or an engine is waited for, said
+  /// no. An engine is not stopped, but what `go_on` throws ends the wait for it; where it fails, the operators answer. One
+  /// thread at a time.
   std::optional<std::vector<Value>> run(std::span<const Value> inputs, const Inference::GoOn& go_on);
   /// What was expected to take so many seconds has taken so many.
   void took(double expected, double taken);

@@ -147,6 +147,7 @@ std::string SessionReport::json() const {
   }
   out["link"] = {{"state", to_string(link.state)},
                  {"text", link.text},
+                 {"refusal", link.refusal},
                  {"connections", link.connections},
                  {"probe_bytes", link.probe_bytes}};
   out["robot_seconds"] = {{"computing", times.computing},

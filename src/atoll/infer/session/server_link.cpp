@@ -22,6 +22,12 @@ constexpr std::chrono::milliseconds kMostReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
 constexpr std::chrono::milliseconds kLinger{100};
 
+// Whether a model that was refused so will be refused again. A lack of memory, time or disk may pass.
+bool is_lasting(ErrorKind kind) {
+  return kind == ErrorKind::kRefused || kind == ErrorKind::kMismatch || kind == ErrorKind::kProtocol ||
+         kind == ErrorKind::kInvalidArgument;
+}
+
 std::string megabytes(std::uint64_t bytes) { return std::to_string((bytes + 500'000) / 1'000'000); }
 
 transport::SecureStream::Options stream_options(const ClientOptions& options) {
@@ -210,23 +216,27 @@ void ServerLink::on_welcome(const wire::Welcome& welcome) {
   if (model_ != 0) throw Error(ErrorKind::kProtocol, "it sent Welcome twice");
   rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
   if (welcome.rules != kRulesVersion) {
-    return refuse("the server at " + options_.server + " (" + welcome.software + ") divides models by version " +
-                  std::to_string(welcome.rules) + " of the rules, this robot (" + software() + ") by version " +
-                  std::to_string(kRulesVersion) + ": install the same release on both");
+    return refuse_all("the server at " + options_.server + " (" + welcome.software + ") divides models by version " +
+                      std::to_string(welcome.rules) + " of the rules, this robot (" + software() + ") by version " +
+                      std::to_string(kRulesVersion) + ": install the same release on both");
   }
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {
-    return refuse("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, and the server at " +
-                  options_.server + " takes at most " + megabytes(welcome.most_model_bytes) +
-                  " MB of one model: it is computed here alone");
+    return refuse_all("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, and the server at " +
+                      options_.server + " takes at most " + megabytes(welcome.most_model_bytes) + " MB of one model");
   }
   open_model();
 }
 
 // It cannot help; another one may be there later.
-void ServerLink::refuse(const std::string& why) {
+void ServerLink::refuse_all(const std::string& why) {
   model_ = 1;  // greeted; nothing is opened
   reconnect_at_ = Clock::now() + options_.ask_again;
-  enter(LinkState::kRefused, why);
+  refuse(why, true);
+}
+
+void ServerLink::refuse(const std::string& why, bool is_final) {
+  state_ = LinkState::kRefused;
+  owner_.on_refused(why, is_final);
 }
 
 // Under a new number, so that nothing late that is about the one before is taken for this one.
@@ -300,7 +310,7 @@ void ServerLink::on_failed(const wire::Failed& failed) {
   const bool ready = is_ready();
   reopen_at_ = Clock::now() + reopen_delay_;
   reopen_delay_ = std::min(2 * reopen_delay_, kMostReopenDelay);
-  enter(LinkState::kRefused, "the server at " + options_.server + " does not run the model: " + failed.text);
+  refuse("the server at " + options_.server + " does not run the model: " + failed.text, is_lasting(failed.kind));
   if (ready) owner_.on_message(failed);
 }
 
@@ -323,7 +333,7 @@ void ServerLink::tick(bool is_used) {
   if (reopen_at_ && now >= *reopen_at_) open_model();
   if (reconnect_at_ && now >= *reconnect_at_) {
     reconnect_at_.reset();
-    told_ = Error(ErrorKind::kRefused, "the server at " + options_.server + " is asked again for the model");
+    told_ = Error(ErrorKind::kUnavailable, "the server at " + options_.server + " is asked again for the model");
     close();
     return;
   }

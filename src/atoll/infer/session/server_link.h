@@ -51,6 +51,8 @@ class ServerLink final : private transport::SecureStream::Owner {
    public:
     virtual ~Owner() = default;
     virtual void on_state(LinkState state, const std::string& text) = 0;
+    /// The state is kRefused. Final: the server will say so each time it is asked.
+    virtual void on_refused(const std::string& text, bool is_final) = 0;
     /// Ready; then whatever else is about inferences and divisions, Divided, Done, Failed, Queued; and Pong.
     virtual void on_message(const wire::Message& message) = 0;
     /// A kTensor frame. What to acknowledge. Error(kProtocol) ends the connection.
@@ -82,6 +84,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   /// What belongs to inferences of this connection; else it is of one before.
   bool takes_inferences() const noexcept { return is_ready() || state_ == LinkState::kDraining; }
   bool was_ready() const noexcept { return was_ready_; }
+  bool is_open() const noexcept { return is_open_; }  ///< the handshake is over
   std::chrono::milliseconds tick_period() const;
 
  private:
@@ -104,7 +107,8 @@ class ServerLink final : private transport::SecureStream::Owner {
   void on_failed(const wire::Failed& failed);
   void on_probe(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void reply(const wire::Message& message);
-  void refuse(const std::string& why);
+  void refuse_all(const std::string& why);
+  void refuse(const std::string& why, bool is_final);
   void open_model();
   void upload();
   void probe();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "atoll/core/fd.h"
+#include "atoll/core/log.h"
 #include "atoll/infer/session/attempt.h"
 #include "atoll/infer/session/divisions.h"
 #include "atoll/infer/session/failure_pause.h"
@@ -23,21 +24,16 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
 constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
 
-std::uint64_t microseconds(double seconds) {
-  constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
-  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
-}
-
 }  // namespace
 
 class Session::Impl final : private Client::Owner {
  public:
   Impl(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
        std::shared_ptr<LocalEngine> engine)
-      : options_(checked_options(std::move(options))),
+      : options_(checked_options(std::move(options), model.graph)),
         model_(std::move(model.graph), model.weights, std::move(runner)),
-        local_(model_, std::move(engine), options_.profile, options_.profile_time.count(), options_.engine) {
-    check_lossy(graph(), options_.lossy);
+        local_(model_, std::move(engine), options_.profile, options_.profile_time.count(), options_.engine,
+               options_.check) {
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
     Client::Owner& self = *this;
@@ -83,10 +79,7 @@ class Session::Impl final : private Client::Owner {
     {
       const std::lock_guard lock(mutex_);
       statistics_.fill(report);
-      report.plan = last_.plan;
-      report.predicted = last_.predicted;
-      report.bound = last_.bound;
-      report.gap = last_.bound > 0 ? last_.predicted / last_.bound - 1 : 0;
+      fill(report, last_);
     }
     report.local_seconds = local_.seconds();
     fill(report, flight_.last_done());
@@ -103,10 +96,14 @@ class Session::Impl final : private Client::Owner {
     report.expected_wait = wait_.expected(seconds_of(Clock::now()));
     divisions_->fill(report);
     fill(report, *client_);
+    if (const auto why = refusal()) report.link.refusal = why->text;
     return report;
   }
 
-  bool wait_until_ready(Deadline deadline) const { return divisions_ && divisions_->wait(deadline); }
+  bool wait_until_ready(Deadline deadline) const {
+    return client_ && wait_for_server(*client_, *divisions_, gate_, deadline, CallerCheck(options_.check));
+  }
+  std::optional<Refusal> refusal() const { return client_ ? refusal_of(*client_, *divisions_) : std::nullopt; }
 
  private:
   // One inference's turn, and when its times begin: `asked` for the user, `begin` for what the robot does for it.
@@ -114,10 +111,12 @@ class Session::Impl final : private Client::Owner {
     Frame(Impl& session, std::optional<Clock::time_point> since)
         : called(Clock::now()),
           asked(since.value_or(called)),
-          turn(session.gate_),
+          caller(session.options_.check),
+          turn(session.gate_, session.options_.check),
           begin(turn.has_waited() ? Clock::now() : called) {}
     const Clock::time_point called;
     const Clock::time_point asked;
+    CallerCheck caller;
     const TurnGate::Turn turn;
     const Clock::time_point begin;
     double waited = 0;  // since then
@@ -146,7 +145,7 @@ class Session::Impl final : private Client::Owner {
       outcome.division = {choice.offer->set, &choice.offer->set->table.plans[choice.place]};
       outcome.divided = {choice.offer->set, &choice.offer->set->lowered};
     } else {
-      run_local(inputs, outcome);
+      run_local(inputs, rules, outcome);
     }
     if (wants_bytes) {
       for (const Value& value : outcome.values) outcome.outputs.push_back(model_.runner().to_host(value));
@@ -159,12 +158,12 @@ class Session::Impl final : private Client::Owner {
     outcome.times = robot_times(Seconds(end - frame.begin).count(), frame.waited, outcome.up_bytes, outcome.down_bytes,
                                 client_ ? client_->rates().link() : plan::LinkCost{});
     outcome.joules = joules_of(options_.power, outcome.times);
-    remember(outcome, frame.record);
+    remember(outcome, with_outcome(frame.record, outcome));
     return outcome;
   }
 
   // What is left of the deadline counts: a turn that came late is one whose deadline is near.
-  AttemptRules rules_for(std::optional<Seconds> deadline, const Frame& frame) const {
+  AttemptRules rules_for(std::optional<Seconds> deadline, Frame& frame) const {
     std::optional<double> left;
     if (deadline) left = deadline->count() - Seconds(frame.begin - frame.asked).count();
     AttemptRules rules;
@@ -174,18 +173,11 @@ class Session::Impl final : private Client::Owner {
     rules.deadline = guard_deadline(options_.hedge, left, local_.seconds(), rules.margin, options_.patience.count());
     rules.engine_seconds = local_.engine_seconds();
     rules.gate = &gate_;
+    rules.caller = &frame.caller;
     return rules;
   }
 
-  void remember(const Outcome& outcome, InferenceRecord record) {
-    record.seconds = outcome.seconds;
-    record.origin = outcome.origin;
-    record.guard_used = outcome.guard_used;
-    record.missed = outcome.missed;
-    record.up_bytes = outcome.up_bytes;
-    record.down_bytes = outcome.down_bytes;
-    record.joules = outcome.joules;
-    record.times = outcome.times;
+  void remember(const Outcome& outcome, const InferenceRecord& record) {
     const std::lock_guard lock(mutex_);
     statistics_.add(record);
     last_.plan = outcome.plan;
@@ -199,7 +191,10 @@ class Session::Impl final : private Client::Owner {
     choice.predicted = local;
     if (!client_) return choice;
     client_->used();
-    if (!usable_offer()) return choice;
+    if (!usable_offer()) {
+      if (rules.hedge == Hedge::kNever) throw_if_final(refusal());
+      return choice;
+    }
     const Clock::time_point begin = Clock::now();
     const bool is_free = flight_.wait_for_end(rules, local);
     frame.waited += seconds_since(begin);
@@ -215,6 +210,7 @@ class Session::Impl final : private Client::Owner {
     choice.run = offer->runs.at(best.plan);
     choice.place = best.plan;
     if (choice.run) choice.plan = offer->set->table.plans[best.plan].policy;
+    if (!choice.run && rules.hedge == Hedge::kNever) throw_if_final(refusal());
     choice.offer = offer;
     return choice;
   }
@@ -224,8 +220,8 @@ class Session::Impl final : private Client::Owner {
     return client_->is_ready() && !failures_.is_too_early() ? divisions_->offer() : nullptr;
   }
 
-  void run_local(std::span<const Value> inputs, Outcome& outcome) {
-    auto values = local_.run(inputs, [this] { return !gate_.is_closed(); });
+  void run_local(std::span<const Value> inputs, const AttemptRules& rules, Outcome& outcome) {
+    auto values = local_.run(inputs, [&rules] { return !rules.is_over(); });
     if (!values || gate_.is_closed()) TurnGate::refuse();  // an engine does not look
     outcome.values = std::move(*values);
     outcome.origin = Origin::kLocal;
@@ -245,7 +241,7 @@ class Session::Impl final : private Client::Owner {
       outcome.guard_used = attempt.was_stopped_by_guard();
       frame.record.link_lost = attempt.link_error().has_value();
       if (local_.engine_seconds() < attempt.rest_seconds()) {
-        run_local(inputs, outcome);
+        run_local(inputs, rules, outcome);
       } else {
         attempt.finish_alone();
       }
@@ -295,6 +291,11 @@ class Session::Impl final : private Client::Owner {
       return session.client_->over(number, is_cancelled);
     }
   };
+
+  void on_refused(const std::string& text) override {
+    if (!options_.logs_refusals || std::exchange(logged_, text) == text) return;
+    log(LogLevel::kWarning, "infer: everything is computed here: " + text);
+  }
 
   void on_ready(const wire::Ready& ready) override {
     wait_.forget();
@@ -352,6 +353,7 @@ class Session::Impl final : private Client::Owner {
   InFlight flight_;
   FailurePause failures_;
   ServerWait wait_;
+  std::string logged_;  // the last refusal; of the client's thread
 
   std::unique_ptr<Client> client_;
   std::unique_ptr<Divisions> divisions_;
@@ -385,6 +387,7 @@ Outcome Session::run_values(std::span<const Value> inputs, std::optional<Seconds
 const Graph& Session::graph() const noexcept { return impl_->graph(); }
 SessionReport Session::report() const { return own().report(); }
 bool Session::wait_until_ready(Deadline deadline) const { return own().wait_until_ready(deadline); }
+std::optional<Refusal> Session::refusal() const { return own().refusal(); }
 
 void Session::close() {
   if (!impl_->is_inherited()) impl_->close();

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "atoll/infer/session/client.h"
 #include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/guard.h"
+#include "atoll/infer/session/refusal.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/plan/operators.h"
 
@@ -39,6 +41,10 @@ struct SessionOptions {
   /// kHalf, kInt8: of floating-point rows in both directions. kJpeg: of inputs that are images (wire/images.h).
   wire::Codec lossy = wire::Codec::kRaw;
   EngineOptions engine{};  ///< for a session with an engine of its own
+  /// Called on the thread of a long call, which making a session is, too, every 50 ms: between operators, and while it waits.
+  /// What it throws ends the call and comes out of it; the session stays as it was.
+  std::function<void()> check{};
+  bool logs_refusals = true;  ///< warns once of each reason for which the server does not run the model
 };
 
 /// What an inference gave.
@@ -63,7 +69,7 @@ struct Outcome {
 
 /// One model, divided between this robot and a server as fits each inference best, and computed here whenever the server cannot
 /// help. An inference never fails because of the link or the server: it throws only what this device's operators
-/// throw. A deadline that even the robot alone cannot keep is answered all the same, and marked.
+/// throw; but one of Hedge::kNever is Error(kRefused) where the server never answers (Refusal::is_final). A deadline that even the robot alone cannot keep is answered all the same, and marked.
 ///
 /// Thread-safe. One inference runs at a time: a second caller waits for its turn, and its deadline goes on meanwhile, so frames
 /// do not overlap. A process forked by this one cannot use the session, which belongs to its parent: calls are
@@ -92,7 +98,10 @@ class Session {
   const Graph& graph() const noexcept;
   SessionReport report() const;
   /// Whether the server runs the model and knows its plans; waits for that until the deadline. Need not be called.
+  /// Error(kRefused) as soon as it is known that it never does. False at once without a server, and once it is closed.
   bool wait_until_ready(Deadline deadline) const;
+  /// Why the server does not run the model; none where it does, or may yet.
+  std::optional<Refusal> refusal() const;
 
   /// Ends the session: the inference that runs stops behind the operator at hand, or behind the robot's own engine, and it
   /// and those that wait for their turn are Error(kAborted). Returns when they are over and the server has heard: later by

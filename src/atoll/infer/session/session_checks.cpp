@@ -10,10 +10,11 @@
 #include "atoll/infer/wire/images.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/plan/operator_policies.h"
+#include "atoll/transport/host_port.h"
 
 namespace atl::infer {
 
-SessionOptions checked_options(SessionOptions options) {
+void check_options(const SessionOptions& options) {
   if (options.chunks < 1 || options.chunks > static_cast<int>(wire::kMaxChunks)) {
     throw Error(ErrorKind::kInvalidArgument,
                 "chunks is " + std::to_string(options.chunks) + ": give 1 to " + std::to_string(wire::kMaxChunks));
@@ -23,10 +24,19 @@ SessionOptions checked_options(SessionOptions options) {
                                                  ": give the seconds that a silent server is waited for");
   }
   const std::vector<std::string> known = plan::operator_policies();
-  if (std::find(known.begin(), known.end(), options.policy) != known.end()) return options;
-  std::string names;
-  for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
-  throw Error(ErrorKind::kInvalidArgument, "the policy \"" + options.policy + "\" is not known: give one of " + names);
+  if (std::find(known.begin(), known.end(), options.policy) == known.end()) {
+    std::string names;
+    for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
+    throw Error(ErrorKind::kInvalidArgument,
+                "the policy \"" + options.policy + "\" is not known: give one of " + names);
+  }
+  if (options.server) transport::parse_host_port(options.server->server);
+}
+
+SessionOptions checked_options(SessionOptions options, const Graph& graph) {
+  check_options(options);
+  check_lossy(graph, options.lossy);
+  return options;
 }
 
 void check_count(const Graph& graph, std::size_t inputs) {
@@ -51,6 +61,30 @@ void check_lossy(const Graph& graph, wire::Codec lossy) {
   throw Error(ErrorKind::kInvalidArgument, "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
                                                ", and none of the model's is one (" + inputs +
                                                "): give half or int8, or leave it out");
+}
+
+std::uint64_t microseconds(double seconds) {
+  constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
+  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
+}
+
+void fill(SessionReport& report, const Outcome& last) {
+  report.plan = last.plan;
+  report.predicted = last.predicted;
+  report.bound = last.bound;
+  report.gap = last.bound > 0 ? last.predicted / last.bound - 1 : 0;
+}
+
+InferenceRecord with_outcome(InferenceRecord record, const Outcome& outcome) {
+  record.seconds = outcome.seconds;
+  record.origin = outcome.origin;
+  record.guard_used = outcome.guard_used;
+  record.missed = outcome.missed;
+  record.up_bytes = outcome.up_bytes;
+  record.down_bytes = outcome.down_bytes;
+  record.joules = outcome.joules;
+  record.times = outcome.times;
+  return record;
 }
 
 Divisions::Options division_options(const SessionOptions& options) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/session/turn_gate.h"
 
+#include "atoll/infer/session/caller_check.h"
+
 namespace atl::infer {
 
 void TurnGate::close() {
@@ -10,12 +12,24 @@ void TurnGate::close() {
   changed_.wait(lock, [this] { return inside_ == 0; });
 }
 
-bool TurnGate::enter() {
+bool TurnGate::enter(const std::function<void()>& check) {
+  CallerCheck caller(check);
   std::unique_lock lock(mutex_);
   if (is_closed_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
   ++inside_;
   const bool waits = is_taken_;
-  changed_.wait(lock, [this] { return !is_taken_ || is_closed_; });
+  try {
+    while (!changed_.wait_for(lock, CallerCheck::kPeriod, [this] { return !is_taken_ || is_closed_; })) {
+      lock.unlock();
+      caller();
+      lock.lock();
+    }
+  } catch (...) {
+    lock.lock();
+    --inside_;
+    changed_.notify_all();
+    throw;
+  }
   if (is_closed_) {
     --inside_;
     changed_.notify_all();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 
 #include "atoll/core/error.h"
@@ -13,10 +14,11 @@ namespace atl::infer {
 class TurnGate {
  public:
   /// A turn, from its coming to its end. Error(kInvalidArgument) where the gate is closed, kAborted where it closes before
-  /// the turn has come.
+  /// the turn has come; and what `check` throws, which is called every 50 ms while it waits.
   class Turn {
    public:
-    explicit Turn(TurnGate& gate) : gate_(gate), has_waited_(gate.enter()) {}
+    explicit Turn(TurnGate& gate, const std::function<void()>& check = {})
+        : gate_(gate), has_waited_(gate.enter(check)) {}
     ~Turn() { gate_.leave(); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -36,7 +38,7 @@ class TurnGate {
   }
 
  private:
-  bool enter();
+  bool enter(const std::function<void()>& check);
   void leave();
 
   std::mutex mutex_;

@@ -82,8 +82,9 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   if (magic != kMagic) bad("bytes that are not a frame: it does not speak this protocol");
   const auto version = reader.integer<std::uint16_t>();
   if (version != kVersion) {
-    bad("a frame of wire version " + std::to_string(version) + "; here is version " + std::to_string(kVersion) +
-        ": both sides need the same release");
+    throw Error(ErrorKind::kMismatch, "the other side sent a frame of wire version " + std::to_string(version) +
+                                          "; here is version " + std::to_string(kVersion) +
+                                          ": install the same release on both");
   }
   Parsed parsed;
   FrameHeader& header = parsed.header;

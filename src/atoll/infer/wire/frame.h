@@ -57,8 +57,8 @@ class FrameParser {
 
   using OnFrame = std::function<void(const FrameHeader& header, std::span<const std::byte> payload)>;
   /// Calls `on_frame` for every frame that `bytes` completes, in order; payloads are valid during the call, in which the parser
-  /// must stay. A payload that comes whole is not copied. Throws Error(kProtocol) for anything wrong (magic, version, kind,
-  /// codec, sizes, checksums, non-zero fields that the kind does not use), what `on_frame` throws, and Error(kProtocol) ever
+  /// must stay. A payload that comes whole is not copied. Throws Error(kMismatch) for another version, Error(kProtocol) for anything
+  /// else that is wrong (magic, kind, codec, sizes, checksums, non-zero fields that the kind does not use), what `on_frame` throws, and Error(kProtocol) ever
   /// after.
   void push(std::span<const std::byte> bytes, const OnFrame& on_frame);
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of PyTorch's own layers that are taken by values and without gradients, which no graph does."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from atoll.infer.errors import ExportError
+
+
+def refuse_fast_paths(copy: nn.Module) -> None:
+    """Makes calls of this copy of a module ExportErrors where values decide which way they go, whatever those of the
+    example are."""
+    for path, layer in copy.named_modules():
+        if isinstance(layer, nn.TransformerEncoder):
+            layer.register_forward_pre_hook(_refuse_nested, with_kwargs=True)
+            vars(layer)["_atoll_path"] = path
+
+
+def _refuse_nested(encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    given = inspect.signature(encoder.forward).bind(*args, **kwargs).arguments
+    if given.get("src_key_padding_mask") is None or given.get("mask") is not None or given["src"].dim() != 3:
+        return
+    if not torch.backends.mha.get_fastpath_enabled() or not getattr(encoder, "use_nested_tensor", False):
+        return
+    path = vars(encoder)["_atoll_path"]
+    where = f"the layer {path}" if path else "the model"
+    raise ExportError(
+        f"{where} (TransformerEncoder) gets a src_key_padding_mask: without gradients PyTorch then sets padded places "
+        f"to zero if they are at the end, and a graph cannot. Set its use_nested_tensor to False, or call "
+        f"torch.backends.mha.set_fastpath_enabled(False) at the beginning of the program"
+    )

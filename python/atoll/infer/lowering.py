@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that no server lists, written as those that PyTorch itself computes them by.
+
+A composite operator of PyTorch is a kernel that calls others: eager mode runs these, so a graph of them has its bits.
+For the few others here, `_EXACT` says which listed operator makes the same values."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from atoll import _C
+
+aten = torch.ops.aten
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+_MOST_LETTERS = 64  # of an einsum that servers list
+
+Lowering = Callable[..., Any]
+
+
+def decompositions() -> dict[Any, Lowering]:
+    """What torch.export is to take apart: composite operators that servers do not list, and those of `_EXACT`."""
+    listed = listed_operators()
+    table: dict[Any, Lowering] = {op: _written_out(op) for op in _composites() if name_of_operator(op) not in listed}
+    return table | _EXACT | {aten.einsum.default: _einsum}
+
+
+def listed_operators() -> frozenset[str]:
+    """By "aten::add.Tensor": what servers admit."""
+    return frozenset(_C.infer_admitted_operators())
+
+
+def name_of_operator(op: Any) -> str:
+    schema = op._schema
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+@functools.cache
+def _composites() -> list[Any]:
+    found = torch.export.default_decompositions()
+    return [op for op in found if op.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        op.name(), "CompositeImplicitAutograd")]  # fmt: skip
+
+
+def _written_out(op: Any) -> Lowering:
+    """The calls of the operator's own kernel; the operator stays where these depend on values."""
+
+    def write_out(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op._op_dk(_COMPOSITE, *args, **kwargs)
+        except _BY_VALUES:
+            return NotImplemented
+
+    return write_out
+
+
+def _einsum(equation: str, tensors: list[torch.Tensor], *, path: Any = None) -> Any:
+    """Servers list those of one or two tensors in which every letter stands once in an operand."""
+    made_from, arrow, _ = equation.replace(" ", "").partition("->")
+    operands = made_from.split(",")
+    plain = all(re.fullmatch("[a-zA-Z]*", each) and len(set(each)) == len(each) for each in operands)
+    if path is None and arrow and plain and len(operands) <= 2 and len(equation) <= _MOST_LETTERS:
+        return NotImplemented
+    return aten.einsum.default._op_dk(_COMPOSITE, equation, tensors, path=path)
+
+
+def _zeros(size: list[int], **options: Any) -> Any:
+    return aten.zeros.default(size, **_known(options))
+
+
+def _new_zeros(self: torch.Tensor, size: list[int], *_: Any, **options: Any) -> Any:
+    return aten.new_zeros.default(self, size, **_known(options))
+
+
+def _zeros_like(self: torch.Tensor, **options: Any) -> Any:
+    return aten.new_zeros.default(self, list(self.shape), **_known(options))
+
+
+def _zeros_strided(size: list[int], _strides: list[int], **options: Any) -> Any:
+    return aten.zeros.default(size, **_known(options))
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in ("dtype", "device")}
+
+
+def _rot90(self: torch.Tensor, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Any:
+    first, second = dims
+    turns = k % 4
+    if turns == 0:
+        return aten.clone.default(self)
+    if turns == 2:
+        return aten.flip.default(self, [first, second])
+    return aten.transpose.int(aten.flip.default(self, [second if turns == 1 else first]), first, second)
+
+
+# Memory that nobody has written yet may hold anything: here it holds zeros.
+_EXACT: dict[Any, Lowering] = {
+    aten.empty.memory_format: _zeros,
+    aten.empty_like.default: _zeros_like,
+    aten.empty_strided.default: _zeros_strided,
+    aten.new_empty.default: _new_zeros,
+    aten.new_empty_strided.default: _new_zeros,
+    aten.mv.default: aten.matmul.default,  # which calls mv and dot
+    aten.dot.default: aten.matmul.default,
+    aten.rot90.default: _rot90,
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}

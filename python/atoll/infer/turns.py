@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures take turns: PyTorch's tracing before dispatch has one state for the whole process."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from atoll.infer.errors import ExportError
+
+_MOST_SECONDS = 60.0  # of a torch.export that is not a capture
+_BETWEEN_LOOKS = 0.005
+_DISTURBED = (
+    "slot already occupied",
+    "empty mode stack",
+    "CURRENT_PATCHER is None",
+    "_EXPORT_MODULE_HIERARCHY",
+    "a fake tensor in the exported program",
+)
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """While nobody else captures, nor traces with torch.export; ExportError where the latter does not end."""
+    with _lock:
+        wait_for_others()
+        yield
+
+
+def wait_for_others() -> None:
+    """Until no other thread is in torch.export. It may begin with it right afterwards."""
+    end = time.monotonic() + _MOST_SECONDS
+    while _is_anyone_tracing():
+        if time.monotonic() > end:
+            raise ExportError(
+                f"torch.export has been tracing for {_MOST_SECONDS:.0f} s, in this thread or another one, and it "
+                f"traces one model at a time: make the session before or after it"
+            )
+        time.sleep(_BETWEEN_LOOKS)
+    # What a trace that another one has disturbed leaves behind in its thread.
+    torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PreDispatch, False)
+
+
+def is_disturbed(error: BaseException | None) -> bool:
+    """Whether another thread's torch.export, which began in between, is what an error of tracing comes from."""
+    while error is not None:
+        if any(text in str(error) for text in _DISTURBED):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def is_disturbed_now(error: BaseException) -> bool:
+    """The same behind a trace, where another thread's may still go on."""
+    return is_disturbed(error) or _is_anyone_tracing()
+
+
+def _is_anyone_tracing() -> bool:
+    state: Any = torch._ops._mode_stack_state_for_pre_dispatch
+    return bool(state.count() > 0)
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that the child does not have may hold the old one
+
+
+os.register_at_fork(after_in_child=_renew)
