@@ -36,6 +36,27 @@ def check_options(options: dict[str, Any], global_batch: int) -> None:
         )
 
 
+def check_divided(policy: str, settings: Settings) -> None:
+    """Where each rank has samples of its own none can take those of another."""
+    if policy not in ("equal", "fixed") or settings.replay is not None:
+        made_by = f'policy "{policy}"' if settings.replay is None else "Settings(replay=...)"
+        raise ValueError(
+            f"{made_by} gives fast ranks more of the samples, and with divided=True each rank has its own: give "
+            'policy="equal", or policy="fixed" with shares as large as the ranks\' datasets; or every rank the whole '
+            "dataset, without divided"
+        )
+
+
+def check_shares_of_own(shares: Sequence[int]) -> tuple[int, ...]:
+    """Of a step, where each rank has samples of its own: these would never come without a share."""
+    if 0 in shares:
+        raise ValueError(
+            f"with divided=True rank {list(shares).index(0)} has samples of its own and no share of a step: "
+            f"{list(shares)}; give each rank one"
+        )
+    return tuple(shares)
+
+
 def check_shares(shares: Sequence[float], ranks: int) -> None:
     """Finite numbers of at least 0, one for each rank, of which one is above."""
     if len(shares) != ranks:

@@ -60,7 +60,7 @@ class Exchange:
             for rank, (_, its) in enumerate(everyone):
                 by_value.setdefault(json.dumps(its.get(name)), []).append(rank)
             if len(by_value) > 1:
-                said = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+                said = "; ".join(f"{value} on {ranks_text(ranks)}" for value, ranks in by_value.items())
                 raise ValueError(f"{what}: {name} differs: {said}. {way_out}")
         return made
 
@@ -75,6 +75,7 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=operator.index)  # other libraries have integers of their own
 
 
-def _ranks(ranks: list[int]) -> str:
+def ranks_text(ranks: list[int]) -> str:
+    """The first few of them, for a message."""
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

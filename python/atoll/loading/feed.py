@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch.utils.data import Sampler
 
-from atoll.loading.windows import Slice, cut, next_window
+from atoll.loading.windows import Divided, Slice, cut, next_window
 
 Key = int | tuple[int, int]
 
@@ -22,6 +22,9 @@ class Shares(Protocol):
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
         """Of a step with so many samples: each rank's share, and in how many batches this rank computes its own."""
 
+    def batches(self, shares: list[int]) -> int:
+        """In how many batches this rank computes its own of these shares."""
+
 
 class Feed(Sampler[list[Key]]):
     """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold
@@ -33,14 +36,28 @@ class Feed(Sampler[list[Key]]):
         self.next_step = 0
         """Counted from the beginning of the training: the first that a new plan may hold for."""
 
-    def begin(self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None) -> None:
+    def begin(
+        self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None, divided: Divided | None = None
+    ) -> None:
         """What to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys are
-        indices, or (epoch, position) where an epoch is given."""
-        self._order, self._position, self._epoch = order, position, epoch_of_keys
+        indices, or (epoch, position) where an epoch is given. `divided`: the order is that of this rank's own
+        samples."""
+        self._order, self._position, self._epoch, self._divided = order, position, epoch_of_keys, divided
         self.next_step = step
         self.handed.clear()
 
     def __iter__(self) -> Iterator[list[Key]]:
+        return self._of_all() if self._divided is None else self._of_own(self._divided)
+
+    def _of_own(self, divided: Divided) -> Iterator[list[Key]]:
+        for step in range(divided.steps_before(self._position), divided.steps):
+            shares = [after - before for before, after in zip(divided.done(step), divided.done(step + 1), strict=True)]
+            self.next_step += 1
+            for of in divided.cut(step, self._rank, self._shares.batches(shares)):
+                self.handed.append(of)
+                yield self._keys(of)
+
+    def _of_all(self) -> Iterator[list[Key]]:
         position = self._position
         while window := next_window(len(self._order), position, self._shares.samples(self.next_step), self._drop_last):
             shares, parts = self._shares.cut(self.next_step, window.samples)

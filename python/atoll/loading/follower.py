@@ -5,7 +5,6 @@ told."""
 import hashlib
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +66,8 @@ def known(values: list[float]) -> tuple[float, ...]:
 class Follower:
     """Collective: all ranks observe after the same steps, and feed equal numbers to equal adapters."""
 
-    def __init__(
-        self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings,
-        difference: Callable[[], float],
-    ) -> None:  # fmt: skip
-        """`difference`: collective; the largest one between the parameters of ranks, asked for when checksums
-        differ."""
-        self._exchange, self._difference = exchange, difference
+    def __init__(self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings) -> None:
+        self._exchange = exchange
         self._devices = tuple(rank.device for rank in facts)
         self._profiles: list[DeviceProfile | None] = [rank.measured() for rank in facts]
         options: dict[str, Any] = {"gain": settings.gain, "windows": settings.patience, "frozen": policy.name in FIXED,
@@ -91,7 +85,7 @@ class Follower:
         self.notes = Notes()
         self._traffic: Traffic | None = None
         self.watchers = self._watchers(settings, policy.name)
-        self._told_difference, self._told_unlike = 0.0, False
+        self._told_unlike = False
         self._is_frozen = False
         self._newest = self.first_plan()
 
@@ -133,18 +127,19 @@ class Follower:
         return {"the newest plan": self._newest.told(), "whether plans are frozen": self._is_frozen}
 
     def observe(
-        self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, checksum: int | None
+        self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, drift: float | None
     ) -> Plan | None:  # fmt: skip
-        """After `steps` steps, the last of them by `plan`. A new plan holds from the first step on that no rank has
-        handed out yet. Raises ValueError on all ranks when their plans are not alike."""
-        everyone, shown = self._exchanged(own, plan, steps, next_step, memory, checksum)
+        """After `steps` steps, the last of them by `plan`; `drift`: how far replicas are apart, where it is known. A
+        new plan holds from the first step on that no rank has handed out yet. Raises ValueError on all ranks when their
+        plans are not alike."""
+        everyone, shown = self._exchanged(own, plan, steps, next_step, memory)
         if len({seen.plans for seen in everyone}) > 1:
             self._exchange.agree("atoll.DataLoader", lambda: (None, self.alike()), SAME_PLANS)
         step = int(max(seen.next_step for seen in everyone))
         ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
         decision = self._adapter.observe(window)
-        self._tell(everyone, shown, own, plan, (steps, epoch), decision)
+        self._tell(everyone, shown, own, plan, (steps, epoch), decision, drift)
         self._advise(everyone, plan, steps, decision["factors"])
         if not decision["changed"]:
             return None
@@ -153,7 +148,7 @@ class Follower:
         return made
 
     def _exchanged(
-        self, own: Summary, plan: Plan, steps: int, next_step: int, memory: int, checksum: int | None
+        self, own: Summary, plan: Plan, steps: int, next_step: int, memory: int
     ) -> tuple[list[Seen], Extras | None]:  # fmt: skip
         rank = self._exchange.rank
         profile = self._profiles[rank]
@@ -163,9 +158,9 @@ class Follower:
             at = profile.sizes[-1]
             operations = profile.operations * at.seconds / at.batch * batch / own.compute
         latency = profile.latency if profile is not None else 0.0
-        mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency,
-                    -1.0 if checksum is None else float(checksum), own.wall,
-                    NOT_MEASURED if own.exposed is None else own.exposed, own.inside, self._hash())  # fmt: skip
+        exposed = NOT_MEASURED if own.exposed is None else own.exposed
+        mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency, own.wall, exposed,
+                    own.inside, self._hash())  # fmt: skip
         extra: list[float] = []
         names = self.notes.names()
         since, self._observed = steps - self._observed, steps
@@ -196,11 +191,10 @@ class Follower:
 
     def _tell(
         self, everyone: list[Seen], shown: Extras | None, own: Summary, plan: Plan, at: tuple[int, int],
-        decision: dict[str, Any],
+        decision: dict[str, Any], drift: float | None,
     ) -> None:  # fmt: skip
         is_measured = self._is_measured()
         steps, epoch = at
-        drift = self._drift(everyone, steps)
         if self.watchers.list and shown is not None:
             self.watchers.window(
                 WindowRecord(
@@ -231,14 +225,3 @@ class Follower:
         self.watchers.event(event)
         if self._exchange.rank == 0 and not self.watchers.list:
             log.warning("step %d: %s", steps, event.text)
-
-    def _drift(self, everyone: list[Seen], steps: int) -> float | None:
-        """How far replicas have drifted apart, where checksums were asked for. Told when it has grown tenfold."""
-        checksums = {seen.parameters for seen in everyone}
-        if min(checksums) < 0:
-            return None
-        difference = self._difference() if len(checksums) > 1 else 0.0
-        if difference > 10 * self._told_difference:
-            self._told_difference = difference
-            self.watchers.event(PlanEvent.replica_drift(steps, difference))
-        return difference

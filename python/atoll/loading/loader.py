@@ -15,15 +15,17 @@ from torch import nn
 
 from atoll import _C
 from atoll._build_info import VERSION
-from atoll.loading.arguments import check_counts, check_options, shared
+from atoll.loading.alike import check_alike
+from atoll.loading.arguments import check_counts, check_divided, check_options, check_shares_of_own, shared
 from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
 from atoll.loading.means import StepMeans
 from atoll.loading.planner import Planner
+from atoll.loading.reading import Reading
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
 from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
-from atoll.loading.windows import Slice
+from atoll.loading.windows import Divided, Slice
 from atoll.loading.workers import EndsWithRank
 from atoll.weighting.elements import Total, counted
 from atoll.weighting.part import Part
@@ -31,6 +33,10 @@ from atoll.weighting.turns import Turn
 from atoll.weighting.weights import Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
+SAME_DATASET = (
+    "Give all ranks the same arguments, the same dataset and the same Atoll; where each rank has samples of its own, "
+    'divided=True and policy="equal".'
+)
 SAME_PLACE = (
     "All ranks must load the same samples in the same order, from the same state on, and leave a loop or freeze plans "
     "after the same step."
@@ -60,6 +66,9 @@ class DataLoader:
     micro_batch: the most samples in one forward pass of this rank; a larger share is computed in several, which the
         loop gets one after another: call the optimizer where `step_complete` says so.
     elements: of a batch, how many elements its loss is the mean of, where these are not samples: valid tokens, say.
+    divided: True where each rank's dataset holds samples of its own, as many as it says (`samples` of a stream): a step
+        takes of each what the rank's share is, while it lasts; policies equal and fixed. Otherwise all ranks have the
+        whole dataset, which is looked at first (False: is not) where it may divide itself.
     shuffle, sampler, weights, samples: the order (atoll.loading.order.Order). settings: how devices are measured and
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
@@ -74,39 +83,52 @@ class DataLoader:
         shares: Sequence[float] | None = None, seed: int = 0, shuffle: bool = True, sampler: Iterable[int] | None =
         None, weights: Sequence[float] | torch.Tensor | None = None, samples: int | None = None, drop_last: bool =
         False, max_batch: int | None = None, micro_batch: int | None = None, elements: Callable[[Any], float] | None =
-        None, group: dist.ProcessGroup | None = None, settings: Settings | None = None, **loader_options: Any,
+        None, divided: bool | None = None, group: dist.ProcessGroup | None = None, settings: Settings | None = None,
+        **loader_options: Any,
     ) -> None:  # fmt: skip
         settings = settings or Settings()
         self._drop_last, self._elements, self._options = drop_last, elements, loader_options
+        self._is_divided = bool(divided)
+        self.epoch, self._position, self._steps = 0, 0, 0
         self._exchange = Exchange(group or _group_of(model), _device_of(model))
 
         def own() -> tuple[tuple[Weights | None, Source], dict[str, Any]]:
             check_options(loader_options, global_batch)
             check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
+            if divided:
+                check_divided(policy, settings)
             weighing = None if model is None else weights_of(model)
             if weighing is not None:
                 weighing.check_group(self._exchange.group)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
-            facts = {"Atoll": VERSION, "dataset": len(source.dataset), "samples": source.samples, "seed": seed,
-                     "global_batch": global_batch, "drop_last": drop_last, "policy": policy, "shares": _plain(shares),
-                     "model": model is not None, "elements": elements is not None, **shared(settings)}  # fmt: skip
+            facts = {"Atoll": VERSION, "divided": divided, "seed": seed, "global_batch": global_batch,
+                     "drop_last": drop_last, "policy": policy, "shares": _plain(shares), "model": model is not None,
+                     "elements": elements is not None, **shared(settings)}  # fmt: skip
+            facts |= {"dataset": "divided", "samples": None} if divided else {
+                "dataset": len(source.dataset), "samples": source.samples}  # fmt: skip
             return (weighing, source), facts
 
-        self._weights, self._source = self._agreed(own, SAME_ARGUMENTS)
-        self.global_batch, self._seed, self._samples = int(global_batch), seed, self._source.samples
-        self.planner = Planner(
-            self._exchange, self.global_batch, policy=policy, shares=shares, max_batch=max_batch,
-            micro_batch=micro_batch, model=model, weights=self._weights, settings=settings, seed=seed,
-            batch_of=self._sample_batch,
-        )  # fmt: skip
-        if drop_last and self._samples < self.planner.samples(0):
+        self._weights, self._source = self._agreed(own, SAME_DATASET)
+        self.global_batch, self._seed = int(global_batch), seed
+        lengths = self._exchange.facts([len(self._source.dataset), self._source.samples])
+        sizes = zip(*(lengths if divided else lengths[:1]), strict=True)
+        self._dataset_size, self._samples = map(sum, sizes)
+        with contextlib.closing(Reading(self._source, loader_options)) as reading:
+            if divided is not False:
+                check_alike(self._exchange, self._source, loader_options, reading, divided=divided)
+            self.planner = Planner(
+                self._exchange, self.global_batch, policy=policy, shares=shares, max_batch=max_batch,
+                micro_batch=micro_batch, model=model, weights=self._weights, settings=settings, seed=seed,
+                batch_of=reading.batch,
+            )  # fmt: skip
+        self._divided = self._division([samples for _, samples in lengths])
+        if drop_last and len(self) == 0:
             raise ValueError(
                 f"drop_last=True leaves no step: an epoch has {self._samples} samples, a step "
                 f"{self.planner.samples(0)}; lower global_batch, or give drop_last=False"
             )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
-        self.epoch, self._position, self._steps = 0, 0, 0
         self._order_hash: int | None = None
         self._iteration: object = None
         self._slice: Slice | None = None
@@ -120,8 +142,16 @@ class DataLoader:
         options = {**self._options, "worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
         return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 
+    def _division(self, lengths: list[int]) -> Divided | None:
+        """Of an epoch in which ranks have so many samples of their own; None where all have the same ones."""
+        if not self._is_divided:
+            return None
+        return Divided(tuple(lengths), check_shares_of_own(self.planner.newest.batches), self._drop_last)
+
     def __len__(self) -> int:
         """Steps in an epoch."""
+        if self._divided is not None:
+            return self._divided.steps
         whole, rest = divmod(self._samples, self.planner.samples(self._steps))
         return whole + (1 if rest and not self._drop_last else 0)
 
@@ -177,7 +207,7 @@ class DataLoader:
         """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
         on all ranks, for any number of ranks."""
         return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
-                "order": self._order_hash if self._position else None, "dataset": len(self._source.dataset),
+                "order": self._order_hash if self._position else None, "dataset": self._dataset_size,
                 "seed": self._seed, "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -185,7 +215,7 @@ class DataLoader:
         begins at the state's position. All ranks must load the same state; the next iteration finds out where they have
         not. A loop under way cannot take its next batch. Raises ValueError for a damaged state, and for one of another
         dataset, seed or version."""
-        check_state(state, len(self._source.dataset), self._seed)
+        check_state(state, self._dataset_size, self._seed)
         if not self._source.order.is_drawn:
             check_position(state["position"], self._samples)
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
@@ -197,7 +227,8 @@ class DataLoader:
         re-plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
-        self._feed.begin(order, self._position, self._steps, self.epoch if self._source.is_stream else None)
+        epoch_of_keys = self.epoch if self._source.is_stream else None
+        self._feed.begin(order, self._position, self._steps, epoch_of_keys, self._divided)
         self.planner.asks()
         turn = Turn(self._weights, self._part)
         try:
@@ -214,7 +245,7 @@ class DataLoader:
                     raise RuntimeError(SET_ANEW if self._iteration is None else BEGUN_ANEW)
                 turn.go_on()
                 if part.is_last:
-                    self.planner.step_ended(self._steps, self.epoch, self._feed.next_step)
+                    self.planner.step_ended(self._steps, self.epoch, self._feed.next_step, part.is_computed)
                 self.planner.asks()
             turn.end()
         finally:
@@ -251,23 +282,27 @@ class DataLoader:
 
         def own() -> tuple[torch.Tensor, dict[str, Any]]:
             order = self._source.order.of_epoch(self.epoch)
-            check_position(self._position, len(order))
-            return order, {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
-                           "order": _C.index_hash(order), **self.planner.alike()}  # fmt: skip
+            facts = {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
+                     **self.planner.alike()}  # fmt: skip
+            if not self._is_divided:
+                check_position(self._position, len(order))
+                facts["order"] = _C.index_hash(order)
+            return order, facts
 
         order = self._agreed(own, SAME_PLACE)
         self._samples, self._order_hash = len(order), _C.index_hash(order)
+        if self._is_divided:
+            everyone = self._exchange.facts([len(order), self._order_hash])
+            lengths, hashes = zip(*everyone, strict=True)
+            self._divided = self._division(list(lengths))
+            self._samples, self._order_hash = (
+                sum(lengths),
+                _C.index_hash(torch.tensor([value >> 1 for value in hashes])),
+            )
         check_order(of_state, self._order_hash)
+        if self._divided is not None:
+            self._divided.steps_before(self._position)
         return order
-
-    def _sample_batch(self, size: int, first: int = 0) -> Any:
-        """`size` collated samples for measurements, from one of the dataset's first on, again from the beginning where
-        it is too short. Workers inherit nothing of how they are read."""
-        is_stream = self._source.is_stream
-        dataset = self._source.dataset.anew() if is_stream else self._source.dataset
-        places = [(first + index) % len(dataset) for index in range(size)]
-        collate = self._options.get("collate_fn") or torch.utils.data.default_collate
-        return collate([dataset[(0, place) if is_stream else place] for place in places])
 
 
 def _group_of(model: nn.Module | None) -> dist.ProcessGroup:

@@ -45,6 +45,8 @@ class Order:
         return torch.arange(self._size, dtype=torch.int64)
 
     def _checked(self, indices: torch.Tensor) -> torch.Tensor:
+        if len(indices) == 0:
+            raise ValueError("the sampler gives no sample: give one that does, each time it is asked, or leave it out")
         outside = indices[(indices < 0) | (indices >= self._size)]
         if len(outside):
             raise ValueError(f"the sampler gave index {outside[0]}, the dataset has {self._size} samples: give 0 to "

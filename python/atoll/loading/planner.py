@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,14 +18,15 @@ from atoll.loading.follower import Follower
 from atoll.loading.measuring import measure
 from atoll.loading.plans import Plan, PlanBook
 from atoll.loading.policy import Policy
+from atoll.loading.replica_check import ReplicaCheck
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
-from atoll.profiling.forward import Forward, same_random_numbers, to_device, without_trace
+from atoll.profiling.forward import Forward, to_device
+from atoll.profiling.isolation import same_random_numbers, without_trace
 from atoll.profiling.room import memory_used
 from atoll.redis import members
 from atoll.weighting.limits import depends_on_batch, warnings_for
-from atoll.weighting.replicas import checksum, replica_difference
 from atoll.weighting.weights import Weights
 
 log = logging.getLogger("atoll.plan")
@@ -60,13 +60,10 @@ class Planner:
         if weights is not None and any(rank.micro_batch is not None for rank in self.facts):
             weights.expect_parts()
         self._tails: dict[tuple[int, int], list[int]] = {}
-        difference: Callable[[], float] = (
-            partial(replica_difference, model, exchange.group) if model is not None else lambda: 0.0
-        )
         with self._aside(None):  # what watches may draw numbers when it is imported
-            self._follower = Follower(exchange, self._policy, self.facts, settings, difference)
+            self._follower = Follower(exchange, self._policy, self.facts, settings)
+        self._replicas = ReplicaCheck(exchange, model, settings.check_replicas, self._follower.watchers)
         self._book = PlanBook(self._follower.first_plan())
-        self._windows = 0
         if model is None:
             self._check_even()
         log.info("plan %d: batches %s", self.newest.version, list(self.newest.batches))
@@ -107,8 +104,9 @@ class Planner:
         found = warnings_for(model, self.newest.batches)
         if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
             try:
-                with self._aside(weights), without_trace(model.module, self._device):
-                    is_mean = not self._depends_on_batch(self._settings.forward, model.module, batch_of)
+                forward = self._settings.forward
+                with self._aside(weights), without_trace(model.module, self._device, forward) as trace, trace.watched():
+                    is_mean = not self._depends_on_batch(forward, model.module, batch_of)
             except Exception as error:  # which would be no reason to end the training
                 log.info("whether the loss of a batch is the mean over its samples is not known: %s", error)
                 is_mean = True
@@ -153,8 +151,11 @@ class Planner:
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
         plan = self._book.at(step)
         shares = list(plan.batches) if samples == plan.total else self._tail(plan, samples)
+        return shares, self.batches(shares)
+
+    def batches(self, shares: list[int]) -> int:
         caps = [facts.largest_pass() for facts in self.facts]
-        return shares, parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
+        return parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
 
     def _tail(self, plan: Plan, samples: int) -> list[int]:
         """The last step of an epoch: the same policy on fewer samples, of which a rank may get none. A function of the
@@ -181,16 +182,18 @@ class Planner:
             self._weights.when_ready, self._weights.when_reduced = self._times.ready, self._times.reduced
         self._times.begin()
 
-    def step_ended(self, steps: int, epoch: int, next_step: int) -> None:
-        """`steps` steps of the training are done; those before `next_step` are handed out already."""
+    def step_ended(self, steps: int, epoch: int, next_step: int, trained: bool = True) -> None:
+        """`steps` steps of the training are done; those before `next_step` are handed out already. `trained`: whether
+        this one was computed with gradients; in an evaluation ranks may be at unlike places."""
         self._times.end()
+        if trained:
+            self._replicas.step_ended(steps)
         plan = self._book.at(steps - 1)
         interval = self._settings.update_interval
         if interval and steps % interval == 0:
-            self._windows += 1
-            memory = memory_used(self._device)
+            memory, drift = memory_used(self._device), self._replicas.take()
             first_step = max(next_step, self.newest.first_step + 1)  # several steps may wait behind one with many parts
-            made = self._follower.observe(self._taken(), plan, steps, epoch, first_step, memory, self._checksum())
+            made = self._follower.observe(self._taken(), plan, steps, epoch, first_step, memory, drift)
             if made is not None:
                 self._book.add(made)
                 log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
@@ -201,13 +204,6 @@ class Planner:
         """With the time inside the island, which Atoll does not see where a library works there."""
         taken = self._times.take()
         return taken if self._library is None else replace(taken, inside=self._library)
-
-    def _checksum(self) -> int | None:
-        """Of the parameters, where every rank holds them all, once in some windows."""
-        every = self._settings.check_replicas
-        if not isinstance(self._model, DistributedDataParallel) or not every or self._windows % every:
-            return None
-        return checksum(self._model)
 
     def resume(self, step: int) -> None:
         """Goes on at `step` by this run's own first plan: its ranks and devices may be others."""

@@ -17,7 +17,6 @@ class Seen:
     operations: float
     memory: float
     latency: float
-    parameters: float  # a checksum; negative: not asked for
     wall: float = 0.0
     exposed: float = NOT_MEASURED  # from the rank's last gradient to that of all ranks
     inside: float = 0.0  # in collectives, without waits for other islands

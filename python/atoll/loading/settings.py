@@ -44,8 +44,9 @@ class Settings:
     optimizer_bytes: int | None = None
     """What the optimizer will keep on this rank's accelerator, for which memory stays free too. Without it twice the
     bytes of the trainable parameters, as for Adam. May differ between ranks."""
-    check_replicas: int = 10
-    """Once in so many update intervals ranks compare their parameters, bit for bit. 0: never."""
+    check_replicas: int = 50
+    """Once in so many steps, and before that after 1, 2, 4, ... of them, ranks compare their parameters bit for bit:
+    a warning where they differ as by rounding, RuntimeError on all ranks where they differ by more. 0: never."""
     watts: tuple[float, float] | None = None
     """This rank's power while it computes and while it waits, instead of what is measured. Needed for the policy energy
     where nothing measures it. May differ between ranks."""

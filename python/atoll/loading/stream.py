@@ -20,41 +20,45 @@ class Stream(Dataset[Any]):
     Each process has an iterator of its own, also where it is forked while another one reads."""
 
     def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
-        self._dataset, self._samples = dataset, samples
+        self.dataset, self._samples = dataset, samples
         self._reading: tuple[int, int] | None = None  # an epoch, in a process
         self._next = 0
         self._iterator: Iterator[Any] = iter(())
+        self._last: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the iterator, which can seldom be copied and belongs to one process."""
-        return {**vars(self), "_reading": None, "_next": 0, "_iterator": iter(())}
+        return {**vars(self), "_reading": None, "_next": 0, "_iterator": iter(()), "_last": None}
 
     def anew(self) -> "Stream":
         """The same samples, read by an iterator of its own."""
-        return Stream(self._dataset, self._samples)
+        return Stream(self.dataset, self._samples)
 
     def __len__(self) -> int:
         return self._samples
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, position = key
-        if self._reading != (epoch, os.getpid()) or position < self._next:
+        is_reading = self._reading == (epoch, os.getpid())
+        if is_reading and position == self._next - 1:
+            return self._last  # again, to keep a rank in step
+        if not is_reading or position < self._next:
             self._begin(epoch)
         self._pass_over(position - self._next)
         sample = next(self._iterator, End)
         if sample is End:
             raise self._too_short(position)
-        self._next = position + 1
+        self._next, self._last = position + 1, sample
         return sample
 
     def _begin(self, epoch: int) -> None:
-        set_epoch = getattr(self._dataset, "set_epoch", None)
+        set_epoch = getattr(self.dataset, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-        self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self._dataset), 0
+        self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self.dataset), 0
 
     def _pass_over(self, count: int) -> None:
-        skip = getattr(self._dataset, "skip_samples", None)
+        skip = getattr(self.dataset, "skip_samples", None)
         if count and skip is not None:
             skip(self._iterator, count)
             return

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps, and how a plan cuts them: each step owns the next positions of the epoch's order, whoever computes them."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -62,3 +63,54 @@ def cut(window: Window, shares: Sequence[int], rank: int, parts: int = 1) -> lis
         slices.append(Slice(window, first, last, size, part == 0, part == parts - 1))
         begin += size
     return slices
+
+
+@dataclass(frozen=True)
+class Divided:
+    """An epoch in which each rank has samples of its own: of these a step takes the rank's share while they last. Its
+    positions count what all ranks have done."""
+
+    lengths: tuple[int, ...]
+    """Samples by rank."""
+    shares: tuple[int, ...]
+    """Samples of a whole step by rank; above 0."""
+    drop_last: bool
+    """Whether steps end with the last one that is whole."""
+
+    @property
+    def samples(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def steps(self) -> int:
+        both = list(zip(self.lengths, self.shares, strict=True))
+        return (
+            min(length // share for length, share in both) if self.drop_last
+            else max(-(-length // share) for length, share in both)
+        )  # fmt: skip
+
+    def done(self, steps: int) -> list[int]:
+        """By rank, after so many steps."""
+        return [min(length, share * steps) for length, share in zip(self.lengths, self.shares, strict=True)]
+
+    def steps_before(self, position: int) -> int:
+        """Raises ValueError for a position at which no step begins."""
+        longest = max(-(-length // share) for length, share in zip(self.lengths, self.shares, strict=True))
+        found = bisect_left(range(longest), position, key=lambda steps: sum(self.done(steps)))
+        if sum(self.done(found)) != position:
+            raise ValueError(
+                f"no step of these ranks' own samples begins at the state's position {position}: a training with "
+                "divided=True goes on with as many ranks, the same samples on each, and the same shares"
+            )
+        return found
+
+    def cut(self, step: int, rank: int, parts: int) -> list[Slice]:
+        """As `cut` of the epoch's step, whose positions are those of the rank's own samples. An empty batch is of the
+        last one before."""
+        before, after = self.done(step), self.done(step + 1)
+        window = Window(sum(before), sum(after))
+        share, first = after[rank] - before[rank], before[rank]
+        slices = cut(Window(first, first + share), [share], 0, parts)
+        again = max(0, first - 1)
+        return [Slice(window, of.first if of.counted else again, of.last if of.counted else again + 1, of.counted,
+                      of.is_first, of.is_last) for of in slices]  # fmt: skip

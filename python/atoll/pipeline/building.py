@@ -30,6 +30,7 @@ from atoll.pipeline.plan import Plan, check_plan, equal_counts, from_counts, ran
 from atoll.pipeline.schedules import Kind, schedule_of
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, passes
+from atoll.profiling.isolation import same_random_numbers
 from atoll.profiling.room import usable_bytes
 
 PlanLike = str | Path | Plan | dict[str, Any] | Sequence[int]
@@ -307,13 +308,14 @@ def _ask_everyone(
         costs = measuring.costs(name, sizes) if earlier is None else earlier
         return _of_this_rank(wanted, device, exchange, costs), {}
 
-    measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
-    everyone = [
-        Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
-        for facts in exchange.facts(asdict(measured))
-    ]
-    links = _measured_links(exchange, wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2))
-    links = _under_load(known, exchange, measuring, everyone, links)
+    with same_random_numbers(device):  # dropout draws some, where there is no earlier profile
+        measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
+        everyone = [
+            Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
+            for facts in exchange.facts(asdict(measured))
+        ]
+        links = _measured_links(exchange, wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2))
+        links = _under_load(known, exchange, measuring, everyone, links)
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
 
     if limits is not None:

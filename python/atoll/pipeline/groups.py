@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a parameter."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch.distributed as dist
 from torch import nn
 
+from atoll._newer_torch import group_in_order
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.plan import Plan
 
@@ -30,13 +28,13 @@ class Groups:
 
     def __init__(self, plan: Plan, holders: dict[str, tuple[int, ...]], rank: int) -> None:
         place = plan.place(rank)
-        pipelines = [_group(pipe.ranks) for pipe in plan.pipes]
+        pipelines = [group_in_order(pipe.ranks) for pipe in plan.pipes]
         self.pipeline = pipelines[place]
         """The ranks of this rank's pipeline, in its order."""
-        self.copies = {ranks: _group(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
+        self.copies = {ranks: group_in_order(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
         """The ranks that hold copies of the same parameters, by themselves. Of groups without this rank nothing may be
         asked."""
-        self.ends = _group([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
+        self.ends = group_in_order([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
         """The ranks that compute the loss; None where there is one."""
         self.share = self._shares(plan, rank, place)
         """One rank of each pipeline, in their order, this rank among them."""
@@ -47,15 +45,8 @@ class Groups:
         taken: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for position in range(max(len(pipe.ranks) for pipe in plan.pipes)):
             ranks = tuple(pipe.ranks[min(position, len(pipe.ranks) - 1)] for pipe in plan.pipes)
-            taken[ranks] = _group(ranks)
+            taken[ranks] = group_in_order(ranks)
             if ranks[place] == rank and found is None:
                 found = taken[ranks]
         assert found is not None
         return found
-
-
-def _group(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """In this order."""
-    options: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}  # not in every torch
-    group: dist.ProcessGroup = dist.new_group(list(ranks), **options)
-    return group

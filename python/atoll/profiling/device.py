@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the user's model takes on this device, by batch; all ranks at once, because they share buses and power."""
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped, without_trace
+from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped
+from atoll.profiling.isolation import Trace, uncompiled, without_trace
 from atoll.profiling.power import EnergyMeter
 from atoll.profiling.room import fits, memory_used, peak_bytes, reset_peak
 
@@ -103,11 +105,15 @@ def profile_device(
     profile = DeviceProfile(device=_device_name(device))
     trials = _Trials(sizes)
 
-    def measure(size: int) -> None:
-        batch = to_device(make_batch(size), device)
-        profile.sizes.append(_measure(bare, batch, size, forward, device, meter, accumulates))
+    with without_trace(bare, device, forward) as trace:
 
-    with without_trace(bare, device):
+        def measure(size: int) -> None:
+            batch = to_device(make_batch(size), device)
+            measured = _measure(bare, batch, size, forward, device, meter, accumulates)
+            measured.peak_bytes = max(0, measured.peak_bytes - trace.held_bytes(device))
+            profile.sizes.append(measured)
+
+        watch(trace, bare, partial(make_batch, min(sizes)), forward, device)
         place = 0
         while place < len(sizes) or (not trials.largest and trials.too_large > 1):
             size = trials.next(place)
@@ -155,6 +161,25 @@ def one_step(model: nn.Module, batch: Any, forward: Forward, accumulates: bool =
     forward(model, batch).backward()  # type: ignore[no-untyped-call]
 
 
+def watch(
+    trace: Trace, model: nn.Module, make_batch: Callable[[], Any], forward: Forward, device: torch.device
+) -> None:  # fmt: skip
+    """A step that shows what the model writes besides its gradients. Where memory does not hold it, the next one will
+    not either."""
+
+    def step() -> None:
+        with trace.watched():
+            one_step(model, to_device(make_batch(), device), forward)
+        synchronize(device)  # which is done with the step's memory then
+
+    if computes_alone(model):
+        fits(step, device)
+    elif trace.is_watched:
+        step()
+    drop_gradients(model)
+    gc.collect()  # cycles may hold the device's memory
+
+
 def drop_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = None
@@ -163,7 +188,7 @@ def drop_gradients(model: nn.Module) -> None:
 def _operations(model: nn.Module, batch: Any, forward: Forward) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
+    with uncompiled(), FlopCounterMode(display=False) as counter:
         one_step(model, batch, forward)
     return float(counter.get_total_flops())
 

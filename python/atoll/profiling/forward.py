@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forward and backward pass as the training would make it, without a trace of it afterwards."""
+"""One forward and backward pass as the training would make it."""
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-
-from atoll.weighting.batch_norm import SyncBatchNorm
 
 Forward = Callable[[nn.Module, Any], torch.Tensor]
 
@@ -58,43 +53,3 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def computes_alone(model: nn.Module) -> bool:
     """Whether a forward and backward pass inside `without_trace` needs no other rank."""
     return not any(isinstance(module, FSDPModule | nn.SyncBatchNorm) for module in model.modules())
-
-
-@contextlib.contextmanager
-def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """What is drawn inside from the generators of PyTorch, numpy and Python does not change what comes afterwards."""
-    devices = [] if device.type == "cpu" else [device]
-    python, arrays = random.getstate(), numpy.random.get_state()
-    try:
-        with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
-            yield
-    finally:
-        random.setstate(python)
-        numpy.random.set_state(arrays)
-
-
-@contextlib.contextmanager
-def without_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Gradients, buffers (running statistics) and random states are afterwards what they were. Meanwhile Atoll's
-    SyncBatchNorm normalises over this rank's samples."""
-    norms = [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    buffers = [(module, name, buffer, None if buffer is None else buffer.clone())
-               for module in model.modules() for name, buffer in module._buffers.items()]  # fmt: skip
-    with same_random_numbers(device):
-        for parameter, _ in gradients:
-            parameter.grad = None
-        for norm in norms:
-            norm.is_alone = True
-        try:
-            yield
-        finally:
-            for norm in norms:
-                norm.is_alone = False
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            with torch.no_grad():
-                for module, name, buffer, value in buffers:
-                    module._buffers[name] = buffer  # a forward pass may have put another one there
-                    if buffer is not None and value is not None:
-                        buffer.copy_(value)

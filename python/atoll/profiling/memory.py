@@ -2,13 +2,15 @@
 """How many samples fit into an accelerator's memory."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from atoll.profiling.device import DeviceProfile, drop_gradients, one_step, synchronize
-from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped, without_trace
+from atoll.profiling.device import DeviceProfile, drop_gradients, one_step, synchronize, watch
+from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped
+from atoll.profiling.isolation import without_trace
 from atoll.profiling.room import fits, memory_used, usable_bytes
 
 STATES_PER_PARAMETER = 2  # of Adam
@@ -51,7 +53,7 @@ def confirmed_cap(
         return cap if cap < most else 0
 
     def step() -> None:
-        held = torch.empty(reserve, dtype=torch.uint8, device=device)
+        held = torch.empty(max(0, reserve - trace.held_bytes(device)), dtype=torch.uint8, device=device)
         batch = to_device(batch_of(cap), device)
         drop_gradients(bare)
         for _ in range(2 if accumulates else 1):
@@ -59,7 +61,8 @@ def confirmed_cap(
         synchronize(device)
         del held
 
-    with without_trace(bare, device):
+    with without_trace(bare, device, forward) as trace:
+        watch(trace, bare, partial(batch_of, min(cap, profile.sizes[0].batch)), forward, device)
         while not fits(step, device):
             if cap == 1:
                 raise ValueError(too_small(device, reserve))

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll import refusals
 from atoll.weighting.part import Part
 from atoll.weighting.weights import OUTSIDE, Weights, communicates_in_forward
 
@@ -33,6 +35,7 @@ class _DdpWeights(Weights):
         super().__init__(model.process_group)
         self._model = weakref.ref(model)  # which owns these weights
         self._forward_talks = communicates_in_forward(model)
+        model.register_forward_pre_hook(self._before_forward)
 
     @property
     def parts_must_match(self) -> bool:
@@ -79,7 +82,6 @@ class _BucketWeights(_DdpWeights):
         self._works: list[dist.Work] = []  # of this backward pass
         model.register_comm_hook(None, self._reduce)
         model.register_comm_hook = self._take_hook  # type: ignore[method-assign]
-        model.register_forward_pre_hook(self._before_forward)
 
     def expect_parts(self) -> None:
         if not self._weighs_each:
@@ -98,7 +100,8 @@ class _BucketWeights(_DdpWeights):
         self._is_unsure = True
 
     @torch._disable_dynamo(recursive=False)
-    def _before_forward(self, model: DistributedDataParallel, _inputs: tuple[Any, ...]) -> None:
+    def _before_forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        super()._before_forward(model, inputs)
         if self.is_copy or self.part is None or not torch.is_grad_enabled():
             return
         self._is_unsure = False
@@ -142,7 +145,8 @@ class _BucketWeights(_DdpWeights):
         buffer = bucket.buffer()
         if self._inner is not None:
             self._weigh_bucket(buffer, self.group.size())
-            result = self._inner(self._inner_state, bucket)
+            with refusals.told_to(self.group, "communication hook"):
+                result = self._inner(self._inner_state, bucket)
             return result.then(self._last) if is_last else result
         self._weigh_bucket(buffer, 1)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)

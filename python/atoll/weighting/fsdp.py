@@ -28,6 +28,7 @@ class FsdpWeights(Weights):
             raise TypeError("fully_shard has not wrapped any parameters of the model")
         mesh = groups[0].mesh_info.mesh
         super().__init__(_group_of(mesh))
+        model.register_forward_pre_hook(self._before_forward)
         self._groups = [weakref.ref(group) for group in groups]  # they know the model, which owns these weights
         for layer in layers:
             for group in _parameter_groups(layer):

@@ -19,6 +19,8 @@ class Part:
     is_last: bool = True
     is_used: bool = False
     """Whether gradients were scaled by it."""
+    is_computed: bool = False
+    """Whether the model had it, or another batch in its place, with gradients enabled: not in an evaluation."""
 
     def share(self) -> float:
         """By what the gradient of this part's loss is multiplied before gradients are summed over ranks. Raises what

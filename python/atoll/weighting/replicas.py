@@ -3,47 +3,128 @@
 DistributedDataParallel sends parameters once, at the beginning."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+ROW = 64  # words of a large parameter whose order does not count
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Of a model's parameters, from the view of one rank."""
+
+    part: int
+    """Ranks with the same number hold the same parameters."""
+    group: dist.ProcessGroup
+    """Of these ranks."""
+
+
+def replicas_of(model: nn.Module | None) -> Replicas | None:
+    """Of DistributedDataParallel, of fully_shard over a mesh with replicas, and of `replicate`; None of other models,
+    and where no rank holds what another one does."""
+    if isinstance(model, DistributedDataParallel):
+        return Replicas(0, model.process_group)
+    layers = [module for module in model.modules() if isinstance(module, FSDPModule)] if model is not None else []
+    found = [group.mesh_info for layer in layers if (group := layer._get_fsdp_state()._fsdp_param_group) is not None]
+    groups = {id(getattr(info, "replicate_process_group", None)) for info in found}
+    if len(groups) != 1 or not hasattr(found[0], "replicate_process_group"):
+        return None
+    return Replicas(getattr(found[0], "shard_mesh_rank", 0), found[0].replicate_process_group)
+
+
+def held(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What this rank holds of the parameters, but for those that DistributedDataParallel was told to ignore."""
+    ignored = model.parameters_to_ignore if isinstance(model, DistributedDataParallel) else set()
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    for name, parameter in module.named_parameters():
+        if name not in ignored:
+            yield from ((name, plain) for plain in _plain(parameter.detach()) if not plain.is_meta and plain.numel())
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for inner in (getattr(tensor, name) for name in names):
+        if isinstance(inner, torch.Tensor):
+            yield from _plain(inner)
 
 
 @torch.no_grad()
 def checksum(model: nn.Module) -> int:
-    """32 bits that are equal for equal bits in all parameters, wherever they are. Reads each parameter once."""
-    total = torch.zeros((), dtype=torch.int64)
-    for place, parameter in enumerate(model.parameters()):
-        flat = parameter.detach().contiguous().reshape(-1)
-        if flat.is_complex():
-            flat = torch.view_as_real(flat).reshape(-1)
-        bits = flat.view(_BITS[flat.element_size()])
-        total += bits.sum(dtype=torch.int64).cpu() * (2 * place + 1)
-    return int(total) & 0xFFFFFFFF
+    """48 bits that are equal for equal bits in all parameters of this rank, wherever they are. Reads each parameter
+    once, and waits for each device once."""
+    own = [parameter for _, parameter in held(model)]
+    try:
+        total = _total(own)
+    except torch.OutOfMemoryError:  # a sixty-fourth of a parameter
+        total = _total([parameter.cpu() for parameter in own])
+    return (total ^ total >> 48) & ((1 << 48) - 1)
 
 
-@torch.no_grad()
+def _total(parameters: list[torch.Tensor]) -> int:
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for place, parameter in enumerate(parameters):
+        by_device.setdefault(parameter.device, []).append(_sum_of_bits(parameter) * (2 * place + 1))
+    total = sum(int(torch.stack(sums).sum().cpu()) for sums in by_device.values())
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)  # as one device would have it
+
+
+def _sum_of_bits(values: torch.Tensor) -> torch.Tensor:
+    """Whose place counts: word by word in a small parameter, row by row in a large one."""
+    flat = values.contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    size = flat.element_size()
+    if flat.storage_offset() * size % 8:
+        flat = flat.clone()
+    words = flat.view(_BITS[size] if flat.nbytes % 8 else torch.int64)  # several values at once where they fill these
+    rows = len(words) // ROW if len(words) > ROW * ROW else 0
+    rest = words[rows * ROW :].to(torch.int64)
+    total = (rest * _weights(rest)).sum()
+    if rows:
+        sums = words[: rows * ROW].view(rows, ROW).sum(1, dtype=torch.int64)
+        total = total + (sums * _weights(sums)).sum()
+    return total
+
+
+def _weights(sums: torch.Tensor) -> torch.Tensor:
+    return (2 * torch.arange(len(sums), device=sums.device) + 1) * 0x9E3779B97F4A7C1
+
+
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
     """The largest difference between ranks in any parameter, relative to the largest finite parameter; 0 where all hold
     the same, infinite where one is not finite on some ranks only. Collective; costs two reductions of the model's
     size."""
-    largest, difference = 0.0, 0.0
-    for parameter in model.parameters():
-        if parameter.numel() == 0:
-            continue
-        own = parameter.detach()
+    return largest_difference(model, group)[0]
+
+
+@torch.no_grad()
+def largest_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> tuple[float, str]:
+    """As `replica_difference`, and in which parameter it is."""
+    largest, difference, where = 0.0, 0.0, ""
+    for name, own in held(model):
         # A reduction may lose what is not a number, and no difference to it can be told.
         high = own.masked_fill(own.isnan(), math.inf) if own.is_floating_point() else own.clone()
         low = high.clone()
         dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
         dist.all_reduce(low, dist.ReduceOp.MIN, group=group)
-        difference = max(difference, float((high - low).masked_fill(high == low, 0).max()))
+        own_difference = float((high - low).masked_fill(high == low, 0).max())
+        if own_difference > difference:
+            difference, where = own_difference, name
         largest = max(largest, _largest(high), _largest(low))
     if math.isinf(difference):
-        return difference
-    return difference / largest if largest else 0.0
+        return difference, where
+    return (difference / largest if largest else 0.0), where
 
 
 def _largest(values: torch.Tensor) -> float:
@@ -53,5 +134,6 @@ def _largest(values: torch.Tensor) -> float:
 @torch.no_grad()
 def align_replicas(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Gives all ranks the parameters of the group's first one. Collective."""
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, group_src=0, group=group)
+    replicas = replicas_of(model)
+    for _, own in held(model):
+        dist.broadcast(own, group_src=0, group=group or (replicas.group if replicas else None))

@@ -5,6 +5,7 @@ import contextlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,12 @@ class Weights(ABC):
         self.when_reduced: Callable[[], None] = lambda: None
         """Called when the gradients of all ranks are there, on any thread, before the backward pass ends. Never where
         that is not known: fully_shard communicates all the time."""
+
+    @torch._disable_dynamo(recursive=False)
+    def _before_forward(self, _model: nn.Module, _inputs: tuple[Any, ...]) -> None:
+        """A hook of the model."""
+        if not self.is_copy and self.part is not None and torch.is_grad_enabled():
+            self.part.is_computed = True
 
     def __reduce__(self) -> tuple[Callable[["type[Weights]"], "Weights"], tuple["type[Weights]"]]:
         return _copy_of, (type(self),)

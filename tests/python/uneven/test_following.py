@@ -147,7 +147,7 @@ def watched(rank: int, size: int, folder: str) -> None:
         nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device())).backward()
         if steps == 3 and rank == 1:
             with torch.no_grad():
-                next(model.parameters())[0, 0] += 1
+                next(model.parameters())[0, 0] += 1e-6
     loader.planner._follower.watchers.close()
     if rank == 0:
         lines = [json.loads(line) for line in Path(folder, "lines").read_text().splitlines()]
@@ -155,7 +155,7 @@ def watched(rank: int, size: int, folder: str) -> None:
         assert [line["step"] for line in windows] == [2, 4, 6]
         assert windows[0]["compute_seconds"][0] == pytest.approx(8 * 2e-3)
         assert windows[0]["replica_drift"] == 0
-        assert windows[1]["replica_drift"] > 0.1
+        assert 1e-7 < windows[1]["replica_drift"] < 1e-5
         kinds = [line["kind"] for line in lines if line["what"] == "event"]
         assert "new plan" in kinds
         assert "replica drift" in kinds

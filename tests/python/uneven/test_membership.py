@@ -56,7 +56,7 @@ class Training:
         busy = [cost.seconds(batch) for cost, batch in zip(self.costs, self.plan.batches, strict=True)]
         longest = max(load + compute for load, compute in zip(self.loads, busy, strict=True))
         return [
-            Seen(compute, load, batch, 0, 0, 0, 0, -1, wall=longest + self.exposed + self.rest,
+            Seen(compute, load, batch, 0, 0, 0, 0, wall=longest + self.exposed + self.rest,
                  exposed=self.exposed + longest - load - compute, inside=self.inside)
             for compute, load, batch in zip(busy, self.loads, self.plan.batches, strict=True)
         ]  # fmt: skip

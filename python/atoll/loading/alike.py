@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether ranks, and the workers of each, read the same samples: of a dataset that divides itself, a share of a share
+would be trained on."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+
+from atoll.loading.exchange import Exchange
+from atoll.loading.reading import Reading
+from atoll.loading.source import Source
+
+log = logging.getLogger("atoll.plan")
+
+LOOKED_AT = 4  # samples
+Row = list[str]  # hashes of the first samples, as one worker of one rank reads them
+
+OF_RANKS = (
+    "ranks do not read the same samples: sample {place} is another one on rank {rank} than on rank 0, whenever it is "
+    "read. atoll.DataLoader gives each rank its share of a dataset that all have whole: switch the dataset's own "
+    "division off (webdataset: nodesplitter=None; datasets: no split_dataset_by_node; no files[rank::ranks]). Or give "
+    'divided=True and policy="equal", where each rank is to train on the dataset it has; divided=False, where all have '
+    "the same samples and only change them each in its own way"
+)
+OF_WORKERS = (
+    "workers do not read the same samples: sample {place} is another one in worker {worker} of rank {rank} than in "
+    "worker 0, whenever it is read. The loader gives each worker its share: switch the dataset's own division off "
+    "(webdataset: workersplitter=None), or give num_workers=1, as for the streams of datasets, which always divide "
+    "themselves; divided=False, where workers only change the same samples each in its own way"
+)
+
+
+def check_alike(
+    exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading, *, divided: bool | None
+) -> None:  # fmt: skip
+    """Collective. Raises ValueError on all ranks where some read other samples than others, though each reads the same
+    ones when it begins again. Where they do not, as with random changes to samples, nothing can be told. With
+    `divided` only a rank's own workers are compared."""
+    first = _everyones(exchange, source, options, reading, 0)
+    problem = "" if first is None else _difference(first, bool(divided))
+    if not problem:
+        return
+    if _everyones(exchange, source, options, None, 1) != first:
+        if exchange.rank == 0:
+            log.info("whether all ranks and workers read the same samples is not known: these change when read again")
+        return
+    raise ValueError(f"atoll.DataLoader: {problem}")
+
+
+def _everyones(
+    exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading | None, seed: int
+) -> list[list[Row]] | None:  # fmt: skip
+    """By rank and worker. None where some rank cannot read them: the training will say why. `seed`: of random numbers
+    in processes that begin for this; the same ones on all ranks."""
+    workers = options.get("num_workers", 0) if source.is_stream else 0
+    own: list[Row] | None = None
+    shared = reading if workers < 2 else None
+    mine = shared or Reading(source, options, max(1, workers), seed)
+    try:
+        own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(LOOKED_AT, len(source.dataset)))),
+                                 strict=True)))  # fmt: skip
+    except Exception as error:
+        log.info("whether all ranks and workers read the same samples is not known: %s", error)
+    finally:
+        if mine is not shared:
+            mine.close()
+    everyone = exchange.facts(own)
+    return None if None in everyone else everyone
+
+
+def _hashes(reading: Reading, place: int) -> list[str]:
+    return [hash_of(batch) for batch in reading.batches(1, place)]
+
+
+def _difference(everyone: list[list[Row]], only_workers: bool) -> str:
+    """What is wrong in words; "" where nothing is."""
+    for rank, rows in enumerate(everyone):
+        for worker, row in enumerate(rows):
+            if row != rows[0]:
+                return OF_WORKERS.format(place=_first_unlike(row, rows[0]), worker=worker, rank=rank)
+        if rows[0] != everyone[0][0] and not only_workers:
+            return OF_RANKS.format(place=_first_unlike(rows[0], everyone[0][0]), rank=rank)
+    return ""
+
+
+def _first_unlike(row: Row, other: Row) -> int:
+    return next(place for place, (a, b) in enumerate(zip(row, other, strict=True)) if a != b)
+
+
+def hash_of(value: Any) -> str:
+    """Equal for equal values of what samples are made of, on every machine. Of other objects only the type counts."""
+    found = hashlib.blake2b(digest_size=12)
+    _add(found, value)
+    return found.hexdigest()
+
+
+def _add(found: Any, value: Any) -> None:
+    found.update(f"{type(value).__name__}:".encode())
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        found.update(f"{value.dtype}{list(value.shape)}".encode() + flat.view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, numpy.ndarray) and value.dtype != object:
+        found.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif isinstance(value, Mapping):
+        for name, held in value.items():
+            _add(found, name)
+            _add(found, held)
+    elif isinstance(value, list | tuple | numpy.ndarray):
+        found.update(str(len(value)).encode())
+        for held in value:
+            _add(found, held)
+    elif isinstance(value, str | bytes | int | float | complex | numpy.generic | None):
+        found.update(repr(value).encode())
