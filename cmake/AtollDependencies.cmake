@@ -3,6 +3,9 @@
 
 if(ATOLL_DEPS_DIR)
   list(PREPEND CMAKE_PREFIX_PATH ${ATOLL_DEPS_DIR} ${ATOLL_DEPS_DIR}/usr)
+  if(NOT CMAKE_LIBRARY_ARCHITECTURE) # of a compiler that is not Debian's: the prefix may hold lib/x86_64-linux-gnu
+    set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_SYSTEM_PROCESSOR}-linux-gnu)
+  endif()
 endif()
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3.0 COMPONENTS Crypto SSL)

@@ -45,6 +45,7 @@ NAMES = frozenset(
         "SIM_MEMORY",
         "SIM_REORDER",
         "SIM_SEED",
+        "SIM_SERIAL",
         "SIM_SPEED",
         "SIM_VENDOR",
         "SLOW_AFTER",

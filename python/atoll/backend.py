@@ -20,7 +20,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C, ucx, vendors  # noqa: E402 - only after the check
+from atoll import _C, _coalescing, refusals, ucx, vendors  # noqa: E402 - only after the check
 from atoll._variables import warn_of_unknown  # noqa: E402
 from atoll.redis import members  # noqa: E402
 
@@ -54,6 +54,7 @@ def _take_back(thread: int) -> None:
 _C.set_library_maker(_make_library)
 _C.set_network_memory("cuda", "rocm" if torch.version.hip else "cuda")
 _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
+_coalescing.install()
 
 
 def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
@@ -80,6 +81,7 @@ def _create(settings: Any, options: Any) -> _C.Backend:
     else:
         raise TypeError(f"the atoll backend takes atoll.Options, got {type(options).__name__}")
     ucx.bring()
+    refusals.install()
     ranks = list(settings.global_ranks_in_group)  # empty for the default group
     options._timeout = settings.timeout
     options.group_name = settings.group_id
@@ -120,6 +122,7 @@ def _place() -> _C.Place:
         library=place.library,
         stack=place.stack,
         one_host=place.one_host,
+        named=place.named,
         reductions=list(place.reductions),
         problem=place.problem,
     )
@@ -159,11 +162,13 @@ class Island:
 
 def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
     """The islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in operations
-    on tensors of its own device; Atoll does everything else."""
+    on tensors of its own device; Atoll does everything else, and whatever a group of one rank does, unless ATOLL_INNER
+    names the library."""
     backend = backend_of(group)
+    is_named = backend.size() == 1 and vendors.is_named(backend.devices()[0])
     rows = zip(backend.islands(), backend.devices(), backend.libraries(), strict=True)
     return [
-        Island(label, ranks, device, library if library and len(ranks) > 1 else "atoll")
+        Island(label, ranks, device, library if library and (len(ranks) > 1 or is_named) else "atoll")
         for (label, ranks), device, library in rows
     ]
 

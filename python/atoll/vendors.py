@@ -114,6 +114,11 @@ def _wanted_library(device: str) -> str | None:
     return wanted.get(device)
 
 
+def is_named(device: str) -> bool:
+    """Whether ATOLL_INNER says what works inside islands of `device`."""
+    return _wanted_library(device) is not None
+
+
 def find(device: str) -> Vendor | None:
     """The row for ranks that compute on `device` (a type), loaded and ready; None when Atoll reduces there itself.
     Raises VendorError when the library is not here."""
@@ -307,6 +312,7 @@ class Place:
     library: str = ""
     stack: str = ""  # of the island's label, where ATOLL_ISLAND gives none; "": the device type
     one_host: bool = True
+    named: bool = False  # by ATOLL_INNER
     reductions: Sequence[str] = ()
     problem: str = ""
 
@@ -318,10 +324,11 @@ def this_place() -> Place:
         vendor = find(device)
     except VendorError as error:
         return Place(problem=str(error))
+    named = is_named(device)
     if vendor is None or device == "cpu":
         library, reductions = (vendor.library, sorted(vendor.reductions)) if vendor else ("", [])
-        return Place(device, library, stack=device, one_host=True, reductions=reductions)
+        return Place(device, library, stack=device, one_host=True, named=named, reductions=reductions)
     stack = f"{vendor.name}/{device}"
     if device == "sim" and (label := os.environ.get("ATOLL_SIM_VENDOR", "")):
         stack = f"{label}/{device}"
-    return Place(device, vendor.library, stack, vendor.one_host, sorted(vendor.reductions))
+    return Place(device, vendor.library, stack, vendor.one_host, named, sorted(vendor.reductions))

@@ -21,8 +21,14 @@ const IssuedCall kCall{{Operation::kBroadcast, DataType::kBFloat16, ReduceOp::kM
 
 std::vector<std::vector<std::byte>> samples() {
   return {encode(7, ControlType::kError, Report{ErrorKind::kPeerLost, 2, "rank 1 has gone"}),
-          encode(7, ControlType::kLeft, Report{ErrorKind::kAborted, -1, ""}), encode(7, Inquiry{}),
-          encode(7, Inquiry{kCall}), encode(7, ClockMessage{true, 1'700'000'000'000'000, 1})};
+          encode(7, ControlType::kLeft, Report{ErrorKind::kAborted, -1, ""}),
+          encode(7, Inquiry{}),
+          encode(7, Inquiry{kCall}),
+          encode(7, ClockMessage{true, 1'700'000'000'000'000, 1}),
+          encode(7, RefusalMessage{812, 3, "no such tensor"}),
+          encode(7, WithdrawalMessage{true, 4, "no such tensor"}),
+          encode(7, ControlType::kStepRequest, LibraryStep{LibraryStep::Kind::kMessage, 2, 0, 9}),
+          encode(7, ControlType::kStepGrant, LibraryStep{LibraryStep::Kind::kIn, -1, -1, 812})};
 }
 
 TEST(ControlMessage, ComesAsItWasSaid) {
@@ -42,6 +48,18 @@ TEST(ControlMessage, ComesAsItWasSaid) {
   EXPECT_TRUE(clock->is_answer);
   EXPECT_EQ(clock->asked_us, 1'700'000'000'000'000);
   EXPECT_EQ(clock->answered_us, 1);
+  const auto refusal = decode_refusal(body(5));
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->number, 812u);
+  EXPECT_EQ(refusal->rank, 3);
+  EXPECT_EQ(refusal->why, "no such tensor");
+  const auto withdrawal = decode_withdrawal(body(6));
+  ASSERT_TRUE(withdrawal);
+  EXPECT_TRUE(withdrawal->sends);
+  EXPECT_EQ(withdrawal->number, 4u);
+  EXPECT_EQ(withdrawal->why, "no such tensor");
+  EXPECT_EQ(decode_step(body(7)), (LibraryStep{LibraryStep::Kind::kMessage, 2, 0, 9}));
+  EXPECT_EQ(decode_step(body(8)), (LibraryStep{LibraryStep::Kind::kIn, -1, -1, 812}));
 }
 
 TEST(ControlMessage, ALongReportIsCut) {
@@ -51,7 +69,7 @@ TEST(ControlMessage, ALongReportIsCut) {
 
 TEST(ControlMessage, WhatIsNoneIsPassedOver) {
   EXPECT_FALSE(control_type({}));
-  for (const std::uint8_t type : {0, 6, 255}) EXPECT_FALSE(control_type(std::as_bytes(std::span(&type, 1))));
+  for (const std::uint8_t type : {0, 10, 255}) EXPECT_FALSE(control_type(std::as_bytes(std::span(&type, 1))));
   auto inquiry = encode(7, Inquiry{kCall});
   inquiry[kGroupIdBytes + 1] = std::byte{11};  // behind the last operation
   EXPECT_FALSE(decode_inquiry(behind_id(inquiry).subspan(1)));

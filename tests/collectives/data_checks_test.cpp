@@ -73,7 +73,7 @@ class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
     header.operation = static_cast<std::uint8_t>(Operation::kBroadcast);
     header.dtype = static_cast<std::uint8_t>(DataType::kFloat32);
     header.root = 1;
-    header.sequence = 1;
+    header.sequence = sequence_of(1, 0);
     header.count = kElements;
     header.checksum = checksum;
     header.tag = last_result;

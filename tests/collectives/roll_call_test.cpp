@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "atoll/collectives/describe.h"
 #include "tests/fuzz/roll_call_target.h"
 
 namespace atl::testing {
@@ -26,7 +27,7 @@ RollCall of_rank(int rank, std::chrono::milliseconds slow_after = 20s, std::size
 }
 
 Whereabouts away(int rank, std::chrono::milliseconds since) {
-  return {rank, Stage::kAway, true, true, Operation::kAllReduce, 811, since, 0ms};
+  return {rank, Stage::kAway, true, true, Operation::kAllReduce, sequence_of(811, 0), since, 0ms};
 }
 
 Whereabouts at(int rank, Stage stage, std::chrono::milliseconds since = 0ms) {
@@ -85,7 +86,7 @@ TEST(RollCall, TellsQueuedRanksAndMissingInputFromAbsence) {
   Whereabouts queued = at(1, Stage::kQueued, 3s);
   queued.has_last = true;
   queued.last = Operation::kBroadcast;
-  queued.last_sequence = 810;
+  queued.last_sequence = sequence_of(810, 0);
   rolls.hear({false, 812, {queued}}, now);
   rolls.hear({false, 812, {at(2, Stage::kInput, 3s)}}, now);
   const auto line = rolls.report(two.stall(), now);
@@ -152,7 +153,7 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
   EXPECT_LT(bytes.size(), 4000u);
   const auto read = decode_roll_call(bytes);
   ASSERT_TRUE(read);
-  EXPECT_EQ(read->ranks[1].last_sequence, 811u);
+  EXPECT_EQ(read->ranks[1].last_sequence, sequence_of(811, 0));
   EXPECT_EQ(read->ranks[1].since, 1s);
   EXPECT_TRUE(read->asks);
 }

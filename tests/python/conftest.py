@@ -24,6 +24,9 @@ for name in list(os.environ):
 os.environ["ATOLL_CACHE"] = tempfile.mkdtemp(prefix="atoll-cache-")
 atexit.register(shutil.rmtree, os.environ["ATOLL_CACHE"], ignore_errors=True)
 
+# Devices' libraries run as on real devices: not all at once, whatever the order in which ranks issue to them.
+os.environ["ATOLL_SIM_SERIAL"] = "1"
+
 # Ranks outnumber cores in most tests; more threads per rank would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -41,8 +44,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _ranks(size: int, islands: str = "", device: str = "cpu") -> Iterator[Ranks]:
-    ranks = Ranks(size, list(islands) or None, devices=[device] * size)
+def _ranks(size: int, islands: str = "", device: str = "cpu", **environment: str) -> Iterator[Ranks]:
+    ranks = Ranks(size, list(islands) or None, environment, [device] * size)
     yield ranks
     ranks.stop()
 
@@ -77,14 +80,14 @@ def island_ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def two_on_sim() -> Iterator[Ranks]:
-    """Two processes with simulated devices."""
-    yield from _ranks(2, device="sim")
+    """Two processes with simulated devices, for tests of their library, whose operations run side by side."""
+    yield from _ranks(2, device="sim", ATOLL_SIM_SERIAL="0")
 
 
 @pytest.fixture(scope="session")
 def three_on_sim() -> Iterator[Ranks]:
-    """Three processes with simulated devices."""
-    yield from _ranks(3, device="sim")
+    """Three of them."""
+    yield from _ranks(3, device="sim", ATOLL_SIM_SERIAL="0")
 
 
 @pytest.fixture(params=["two_ranks", "three_ranks", "island_ranks"])

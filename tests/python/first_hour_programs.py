@@ -114,6 +114,30 @@ NO_KEY = """
 import torch, atoll
 atoll.infer.Session(torch.nn.Linear(1, 1).eval(), (torch.ones(1, 1),), server="127.0.0.1:1")
 """
+ROBOT = """
+import os, socket, sys, threading
+from pathlib import Path
+import torch, atoll
+key = os.environ["ATOLL_KEY_FILE"]
+net, x = torch.nn.Linear(64, 64).eval(), torch.ones(1, 64)
+def session(server="127.0.0.1:1", key_file=key, **options):
+    return atoll.infer.Session(net, (x,), server=server, key_file=key_file, profile_seconds=0.0, **options)
+def served(**options):
+    from atoll import _C
+    worker = str(Path(atoll.__file__).parent / "atoll_infer_worker")
+    return _C.InferServer({"key_file": key, "cache_folder": "models", "worker_program": worker, **options})
+"""
+WAIT = "\nsession(server.address).wait_until_ready(50)\n"
+NO_TLS = """
+listening = socket.create_server(("127.0.0.1", 0))
+def answer():
+    while True:
+        connection = listening.accept()[0]
+        connection.recv(1)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\\r\\n\\r\\n")
+threading.Thread(target=answer, daemon=True).start()
+session(f"127.0.0.1:{listening.getsockname()[1]}").wait_until_ready(50)
+"""
 
 
 def on_rank(rank: int, variable: str, value: str, then: str = SUM) -> str:
@@ -177,6 +201,22 @@ TRAINING = {
         WITHOUT.format(package="transformers") + "import atoll.adapters.huggingface\n"
     ),
 }
+ROBOTS = {
+    title: Provoked(ROBOT + source, 1, {"ATOLL_KEY_FILE": "@KEY@"})
+    for title, source in {
+        "A robot's key file is not there": "session(key_file='/no/key')\n",
+        "The address of a server is a URL": "session('http://10.0.0.2:4700')\n",
+        "A policy that is none": "session(policy='fastest')\n",
+        "A model in training mode": "net.train()\nsession()\n",
+        "A server with another key": "server = served(key_file=key + '.other')" + WAIT,
+        "A server that speaks something else": NO_TLS,
+        "A model that the server refuses": "server = served(cache_bytes=4096)" + WAIT,
+        "A call that insists on a server which refuses": (
+            "server = served(cache_bytes=4096)\nrobot = session(server.address, hedge='never')\n"
+            "while not robot.report()['link']['refusal']: pass\nrobot(x)\n"
+        ),
+    }.items()
+}
 # What `atoll doctor` starts.
 ONE_OF_TWO = {"WORLD_SIZE": "2"}
 DOCTORS = {
@@ -190,4 +230,4 @@ DOCTORS = {
         DOCTOR.format(options='layout="AB", device="cpu", timeout=50'), 2, TCP
     ),
 }
-PROGRAMS = DEVICES | MEETING | NETWORK | SETTINGS | TRAINING
+PROGRAMS = DEVICES | MEETING | NETWORK | SETTINGS | TRAINING | ROBOTS

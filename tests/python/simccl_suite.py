@@ -25,8 +25,9 @@ _groups: dict[str, dist.ProcessGroup] = {}
 
 
 def ranks_on_sim(size: int, **environment: str) -> Iterator[Ranks]:
-    """Processes with simulated devices, until the caller is done with them."""
-    ranks = Ranks(size, environment=environment, devices=["sim"] * size)
+    """Processes with simulated devices, until the caller is done with them. Operations run side by side where nothing
+    else is asked for."""
+    ranks = Ranks(size, environment={"ATOLL_SIM_SERIAL": "0", **environment}, devices=["sim"] * size)
     yield ranks
     ranks.stop()
 

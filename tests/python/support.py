@@ -41,6 +41,18 @@ def device() -> str:
 
 
 @contextlib.contextmanager
+def any_order_of_groups() -> Iterator[None]:
+    """Simulated devices let operations of groups that are made inside run side by side, as real ones do while they have
+    room: for programs whose ranks use their groups in different orders, which libraries of devices do not promise."""
+    before = os.environ.get("ATOLL_SIM_SERIAL", "0")
+    os.environ["ATOLL_SIM_SERIAL"] = "0"
+    try:
+        yield
+    finally:
+        os.environ["ATOLL_SIM_SERIAL"] = before
+
+
+@contextlib.contextmanager
 def warnings_of_plans() -> Iterator[list[str]]:
     """What the logger `atoll.plan` warns of meanwhile."""
     said: list[str] = []

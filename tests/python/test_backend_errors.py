@@ -7,8 +7,26 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support import Ranks, raises, run_script
+
+
+def tensors_without_plain_memory() -> dict[torch.Tensor, str]:
+    """With what each is called. torch.distributed itself refuses most of them in words of its own."""
+    one = torch.ones(2, 2)
+    away = one.clone()
+    away.untyped_storage().resize_(0)
+    with FakeTensorMode():
+        fake = torch.empty(4)
+    return {
+        one.to_sparse_csr(): "SparseCsr",
+        one.to_mkldnn(): "Mkldnn",
+        torch.quantize_per_tensor(one, 0.1, 0, torch.quint8): "quantized tensor of dtype quint8",
+        torch.nested.nested_tensor([one, one]): "nested",
+        away: "shape [2, 2] without memory",
+        fake: "shape [4] without memory",
+    }
 
 
 def check_wrong_arguments(rank: int) -> None:
@@ -25,6 +43,13 @@ def check_wrong_arguments(rank: int) -> None:
         backend.allreduce([one, one])
     with raises(ValueError, "meta", "holds no values"):
         backend.allreduce([torch.ones(4, device="meta")])
+    for odd, words in tensors_without_plain_memory().items():
+        with raises(ValueError, words):
+            backend.allreduce([odd])
+        with raises(ValueError, words):
+            backend.allgather([[one.clone() for _ in range(size)]], [odd])
+    with raises(ValueError, "strides [0]", "share memory"):
+        backend.allreduce([one[:1].expand(4)])
     with raises(ValueError, "dense"):
         backend.broadcast([one.to_sparse()], dist.BroadcastOptions())
     with raises(ValueError, "equal dtypes", "float32", "float64"):

@@ -13,6 +13,7 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import atoll
+from atoll._newer_torch import group_in_order
 from support import Ranks, raises
 
 
@@ -46,17 +47,12 @@ def check_subgroups(rank: int) -> None:
 
 def check_reversed_ranks(rank: int) -> None:
     size = dist.get_world_size()
-    group = dist.new_group(list(reversed(range(size))), sort_ranks=False) if _has_sort_ranks() else dist.new_group()
+    group = group_in_order(list(reversed(range(size))))
+    assert dist.get_group_rank(group, rank) == size - 1 - rank
     tensor = torch.full((4,), float(rank))
     dist.broadcast(tensor, src=size - 1, group=group)
     assert (tensor == size - 1).all()
     dist.destroy_process_group(group)
-
-
-def _has_sort_ranks() -> bool:
-    import inspect
-
-    return "sort_ranks" in inspect.signature(dist.new_group).parameters
 
 
 def check_objects(rank: int) -> None:

@@ -32,9 +32,16 @@ import os, signal, subprocess, sys
 options = dict(each.lstrip("-").split("=", 1) for each in sys.argv[1:] if each.startswith("--") and "=" in each[:30])
 command = sys.argv[sys.argv.index("bash"):]
 ids = range(int(options["nodes"]))
-nodes = [subprocess.Popen(command, env=dict(os.environ, SLURM_NODEID=str(node))) for node in ids]
-end = lambda *_: [node.terminate() for node in nodes]
-signal.signal(signal.SIGTERM, end)
+nodes, ended = [], []
+def end(*_):
+    ended.append(True)
+    for node in nodes:
+        node.terminate()
+signal.signal(signal.SIGTERM, end)  # before there is a node that could be left behind
+for node in ids:
+    nodes.append(subprocess.Popen(command, env=dict(os.environ, SLURM_NODEID=str(node))))
+if ended:
+    end()
 while nodes:
     pid, status = os.wait()
     nodes = [node for node in nodes if node.pid != pid]

@@ -181,6 +181,18 @@ def mix_layouts(rank: int) -> None:
     check(scalar, torch.tensor(float(sum(range(dist.get_world_size())))), "0-dim")
 
 
+def double_on_a_side_stream(tensor: torch.Tensor) -> torch.Tensor:
+    if device() == "cpu":
+        return tensor * 2
+    module = getattr(torch, device())
+    side = module.Stream()
+    side.wait_stream(module.current_stream())
+    with module.stream(side):
+        doubled = tensor * 2
+    module.current_stream().wait_stream(side)
+    return doubled
+
+
 def compute_between(rank: int) -> None:
     """Results are used on side streams at once, inputs are changed and freed at once."""
     count, size = 300_000, dist.get_world_size()
@@ -191,14 +203,7 @@ def compute_between(rank: int) -> None:
         other = torch.full((count,), 7.0, device=device())
         other.mul_(2)
         work.wait()
-        if device() == "sim":
-            side = torch.sim.Stream()
-            side.wait_stream(torch.sim.current_stream())
-            with torch.sim.stream(side):
-                doubled = tensor * 2
-            torch.sim.current_stream().wait_stream(side)
-        else:
-            doubled = tensor * 2
+        doubled = double_on_a_side_stream(tensor)
         expected = float(sum(range(size)) + size * step)
         assert doubled.eq(2 * expected).all().item(), (doubled.min(), doubled.max(), expected)
         future = dist.all_reduce(torch.full((count,), float(rank), device=device()), async_op=True).get_future()
@@ -243,11 +248,14 @@ def test_training_gives_the_bits_of_cpus(mixed: Ranks) -> None:
 
 
 def mix_in_one_call(rank: int) -> None:
-    if device() == "cpu":
+    """Where it is no mixture, the call is right and hears of the others' refusal, if there are any."""
+    devices = dist.get_world_size() * [None]
+    dist.all_gather_object(devices, device())
+    if set(devices) == {"cpu"}:
         return
-    parts = [torch.empty(3) for _ in range(dist.get_world_size())]
-    with raises(ValueError, "one device", "cpu", "sim"):
-        dist.all_gather(parts, torch.ones(3, device="sim"))
+    parts = [torch.empty(3) for _ in devices]
+    with raises(ValueError if device() == "sim" else RuntimeError, "one device", "cpu", "sim"):
+        dist.all_gather(parts, torch.ones(3, device=device()))
 
 
 def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
@@ -256,14 +264,13 @@ def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
 
 
 def issue_while_capturing(rank: int) -> None:
-    if device() == "cpu":
-        return
+    """Those that capture nothing hear of it."""
     from atoll import _sim
 
-    _sim.pretend_capturing(True)
+    _sim.pretend_capturing(device() == "sim")
     try:
         with raises(RuntimeError, "cannot be captured into a graph", "Issue it outside the capture"):
-            dist.all_reduce(torch.ones(1000, device="sim"))
+            dist.all_reduce(torch.ones(1000, device=device()))
     finally:
         _sim.pretend_capturing(False)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated device's own collective library: right results, streams and modelled times."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import simccl_suite
-from simccl_suite import LONG, data, expect, group, on_sim, ranks_on_sim, reduced, store
+from simccl_suite import LONG, data, expect, fresh_group, group, on_sim, ranks_on_sim, reduced, store
 from support import Ranks, raises
 
 Op = dist.ReduceOp
@@ -135,6 +136,23 @@ def forwards(rank: int) -> None:
 
 def test_an_operation_waits_for_what_the_current_stream_holds(two_on_sim: Ranks) -> None:
     two_on_sim.run(forwards)
+
+
+def use_two_groups(rank: int, alike: bool) -> None:
+    groups = [fresh_group(3), fresh_group(3)]
+    if not alike and rank == 1:
+        groups.reverse()
+    works = [dist.all_reduce(torch.ones(10, device="sim"), group=each, async_op=True) for each in groups]
+    for work in works:
+        assert work is not None
+        with contextlib.nullcontext() if alike else raises(RuntimeError, "timed out"):
+            work.wait(LONG)
+
+
+def test_groups_in_different_orders_never_finish_where_the_device_is_full() -> None:
+    for serial in ranks_on_sim(2, ATOLL_SIM_SERIAL="1"):
+        serial.run(use_two_groups, True)
+        serial.run(use_two_groups, False)
 
 
 def frees_early(rank: int) -> None:

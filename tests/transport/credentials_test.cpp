@@ -47,8 +47,8 @@ TEST(KeyFile, IsReadWithoutItsLineEnd) {
   EXPECT_EQ(text_of(read_key_file(folder.write("plain", key))), key);
   EXPECT_EQ(text_of(read_key_file(folder.write("line", key + "\n"))), key);
   EXPECT_EQ(text_of(read_key_file(folder.write("windows", key + "\r\n"))), key);
-  EXPECT_EQ(text_of(read_key_file(folder.write("two-lines", key + "\n\n"))), key + "\n");
-  EXPECT_EQ(text_of(read_key_file(folder.write("carriage-return", key + "\r"))), key + "\r");
+  EXPECT_EQ(text_of(read_key_file(folder.write("two-lines", key + "\n\r\n"))), key);
+  EXPECT_EQ(text_of(read_key_file(folder.write("carriage-return", key + "\r"))), key);
   EXPECT_EQ(text_of(read_key_file(folder.write("blank", key + " \n"))), key + " ");
   const std::string binary = key + std::string("\0\xff\0", 3);
   EXPECT_EQ(text_of(read_key_file(folder.write("binary", binary))), binary);

@@ -23,43 +23,64 @@ _DTYPES = {
 }  # fmt: skip
 
 
+Numbers = dict[tuple[str, tuple[int, int]], int]
+"""By a group's id and a collective's place in it."""
+
+
 def write(folder: Folder, out: Path) -> list[Path]:
     """One file for each rank that left a record. Operations that some rank of the group no longer remembers are left
     out on all, as the analyser matches them from the first one on."""
     out.mkdir(parents=True, exist_ok=True)
     begins = {id: max(_first(record) for record in records) for id, records in folder.groups().items()}
-    sizes = _sizes(folder)
+    sizes, numbers = _sizes(folder), _numbers(folder)
     written = []
     for rank in sorted({record.rank for record in folder.records}):
         records = [record for record in folder.records if record.rank == rank]
         path = out / f"{PREFIX}{rank}"
-        path.write_bytes(pickle.dumps(_dump(records, begins, sizes)))
+        path.write_bytes(pickle.dumps(_dump(records, begins, sizes, numbers)))
         written.append(path)
     return written
 
 
-def _first(record: Record) -> int:
-    return record.events[0].sequence if record.events else 0
+def _first(record: Record) -> tuple[int, int]:
+    return record.events[0].place if record.events else (0, 0)
 
 
-def _sizes(folder: Folder) -> dict[tuple[str, int], int]:
+def _numbers(folder: Folder) -> Numbers:
+    """Of each group's collectives in their order, from 1."""
+    numbers: Numbers = {}
+    for id, records in folder.groups().items():
+        places = sorted({event.place for record in records for event in record.events})
+        numbers |= {(id, place): number for number, place in enumerate(places, 1)}
+    return numbers
+
+
+def _sizes(folder: Folder) -> Numbers:
     """The largest part of each collective that any rank brought: parts of one may differ, which is no fault."""
-    largest: dict[tuple[str, int], int] = {}
+    largest: Numbers = {}
     for record in folder.records:
         for event in record.events:
             if event.operation in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
-                key = (record.id, event.sequence)
+                key = (record.id, event.place)
                 largest[key] = max(largest.get(key, 0), event.bytes)
     return largest
 
 
-def _dump(records: list[Record], begins: dict[str, int], sizes: dict[tuple[str, int], int]) -> dict[str, Any]:
-    calls = [(record, event) for record in records for event in record.events if event.sequence >= begins[record.id]]
-    calls.sort(key=lambda call: (call[1].issued, call[0].id, call[1].sequence))
+def _dump(
+    records: list[Record], begins: dict[str, tuple[int, int]], sizes: Numbers, numbers: Numbers
+) -> dict[str, Any]:
+    calls = [(record, event) for record in records for event in record.events if event.place >= begins[record.id]]
+    calls.sort(key=lambda call: (call[1].issued, call[0].id, call[1].place))
     return {
         "version": VERSION,
         "entries": [
-            _entry(number, record, event, sizes.get((record.id, event.sequence), event.bytes))
+            _entry(
+                number,
+                numbers[record.id, event.place],
+                record,
+                event,
+                sizes.get((record.id, event.place), event.bytes),
+            )
             for number, (record, event) in enumerate(calls)
         ],
         "pg_config": {
@@ -71,7 +92,7 @@ def _dump(records: list[Record], begins: dict[str, int], sizes: dict[tuple[str, 
     }
 
 
-def _entry(number: int, record: Record, event: Event, bytes: int) -> dict[str, Any]:
+def _entry(number: int, in_group: int, record: Record, event: Event, bytes: int) -> dict[str, Any]:
     elements = bytes // _ITEM_BYTES.get(event.dtype, 1)
     inputs, outputs = [[elements]], [[elements]]
     if event.operation == "all_gather":
@@ -84,9 +105,9 @@ def _entry(number: int, record: Record, event: Event, bytes: int) -> dict[str, A
         "record_id": number,
         "pg_id": record.id,
         "process_group": (record.id, record.group),
-        "collective_seq_id": event.sequence + 1,
+        "collective_seq_id": in_group,
         "p2p_seq_id": 0,
-        "op_id": event.sequence + 1,
+        "op_id": in_group,
         "profiling_name": f"{_LIBRARY}:{event.operation}",
         "time_created_ns": event.issued * 1000,
         "time_discovered_started_ns": event.started * 1000 or None,

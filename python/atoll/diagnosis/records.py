@@ -18,6 +18,9 @@ class Event:
 
     operation: str
     sequence: int
+    """Of the operation in its group."""
+    part: int
+    """An operation may be several collectives, such as the pieces of a large tensor."""
     reduce_op: str
     dtype: str
     bytes: int
@@ -26,6 +29,16 @@ class Event:
     issued: int
     started: int
     finished: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the order of the group's collectives."""
+        return self.sequence, self.part
+
+    @property
+    def label(self) -> str:
+        """As messages call it: "all_reduce #5", "all_reduce #5.2" for a later part."""
+        return f"{self.operation} #{self.sequence}" + (f".{self.part}" if self.part else "")
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,7 @@ def _event(event: dict[str, Any]) -> Event:
     return Event(
         operation=str(event["operation"]),
         sequence=int(event["sequence"]),
+        part=int(event.get("part", 0)),
         reduce_op=str(event["reduce_op"]),
         dtype=str(event["dtype"]),
         bytes=int(event["bytes"]),

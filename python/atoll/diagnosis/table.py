@@ -91,7 +91,7 @@ def _errors(folder: Folder) -> list[str]:
 def _absences(rows: Sequence[Absence]) -> Table:
     table = _table("rank", "group", "collective", "its last", "who waits", left=("group", "collective", "its last"))
     for row in rows:
-        last = f"{row.last.operation} #{row.last.sequence} ({row.last.state})" if row.last else "none"
+        last = f"{row.last.label} ({row.last.state})" if row.last else "none"
         table.add_row(str(row.rank), row.collective.group, row.collective.name, last, ranks_text(row.others))
     return table
 

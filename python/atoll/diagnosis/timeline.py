@@ -45,7 +45,7 @@ def _slice(record: Record, event: Event, track: int, clocks: Clocks, begin: int)
     finished = event.state == "completed"
     return {
         "ph": "X",
-        "name": f"{event.operation} #{event.sequence}" + ("" if finished else f" ({event.state})"),
+        "name": event.label + ("" if finished else f" ({event.state})"),
         "cat": "collective",
         "pid": record.rank,
         "tid": track,
@@ -53,6 +53,7 @@ def _slice(record: Record, event: Event, track: int, clocks: Clocks, begin: int)
         "dur": ended - started,
         "args": {
             "sequence": event.sequence,
+            "part": event.part,
             "bytes": event.bytes,
             "dtype": event.dtype,
             "reduce_op": event.reduce_op,

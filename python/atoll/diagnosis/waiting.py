@@ -17,7 +17,7 @@ class Collective:
 
     id: str
     group: str
-    sequence: int
+    place: tuple[int, int]
     members: tuple[int, ...]
     events: dict[int, Event] = field(default_factory=dict)
     called: dict[int, int] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Collective:
 
     @property
     def name(self) -> str:
-        return f"{next(iter(self.events.values())).operation} #{self.sequence}"
+        return next(iter(self.events.values())).label
 
     @property
     def bytes(self) -> int:
@@ -83,11 +83,11 @@ class Absence:
 
 def collectives(folder: Folder, clocks: Clocks) -> list[Collective]:
     """All that the records hold, by the time of the first call."""
-    found: dict[tuple[str, int], Collective] = {}
+    found: dict[tuple[str, tuple[int, int]], Collective] = {}
     for record in folder.records:
         for event in record.events:
-            key = (record.id, event.sequence)
-            one = found.setdefault(key, Collective(record.id, record.group, event.sequence, record.members))
+            key = (record.id, event.place)
+            one = found.setdefault(key, Collective(record.id, record.group, event.place, record.members))
             one.events[record.rank] = event
             one.called[record.rank] = clocks.common(record.rank, event.issued)
             if event.finished:
@@ -143,18 +143,19 @@ def blames(found: Iterable[Collective]) -> dict[int, Blame]:
 def never_entered(folder: Folder, found: Iterable[Collective], clocks: Clocks) -> list[Absence]:
     """The first collective of each group that a rank has not come to, though others had when it wrote its record."""
     rows = []
-    by_key = {(one.id, one.sequence): one for one in found}
+    found = sorted(found, key=lambda one: one.place)
     for id, records in folder.groups().items():
         for record in records:
-            row = _absence(record, id, by_key, clocks)
+            row = _absence(record, [one for one in found if one.id == id], clocks)
             if row:
                 rows.append(row)
     return sorted(rows, key=lambda row: row.since)
 
 
-def _absence(record: Record, id: str, by_key: dict[tuple[str, int], Collective], clocks: Clocks) -> Absence | None:
+def _absence(record: Record, found: list[Collective], clocks: Clocks) -> Absence | None:
+    """`found`: the group's collectives in their order."""
     last = record.events[-1] if record.events else None
-    one = by_key.get((id, last.sequence + 1 if last else 0))
+    one = next((one for one in found if last is None or one.place > last.place), None)
     if one is None:
         return None
     written = clocks.common(record.rank, record.written)

@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
 
+from atoll._newer_torch import grace_seconds
 from atoll.launch import LaunchError
 from atoll.launch.output import STDERR, STDOUT, Copy, Output
 from atoll.launch.processes import close_streams
@@ -97,7 +98,8 @@ class Agent(LocalElasticAgent):
     def __init__(
         self, spec: WorkerSpec, config: LaunchConfig, logs: PipedLogs, on_start: OnStart, on_failure: OnFailure
     ) -> None:
-        super().__init__(spec, logs, config.start_method, shutdown_timeout=config.shutdown_timeout or 0)
+        super().__init__(spec, logs, config.start_method)
+        self._shutdown_timeout = int(grace_seconds(config))
         self._on_start = on_start
         self._on_failure = on_failure
         self._has_grace = True
@@ -150,8 +152,11 @@ class Agent(LocalElasticAgent):
             close_streams(handler)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        grace = min(timeout, self._shutdown_timeout) if self._has_grace else 0
         try:
-            super()._shutdown(death_sig, min(timeout, self._shutdown_timeout) if self._has_grace else 0)
+            if self._pcontext is not None:
+                self._pcontext.close(death_sig, grace)
+            super()._shutdown(death_sig)
         except SignalException:
             self._has_grace = False
             raise

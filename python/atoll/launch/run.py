@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser, parse_min_max_nnodes
 
+from atoll._newer_torch import grace_seconds
 from atoll.launch import LaunchError, failures
 from atoll.launch.agent import PipedLogs, run_agent
 from atoll.launch.containers import remove_containers
@@ -163,7 +164,7 @@ class Run:
     def _start_and_wait(self) -> int:
         config, command, starts = self._prepare()
         self._runtime = starts.runtime
-        self._grace_s = float(config.shutdown_timeout or 0)
+        self._grace_s = grace_seconds(config)
         self._starts = starts.ranks
         self._islands_of_ranks = [rank.island for rank in starts.ranks]
         logs = PipedLogs(config, self._islands_of_ranks, self._output)

@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from torch.distributed.elastic.utils import macros
 from torch.distributed.launcher.api import LaunchConfig
 
+from atoll._newer_torch import grace_seconds
 from atoll.launch import jobs
 from atoll.launch.agent import PipedLogs
 from atoll.launch.failures import hint, how_it_ended
@@ -306,7 +307,7 @@ class Supervisor:
     def _stop(self) -> None:
         """SIGTERM, and after the time that the command line gives SIGKILL; at once where a signal comes meanwhile."""
         running = [process for process in self._processes.values() if process.handler.proc.poll() is None]
-        deadline = time.monotonic() + float(self._config.shutdown_timeout or 0)
+        deadline = time.monotonic() + grace_seconds(self._config)
         try:
             for process in running:
                 with contextlib.suppress(ProcessLookupError):

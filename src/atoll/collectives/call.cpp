@@ -47,6 +47,7 @@ void check_call(const Call& call, int rank, int size) {
   if (has_reduction(call.operation) && !is_supported(call.reduce_op, call.dtype)) {
     reject(std::string(to_string(call.reduce_op)) + " has no meaning for " + to_string(call.dtype));
   }
+  if (call.part >= kMaxParts) reject("an operation cannot have more than " + std::to_string(kMaxParts) + " parts");
   if ((call.loaded || call.arrived) && !is_direct(call.operation)) reject("its segments cannot come bit by bit");
   const auto expected = expected_segments(call.operation, rank == call.root, static_cast<std::size_t>(size));
   if (call.input.size() != expected.input || call.output.size() != expected.output) {

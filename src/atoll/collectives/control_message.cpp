@@ -37,6 +37,11 @@ auto whole(std::span<const std::byte> body, const Read& read) -> decltype(read(s
   }
 }
 
+std::string text_at_end(ByteReader& reader) {
+  const auto text = reader.bytes(reader.left());
+  return {reinterpret_cast<const char*>(text.data()), text.size()};
+}
+
 }  // namespace
 
 bool IssuedCall::operator==(const IssuedCall& other) const noexcept { return fields(*this) == fields(other); }
@@ -52,7 +57,7 @@ std::vector<std::byte> begin_control(std::uint64_t group_id, ControlType type) {
 std::optional<ControlType> control_type(std::span<const std::byte> message) {
   if (message.empty()) return std::nullopt;
   const auto type = static_cast<ControlType>(std::to_integer<std::uint8_t>(message.front()));
-  if (type < ControlType::kError || type > ControlType::kClock) return std::nullopt;
+  if (type < ControlType::kError || type > ControlType::kStepGrant) return std::nullopt;
   return type;
 }
 
@@ -72,6 +77,71 @@ std::optional<Report> decode_report(std::span<const std::byte> body) {
     if (!kind || reader.left() > kLongestReport) return std::nullopt;
     const auto text = reader.bytes(reader.left());
     return Report{*kind, rank, std::string(reinterpret_cast<const char*>(text.data()), text.size())};
+  });
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, const RefusalMessage& refusal) {
+  auto message = begin_control(group_id, ControlType::kRefusal);
+  ByteWriter writer(message);
+  writer.integer(refusal.number);
+  writer.integer(static_cast<std::uint32_t>(refusal.rank));
+  writer.bytes(as_byte_span(std::string_view(refusal.why).substr(0, kLongestReport)));
+  return message;
+}
+
+std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<RefusalMessage> {
+    RefusalMessage refusal;
+    refusal.number = reader.integer<std::uint64_t>();
+    refusal.rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    refusal.why = text_at_end(reader);
+    if (refusal.why.size() > kLongestReport) return std::nullopt;
+    return refusal;
+  });
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, const WithdrawalMessage& withdrawal) {
+  auto message = begin_control(group_id, ControlType::kWithdrawal);
+  ByteWriter writer(message);
+  writer.integer(static_cast<std::uint8_t>(withdrawal.sends));
+  writer.integer(withdrawal.number);
+  writer.bytes(as_byte_span(std::string_view(withdrawal.why).substr(0, kLongestReport)));
+  return message;
+}
+
+std::optional<WithdrawalMessage> decode_withdrawal(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<WithdrawalMessage> {
+    WithdrawalMessage withdrawal;
+    const auto sends = reader.integer<std::uint8_t>();
+    if (sends > 1) return std::nullopt;
+    withdrawal.sends = sends == 1;
+    withdrawal.number = reader.integer<std::uint64_t>();
+    withdrawal.why = text_at_end(reader);
+    if (withdrawal.why.size() > kLongestReport) return std::nullopt;
+    return withdrawal;
+  });
+}
+
+std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const LibraryStep& step) {
+  auto message = begin_control(group_id, type);
+  ByteWriter writer(message);
+  writer.integer(static_cast<std::uint8_t>(step.kind));
+  writer.integer(static_cast<std::uint32_t>(step.sender));
+  writer.integer(static_cast<std::uint32_t>(step.receiver));
+  writer.integer(step.number);
+  return message;
+}
+
+std::optional<LibraryStep> decode_step(std::span<const std::byte> body) {
+  return whole(body, [](ByteReader& reader) -> std::optional<LibraryStep> {
+    const auto kind = enumerator<LibraryStep::Kind>(reader, static_cast<int>(LibraryStep::Kind::kMessage));
+    LibraryStep step;
+    step.sender = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    step.receiver = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
+    step.number = reader.integer<std::uint64_t>();
+    if (!kind || *kind < LibraryStep::Kind::kIn) return std::nullopt;
+    step.kind = *kind;
+    return step;
   });
 }
 

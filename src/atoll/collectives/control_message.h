@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atoll/collectives/describe.h"
+#include "atoll/collectives/library_step.h"
 #include "atoll/core/error.h"
 
 // What the members of a group tell each other outside its channels. A message is the group's id (8 bytes, for whoever hands
@@ -17,11 +18,15 @@ namespace atl::collectives {
 inline constexpr std::size_t kGroupIdBytes = sizeof(std::uint64_t);
 
 enum class ControlType : std::uint8_t {
-  kError = 1,  ///< a report of the group's first error
-  kLeft,       ///< a report that the sender takes no further part
-  kInquiry,    ///< from who waits in vain; answered with a report where there is one
-  kRollCall,   ///< who is where in a collective; see roll_call_message.h
-  kClock,      ///< a question for the time, or its answer
+  kError = 1,    ///< a report of the group's first error
+  kLeft,         ///< a report that the sender takes no further part
+  kInquiry,      ///< from who waits in vain; answered with a report where there is one
+  kRollCall,     ///< who is where in a collective; see roll_call_message.h
+  kClock,        ///< a question for the time, or its answer
+  kRefusal,      ///< a rank takes no part in one operation
+  kWithdrawal,   ///< a rank takes no part in one message that the island's library was to carry
+  kStepRequest,  ///< the sender is ready for a step of the island's library; see island_order.h
+  kStepGrant,    ///< all ranks of the step are
 };
 
 /// The beginning of a message; its body is to be appended.
@@ -40,7 +45,29 @@ inline constexpr std::size_t kLongestReport = 2048;
 std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const Report& report);
 std::optional<Report> decode_report(std::span<const std::byte> body);
 
-/// A collective of this number as one rank has called it.
+/// Body of kRefusal. At most kLongestReport characters are sent.
+struct RefusalMessage {
+  std::uint64_t number = 0;  ///< of the operation
+  std::int32_t rank = -1;    ///< which refused it
+  std::string why;
+};
+std::vector<std::byte> encode(std::uint64_t group_id, const RefusalMessage& message);
+std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body);
+
+/// Body of kWithdrawal: the sender's own end of the `number`-th message to (or from) the receiver. At most kLongestReport characters.
+struct WithdrawalMessage {
+  bool sends = false;
+  std::uint64_t number = 0;
+  std::string why;
+};
+std::vector<std::byte> encode(std::uint64_t group_id, const WithdrawalMessage& message);
+std::optional<WithdrawalMessage> decode_withdrawal(std::span<const std::byte> body);
+
+/// Body of kStepRequest and kStepGrant.
+std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const LibraryStep& step);
+std::optional<LibraryStep> decode_step(std::span<const std::byte> body);
+
+/// A collective of this sequence as one rank has called it.
 struct IssuedCall {
   Signature signature;
   std::uint64_t count = 0;  ///< elements, over all ranks' parts where every rank knows that

@@ -8,8 +8,14 @@ bool has_reduction(Operation operation) noexcept {
          operation == Operation::kReduce;
 }
 
+std::string numbered(Operation operation, std::uint64_t sequence) {
+  std::string text = std::string(to_string(operation)) + " #" + std::to_string(number_of(sequence));
+  if (part_of(sequence) > 0) text += "." + std::to_string(part_of(sequence));
+  return text;
+}
+
 std::string describe(const Signature& signature, std::uint64_t count) {
-  std::string text = std::string(to_string(signature.operation)) + " #" + std::to_string(signature.sequence);
+  std::string text = numbered(signature.operation, signature.sequence);
   if (signature.operation == Operation::kBarrier) return text;
   text += " (";
   if (has_reduction(signature.operation)) text += std::string(to_string(signature.reduce_op)) + ", ";

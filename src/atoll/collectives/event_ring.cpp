@@ -32,11 +32,20 @@ void EventRing::finished(Ticket ticket, bool succeeded) {
   event.finished_us = now_us();
 }
 
-// A group numbers its operations in the order in which it adds them here.
 std::optional<EventRing::Event> EventRing::find(std::uint64_t sequence) const {
   const std::lock_guard lock(mutex_);
-  if (sequence >= next_ || sequence + events_.size() < next_) return std::nullopt;
-  return events_[sequence % events_.size()];
+  const Ticket oldest = next_ > events_.size() ? next_ - events_.size() : 0;
+  for (Ticket ticket = next_; ticket-- > oldest;) {
+    const Event& event = events_[ticket % events_.size()];
+    if (event.signature.sequence == sequence) return event;
+  }
+  return std::nullopt;
+}
+
+std::optional<EventRing::Event> EventRing::last() const {
+  const std::lock_guard lock(mutex_);
+  if (next_ == 0) return std::nullopt;
+  return events_[(next_ - 1) % events_.size()];
 }
 
 nlohmann::json EventRing::to_json() const {
@@ -46,7 +55,8 @@ nlohmann::json EventRing::to_json() const {
   for (Ticket ticket = next_ > events_.size() ? next_ - events_.size() : 0; ticket < next_; ++ticket) {
     const Event& event = events_[ticket % events_.size()];
     list.push_back({{"operation", to_string(event.signature.operation)},
-                    {"sequence", event.signature.sequence},
+                    {"sequence", number_of(event.signature.sequence)},
+                    {"part", part_of(event.signature.sequence)},
                     {"reduce_op", to_string(event.signature.reduce_op)},
                     {"dtype", to_string(event.signature.dtype)},
                     {"bytes", event.bytes},

@@ -12,6 +12,8 @@ namespace {
 constexpr std::chrono::milliseconds kLongestSleep{100};
 // A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
+// What a peer says of a call that it refused travels beside its frames, and those of its next operation may be here first.
+constexpr std::chrono::milliseconds kNewsTakes{1000};
 
 std::uint64_t elapsed_ns(Clock::time_point since) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
@@ -31,11 +33,12 @@ const transport::Frame* leftover(transport::Channel& channel) {
 
 }  // namespace
 
-Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, std::chrono::nanoseconds spin,
-                   StallObserver& stalls, bool check_data)
+Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
+                   std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data)
     : ports_(ports),
       topology_(topology),
       failure_(failure),
+      refusals_(refusals),
       spin_(spin),
       stalls_(stalls),
       check_data_(check_data),
@@ -70,6 +73,9 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
     check_leftovers(run);
     if (check_data_) remember_result(run);
     if (run.looks > 0) stalls_.on_stall_over(stall_of(run));
+  } catch (const OperationRefused&) {
+    last_result_ = 0;
+    throw;
   } catch (const Error& error) {
     failure_.throw_if_set();  // a peer's account of what happened says more than the closed link that follows it
     if (error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kTimeout) throw;
@@ -86,6 +92,7 @@ void Executor::prepare(Run& run) {
   if (scratch_.size() < schedule.scratch_bytes) scratch_.resize(schedule.scratch_bytes);
   lanes_.resize(std::max(lanes_.size(), schedule.lanes.size()));
   open_lanes_.clear();
+  results_wait_.assign(results_wait_.size(), false);  // of an operation that was given up
   std::uint32_t most_sources = 0;
   for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
     lanes_[i] = {0, schedule.lanes[i].count};
@@ -169,9 +176,41 @@ bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
   return sent;
 }
 
-// The frame at the head of the channel, checked against what this step expects; nullptr when none is there yet.
+// The frame at the head of the channel; what a peer had sent of an operation before that was refused is dropped.
+const transport::Frame* Executor::next_frame(int peer, Flow flow, const Run& run) {
+  transport::Channel& from = channel(peer, flow);
+  const transport::Frame* frame = from.front();
+  while (frame && frame->header.sequence < run.signature.sequence &&
+         refusals_.contains(number_of(frame->header.sequence))) {
+    from.pop();
+    frame = from.front();
+  }
+  return frame;
+}
+
+// Whether the peer may have refused this operation: asked at once, believed for a while.
+bool Executor::is_ahead(Run& run, int peer, const transport::FrameHeader& header) {
+  if (left_[static_cast<std::size_t>(peer)].load()) return false;
+  if (header.kind != static_cast<std::uint8_t>(FrameKind::kCollective) || header.attempt != run.signature.attempt ||
+      number_of(header.sequence) <= number_of(run.signature.sequence)) {
+    return false;
+  }
+  const auto now = Clock::now();
+  if (!run.ahead_since) {
+    run.ahead_since = now;
+    stalls_.on_peer_ahead(peer);
+  }
+  return now - *run.ahead_since < kNewsTakes;
+}
+
+void Executor::check_ended(const Run& run) const {
+  failure_.throw_if_set();
+  refusals_.throw_if_refused(run.signature, run.elements(), ports_.rank());
+}
+
+// That frame, checked against what this step expects; nullptr when none is there yet.
 const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
-  const transport::Frame* frame = channel(peer, step.flow).front();
+  const transport::Frame* frame = next_frame(peer, step.flow, run);
   if (!frame) return nullptr;
   const auto& header = frame->header;
   const Signature& mine = run.signature;
@@ -182,6 +221,7 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
                          header.reduce_op == static_cast<std::uint8_t>(mine.reduce_op) && header.root == mine.root &&
                          header.count == step.count && header.attempt == mine.attempt;
   if (!same_call) {
+    if (is_ahead(run, peer, header)) return nullptr;
     throw Error(ErrorKind::kMismatch,
                 describe_mismatch(describe(mine, step.count), ports_.rank(), describe(header), peer));
   }
@@ -264,7 +304,7 @@ void Executor::open_flows(int peer) {
 }
 
 void Executor::wait(Run& run, transport::Sleeper& sleeper) {
-  failure_.throw_if_set();
+  check_ended(run);
   if (somebody_left_.load(std::memory_order_acquire)) check_left(run);
   bool bridge = false;
   for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
@@ -279,7 +319,7 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
     sleeper.wait_briefly(run.awaits_input ? kPauseForInput
                                           : std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep),
                                                                                kTimeoutGrace / 10));
-    failure_.throw_if_set();
+    check_ended(run);
     const auto now = Clock::now();
     if (now >= run.deadline.when()) break;
     if (now >= *run.report_at) {
@@ -317,6 +357,7 @@ void Executor::check_leftovers(const Run& run) {
       transport::Channel* known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
       const transport::Frame* frame = known ? leftover(*known) : nullptr;
       if (!frame || frame->header.sequence > run.signature.sequence) continue;
+      if (refusals_.contains(number_of(frame->header.sequence))) continue;
       throw Error(ErrorKind::kMismatch, describe_leftover(describe(frame->header), peer, ports_.rank()));
     }
   }

@@ -13,6 +13,7 @@
 #include "atoll/collectives/failure.h"
 #include "atoll/collectives/group.h"
 #include "atoll/collectives/peer_ports.h"
+#include "atoll/collectives/refusals.h"
 #include "atoll/collectives/roll_call.h"
 #include "atoll/collectives/schedule.h"
 #include "atoll/transport/doorbell.h"
@@ -33,6 +34,9 @@ class StallObserver {
   /// An operation that had waited so is over.
   virtual void on_stall_over(const Stall& stall) = 0;
 
+  /// A peer whose data an operation waits for has gone on to a later one: it may have refused this one, and the news is on its way.
+  virtual void on_peer_ahead(int peer) = 0;
+
   /// For the error of an operation that ran out of time: why it stands still, or "".
   virtual std::string account(const Stall& stall) = 0;
 };
@@ -41,11 +45,11 @@ class StallObserver {
 /// Peers that left the group are told with mark_left, from any thread.
 class Executor {
  public:
-  Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, std::chrono::nanoseconds spin,
-           StallObserver& stalls, bool check_data);
+  Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
+           std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data);
 
   /// Runs `schedule` to its end. Throws Error that names the operation, this rank, the peers waited for and the phase: kMismatch, kTimeout at `deadline`,
-  /// kPeerLost; or the group's failure as soon as it is set. With check_data also kProtocol where bytes were changed between two ranks' memory, and
+  /// kPeerLost; or the group's failure, or the operation's refusal by a peer, as soon as it is known. With check_data also kProtocol where bytes were changed between two ranks' memory, and
   /// kInternal where ranks hold different results of the operation before.
   void run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline);
 
@@ -69,6 +73,9 @@ class Executor {
   bool try_receive(Run& run, const Step& step);
   bool try_reduce(Run& run, const Step& step);
   const transport::Frame* expect(Run& run, int peer, const Step& step);
+  const transport::Frame* next_frame(int peer, Flow flow, const Run& run);
+  bool is_ahead(Run& run, int peer, const transport::FrameHeader& header);
+  void check_ended(const Run& run) const;
   void check_payload(const Step& step, int peer, std::uint64_t stated, std::span<const std::byte> data) const;
   void check_last_result(int peer, std::uint64_t theirs) const;
   void remember_result(const Run& run);
@@ -94,6 +101,7 @@ class Executor {
   PeerPorts& ports_;
   const Topology& topology_;
   const Failure& failure_;
+  const Refusals& refusals_;
   const std::chrono::nanoseconds spin_;
   StallObserver& stalls_;
   const bool check_data_;

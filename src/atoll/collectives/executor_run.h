@@ -17,10 +17,11 @@ struct Executor::Run {
   Fold fold;
   std::size_t element_bytes;
   Clock::time_point entered{};
-  Clock::time_point stalled_since{};             // the last progress,
-  std::optional<Clock::time_point> report_at{};  // and when this is to be reported
-  int looks = 0;                                 // of all stalls
-  bool awaits_input = false;                     // as of the last look at all lanes
+  Clock::time_point stalled_since{};               // the last progress,
+  std::optional<Clock::time_point> report_at{};    // and when this is to be reported
+  int looks = 0;                                   // of all stalls
+  bool awaits_input = false;                       // as of the last look at all lanes
+  std::optional<Clock::time_point> ahead_since{};  // a peer has been seen in a later operation
 
   std::byte* at(const Range& range, std::byte* scratch) const {
     if (range.space == Space::kScratch) return scratch + range.offset;
@@ -30,7 +31,8 @@ struct Executor::Run {
   bool is_loaded(const Range& range) const {
     return !call.loaded || range.bytes == 0 || call.loaded(range.segment, range.offset + range.bytes);
   }
-  std::string name() const { return describe(signature, call.input.empty() ? 0 : call.input[0].bytes / element_bytes); }
+  std::uint64_t elements() const { return call.input.empty() ? 0 : call.input[0].bytes / element_bytes; }
+  std::string name() const { return describe(signature, elements()); }
   std::string where(int rank) const { return name() + " on rank " + std::to_string(rank); }
 };
 

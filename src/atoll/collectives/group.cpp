@@ -142,7 +142,29 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
 
 std::uint64_t Group::sequence() const noexcept {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->next_sequence;
+  return impl_->next_number;
+}
+
+void Group::refuse(const std::string& why) { impl_->refuse(why); }
+std::uint64_t Group::commit() { return impl_->commit(); }
+
+void Group::refuse_send(int destination, std::uint64_t tag, const std::string& why) {
+  impl_->check_destination(destination);
+  impl_->messages.refuse_send(destination, tag, why);
+}
+
+void Group::refuse_receive(int source, std::uint64_t tag, const std::string& why) {
+  impl_->check_source(source);
+  impl_->messages.refuse_receive(source, tag, why);
+}
+
+std::uint64_t Group::commit_message(int peer, bool sends) { return impl_->commit_message(peer, sends); }
+
+void Group::request_step(StepRequest request) { impl_->island_order.request(std::move(request)); }
+void Group::open_island_order() { impl_->island_order.open_link(); }
+
+void Group::refuse_committed_message(int peer, bool sends, const std::string& why) {
+  impl_->refuse_committed_message(peer, sends, why);
 }
 
 void Group::set_timeout(std::chrono::milliseconds timeout) { impl_->default_timeout.store(timeout); }

@@ -12,6 +12,7 @@
 
 #include "atoll/collectives/context.h"
 #include "atoll/collectives/direct_messages.h"
+#include "atoll/collectives/library_step.h"
 #include "atoll/collectives/schedule.h"
 #include "atoll/collectives/types.h"
 #include "atoll/core/deadline.h"
@@ -54,6 +55,9 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   double factor = 1.0;  ///< PREMUL_SUM
   int root = -1;
+  /// An operation may be several calls, on some ranks more than on others: parts 0, 1, 2, ... in this order. Part 0 takes the next number.
+  std::uint32_t part = 0;
+  std::optional<std::uint64_t> number;  ///< the operation's, where commit() gave it
   std::vector<Segment> input;
   std::vector<Segment> output;
   /// The island's library does what happens inside it; the segments hold and receive what led_inputs and led_outputs
@@ -90,7 +94,8 @@ inline constexpr std::chrono::seconds kLongestDrain{10};
 
 /// One rank's part of a process group. Collectives of a group run one after another in the order in which this rank issues
 /// them, which must be the same on all ranks; messages run beside them. All functions are thread-safe. After the first error the
-/// group is finished: every pending and later operation fails with that error.
+/// group is finished: every pending and later operation fails with that error. Only an operation that a rank has refused before
+/// it sent anything ends alone, with kMismatch on the others.
 class Group {
  public:
   /// Meets the other members through `store` in O(log size) round trips; opens no links. Throws Error(kTimeout) that names the
@@ -139,8 +144,33 @@ class Group {
   /// Rank 0 learns who came and throws Error(kTimeout) naming the first missing rank (all of them when `wait_all_ranks`); the others throw too.
   void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
-  /// Number of the next collective.
+  /// Number of the next operation.
   std::uint64_t sequence() const noexcept;
+
+  /// This rank cannot take part in its next operation, of which nothing has been issued: the operation ends on the other ranks
+  /// with an error that names this rank and says `why`, and all go on with the one after it.
+  void refuse(const std::string& why);
+
+  /// Takes the next operation's number for something that cannot be taken back, such as a call of the island's library: from now on
+  /// a refusal of it ends the group. Throws where it has been refused already.
+  std::uint64_t commit();
+
+  /// The same for messages, which keep their order: the peer's receive of this message, or its send, ends with an error.
+  void refuse_send(int destination, std::uint64_t tag, const std::string& why);
+  void refuse_receive(int source_or_any, std::uint64_t tag, const std::string& why);
+
+  /// The same for messages that a library inside the island takes from one rank to the other, in the order of their issue: commit
+  /// each end before it is issued; the number counts those of this pair and direction. A refused message whose other end has begun
+  /// ends the group there.
+  std::uint64_t commit_message(int peer, bool sends);
+  void refuse_committed_message(int peer, bool sends, const std::string& why);
+
+  /// This rank is ready for a step of its island's library, in an island beside others: see island_order.h.
+  void request_step(StepRequest request);
+
+  /// To be called once before the first request, on all ranks of the island.
+  void open_island_order();
+
   void set_timeout(std::chrono::milliseconds timeout);
 
   /// Any thread: fails every pending and later operation on this rank with kAborted and tells the other ranks. Needs no peer.

@@ -19,6 +19,7 @@ void Group::Impl::fail(const Error& error) noexcept {
     context->impl().keep_report(encode(ports.group_id(), ControlType::kError, report_of(error)));
     tell_peers(ControlType::kError, error);
     messages.fail_pending();
+    island_order.fail(failure.get());
     std::vector<std::function<void()>> listeners;
     {
       const std::lock_guard lock(mutex);
@@ -59,7 +60,7 @@ void Group::Impl::ask_peer(int peer, bool about_collective) {
   Inquiry inquiry;
   if (about_collective) {
     const std::lock_guard lock(mutex);
-    inquiry.call = issued[current.sequence % issued.size()];
+    inquiry.call = find_issued(current.sequence);
   }
   if (transport::Link* link = ports.link_if_open(peer)) link->send_control(encode(ports.group_id(), inquiry));
 }
@@ -67,7 +68,14 @@ void Group::Impl::ask_peer(int peer, bool about_collective) {
 void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message) {
   const auto inquiry = decode_inquiry(message);
   if (!inquiry) return;
-  if (inquiry->call) compare_calls(from, *inquiry->call);
+  if (inquiry->call) {
+    const std::uint64_t number = number_of(inquiry->call->signature.sequence);
+    if (const auto refusal = refusals.find(number)) {
+      link.send_control(encode(ports.group_id(), RefusalMessage{number, refusal->rank, refusal->why}));
+      return;
+    }
+    compare_calls(from, *inquiry->call);
+  }
   bool left = false;
   {
     const std::lock_guard lock(mutex);
@@ -83,21 +91,19 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
 }
 
 void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
-  IssuedCall mine;
+  std::optional<IssuedCall> mine;
   {
     const std::lock_guard lock(mutex);
-    const std::uint64_t sequence = theirs.signature.sequence;
-    // Not called here yet, or long ago.
-    if (sequence >= next_sequence || sequence + issued.size() < next_sequence) return;
-    mine = issued[sequence % issued.size()];
+    mine = find_issued(theirs.signature.sequence);
   }
-  const Signature& a = mine.signature;
+  if (!mine) return;
+  const Signature& a = mine->signature;
   const Signature& b = theirs.signature;
   const bool equal = a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
-                     a.root == b.root && mine.count == theirs.count;
+                     a.root == b.root && mine->count == theirs.count;
   if (!equal)
     fail(Error(ErrorKind::kMismatch,
-               describe_mismatch(describe(a, mine.count), options.rank, describe(b, theirs.count), from)));
+               describe_mismatch(describe(a, mine->count), options.rank, describe(b, theirs.count), from)));
 }
 
 void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
@@ -112,6 +118,14 @@ void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> m
     case ControlType::kLeft:
       if (decode_report(body)) mark_left(from);
       return;
+    case ControlType::kRefusal:
+      if (const auto heard = decode_refusal(body)) hear_refusal(heard->number, {heard->rank, heard->why});
+      return;
+    case ControlType::kWithdrawal:
+      if (const auto heard = decode_withdrawal(body)) hear_withdrawal(from, *heard);
+      return;
+    case ControlType::kStepRequest: return island_order.hear_request(from, body);
+    case ControlType::kStepGrant: return island_order.hear_grant(body);
     case ControlType::kError: break;
   }
   const auto report = decode_report(body);
@@ -124,6 +138,7 @@ void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> m
 void Group::Impl::mark_left(int peer) {
   executor.mark_left(peer);
   messages.mark_left(peer);
+  island_order.mark_left(peer);
   context->endpoint().doorbell().ring_all();
 }
 

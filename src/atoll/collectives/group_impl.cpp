@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+#include <cstdlib>
+
 #include "atoll/core/fd.h"
 
 namespace atl::collectives {
@@ -71,13 +73,14 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
         return build_schedule(topology, wanted, options.rank, limits);
       }),
       ports(context->endpoint(), meeting.group_id, addresses(meeting), options.rank),
+      island_order(ports, topology.island_with(options.rank), island_order_hooks()),
       roll_call({options.rank, options.name, rank_labels(meeting), options.slow_after,
                  [this](int peer) {
                    const transport::Link* link = ports.link_if_open(peer);
                    return link ? link->describe() : std::string();
                  }}),
-      executor(ports, topology, failure, transport::spin_budget(ranks_on_this_host(meeting, options.rank)), *this,
-               options.check_data),
+      executor(ports, topology, failure, refusals, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+               *this, options.check_data),
       messages(
           ports, failure, attempt, options.check_data,
           transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
@@ -89,16 +92,56 @@ Group::Impl::~Impl() {
   stop_threads();
 }
 
+void Group::Impl::ask_island(std::uint64_t sequence) {
+  Inquiry inquiry;
+  {
+    const std::lock_guard lock(mutex);
+    inquiry.call = find_issued(sequence);
+  }
+  if (!inquiry.call) return;
+  for (const int rank : topology.island_with(options.rank)) {
+    if (rank == options.rank) continue;
+    ports.watch(rank);
+    if (transport::Link* link = ports.link_if_open(rank)) link->send_control(encode(ports.group_id(), inquiry));
+  }
+}
+
+IslandOrder::Hooks Group::Impl::island_order_hooks() {
+  return {[this](const Error& error) { fail(error); },
+          [this](std::chrono::milliseconds delay) {
+            const auto look = [weak = weak_from_this()] {
+              if (const auto self = weak.lock()) self->island_order.look();
+            };
+            context->endpoint().loop().post([weak = weak_from_this(), delay, look] {
+              if (const auto self = weak.lock()) self->context->endpoint().loop().add_timer_on_loop(delay, false, look);
+            });
+          },
+          [this](const LibraryStep& step) { ask_island(step.number); }};
+}
+
 // Under the lock: gives the call its number.
 Signature Group::Impl::begin(const Call& call) {
-  const Signature signature{call.operation, call.dtype, call.reduce_op, call.root, next_sequence++, attempt};
+  if (!call.number && call.part == 0) ++next_number;
+  const std::uint64_t number = call.number.value_or(next_number - 1);
+  const Signature signature{call.operation, call.dtype, call.reduce_op, call.root, sequence_of(number, call.part),
+                            attempt};
   std::uint64_t bytes = 0;
   if (!is_direct(call.operation)) {
     for (const Segment& segment : call.operation == Operation::kAllGather ? call.output : call.input)
       bytes += segment.bytes;
   }
-  issued[signature.sequence % issued.size()] = {signature, bytes / size_of(call.dtype)};
+  issued[issued_count++ % issued.size()] = {signature, bytes / size_of(call.dtype)};
   return signature;
+}
+
+// Under the lock; nothing where it is not issued yet, or was long ago.
+std::optional<IssuedCall> Group::Impl::find_issued(std::uint64_t sequence) const {
+  const std::size_t oldest = issued_count > issued.size() ? issued_count - issued.size() : 0;
+  for (std::size_t place = issued_count; place-- > oldest;) {
+    const IssuedCall& call = issued[place % issued.size()];
+    if (call.signature.sequence == sequence) return call;
+  }
+  return std::nullopt;
 }
 
 void Group::Impl::run(const Call& call) {
@@ -198,11 +241,15 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
   };
   try {
     failure.throw_if_set();
+    refusals.throw_if_refused(signature, elements, options.rank);
     if (call.ready) await_input(call, signature, deadline);
     if (options.check_values != ValueCheck::kNone) check_values(call, signature);
     events.started(ticket);
     executor.run(*schedule_for(call), call, signature, deadline);
     events.finished(ticket, true);
+  } catch (const OperationRefused&) {
+    events.finished(ticket, false);
+    throw;
   } catch (const Error& error) {
     give_up(error);
   } catch (const std::exception& broken) {
@@ -280,6 +327,7 @@ void Group::Impl::shutdown() {
   }
   stop_threads();
   messages.fail_pending();
+  island_order.fail(failure.get());
   write_trace();
 }
 

@@ -4,8 +4,10 @@
 #include <array>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "atoll/collectives/clock_samples.h"
@@ -15,7 +17,9 @@
 #include "atoll/collectives/executor.h"
 #include "atoll/collectives/failure.h"
 #include "atoll/collectives/group.h"
+#include "atoll/collectives/island_order.h"
 #include "atoll/collectives/point_to_point.h"
+#include "atoll/collectives/refusals.h"
 #include "atoll/collectives/rendezvous.h"
 #include "atoll/collectives/roll_call.h"
 #include "atoll/collectives/schedule_cache.h"
@@ -25,6 +29,13 @@ namespace atl::collectives {
 struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_this<Group::Impl> {
   Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting);
   ~Impl() override;
+
+  // Messages that the island's library takes to or from one peer, in one direction.
+  struct CarriedMessages {
+    std::uint64_t next = 0;                        // number of the next one
+    std::map<std::uint64_t, std::string> refused;  // by the peer: not met here yet
+    std::set<std::uint64_t> refused_here;
+  };
 
   // A collective that has its number and its place in the order.
   struct Pending {
@@ -45,6 +56,18 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   /// Warns of, or throws for, the first value of a reduction's input that is no finite number.
   void check_values(const Call& call, const Signature& signature);
   Signature begin(const Call& call);
+  std::optional<IssuedCall> find_issued(std::uint64_t sequence) const;
+  void refuse(const std::string& why);
+  std::uint64_t commit();
+  /// A rank has refused an operation: ends it here, and passes the news on.
+  void hear_refusal(std::uint64_t number, const Refusal& refusal);
+  void tell_refusal(std::uint64_t number, const Refusal& refusal) noexcept;
+  std::uint64_t commit_message(int peer, bool sends);
+  void refuse_committed_message(int peer, bool sends, const std::string& why);
+  void hear_withdrawal(int peer, const WithdrawalMessage& message);
+  IslandOrder::Hooks island_order_hooks();
+  /// Whether other ranks of the island have refused the collective of this sequence, or called another one.
+  void ask_island(std::uint64_t sequence);
   std::shared_ptr<const Schedule> schedule_for(const Call& call);
   void check_schedule(const Shape& shape) const;
   void work();
@@ -64,6 +87,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   Whereabouts whereabouts(std::uint64_t sequence) const;
   void on_stall(const Stall& stall) override;
   void on_stall_over(const Stall& stall) override;
+  void on_peer_ahead(int peer) override { ask_peer(peer, /*about_collective=*/true); }
   std::string account(const Stall& stall) override;
   void compare_calls(int from, const IssuedCall& theirs);
   /// The group's error as `signature` meets it: names the operation where the error itself does not.
@@ -109,25 +133,30 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   std::atomic<bool> trace_is_written{false};
 
   Failure failure;
+  Refusals refusals;
   EventRing events;
   ScheduleCache schedules;
   PeerPorts ports;
+  IslandOrder island_order;
   RollCall roll_call;
   Executor executor;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::deque<Pending> queue;
-  std::uint64_t next_sequence = 0;
+  std::uint64_t next_number = 0;                           // of operations
+  std::array<std::optional<std::uint64_t>, 64> committed;  // the last ones, by number
   std::uint64_t next_barrier_tag = 0;
-  bool busy = false;              // a thread is executing
+  std::map<std::pair<int, bool>, CarriedMessages> carried;  // by peer and whether this rank sends
+  bool busy = false;                                        // a thread is executing
   bool warned_of_values = false;  // the executing thread's own: the last reduction's input was not finite
   bool stopping = false;
   bool is_shut_down = false;
   std::vector<std::function<void()>> failure_listeners;
   Signature current;
-  std::array<IssuedCall, 256> issued;  // the last collectives by sequence, to compare with what peers wait for
-  Shape shape;                         // of the executing thread; kept so that building a key allocates nothing
+  std::array<IssuedCall, 256> issued;  // the last collectives, to compare with what peers wait for
+  std::size_t issued_count = 0;
+  Shape shape;  // of the executing thread; kept so that building a key allocates nothing
   std::byte barrier_byte{0};
   std::thread worker;
   PointToPoint messages;  // ends first: its thread may report a failure, which takes what is above

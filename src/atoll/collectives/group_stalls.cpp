@@ -20,9 +20,10 @@ Whereabouts Group::Impl::whereabouts(std::uint64_t sequence) const {
   Whereabouts here;
   here.rank = options.rank;
   const std::lock_guard lock(mutex);
-  if (sequence >= next_sequence) {
+  const auto event = events.find(sequence);
+  if (!event && number_of(sequence) + 1 >= next_number) {
     here.stage = Stage::kAway;
-    const auto last = next_sequence > 0 ? events.find(next_sequence - 1) : std::nullopt;
+    const auto last = events.last();
     if (!last) return here;
     here.has_last = true;
     here.last = last->signature.operation;
@@ -31,7 +32,6 @@ Whereabouts Group::Impl::whereabouts(std::uint64_t sequence) const {
     here.since = since(here.last_done ? last->finished_us : last->issued_us);
     return here;
   }
-  const auto event = events.find(sequence);
   if (!event || event->state == EventRing::State::kCompleted || event->state == EventRing::State::kFailed) {
     here.stage = Stage::kDone;
     if (event) here.since = since(event->finished_us);
@@ -100,6 +100,8 @@ void Group::Impl::await_input(const Call& call, const Signature& signature, Dead
   auto look_at = begin + until_next_look(looks);
   while (!call.ready()) {
     failure.throw_if_set();
+    refusals.throw_if_refused(signature, call.input.empty() ? 0 : call.input[0].bytes / size_of(call.dtype),
+                              options.rank);
     const auto now = Clock::now();
     if (deadline.expired()) {
       const std::string why = account(stall());

@@ -123,7 +123,7 @@ bool PointToPoint::progress(Ready& ready) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (!peer.channel || peer.ended) continue;
     moved |= exchange(rank, peer, ready);
-    owes_control_ |= peer.consumed > 0 || !peer.grants.empty() || !peer.landed.empty();
+    owes_control_ |= peer.consumed > 0 || !peer.grants.empty() || !peer.turned_down.empty() || !peer.landed.empty();
   }
   return moved;
 }
@@ -148,6 +148,7 @@ bool PointToPoint::exchange(int rank, Peer& peer, Ready& ready) {
   peer.ended = true;
   peer.consumed = 0;
   peer.grants.clear();
+  peer.turned_down.clear();
   peer.landed.clear();
   not_landed_ -= std::exchange(peer.not_landed, 0);
   return true;
@@ -161,7 +162,9 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
     switch (static_cast<FrameKind>(head.kind)) {
       case FrameKind::kMessage:
       case FrameKind::kAnnounce:
+      case FrameKind::kWithdrawn:
       case FrameKind::kAnnounceDirect: accept_start(rank, peer, *frame, ready); break;
+      case FrameKind::kTurnedDown: accept_turned_down(rank, peer, *frame, ready); break;
       case FrameKind::kLanded: accept_landed(rank, peer, head.tag, ready); break;
       case FrameKind::kPayload: accept_payload(rank, *frame, ready); break;
       case FrameKind::kConsumed: peer.eager_in_flight -= std::min(peer.eager_in_flight, head.count); break;
@@ -202,7 +205,8 @@ void PointToPoint::bind(Posted& posted, const Unexpected& message, Peer& peer) {
 
 // A message is as long as it says, and what a peer may send unasked is bounded.
 void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame) {
-  const bool announced = static_cast<FrameKind>(frame.header.kind) != FrameKind::kMessage;
+  const auto kind = static_cast<FrameKind>(frame.header.kind);
+  const bool announced = kind != FrameKind::kMessage && kind != FrameKind::kWithdrawn;
   const std::uint64_t expected = announced ? 0 : frame.header.count;
   if (frame.payload.size() != expected) {
     throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message of " +
@@ -237,9 +241,19 @@ void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& fr
 
 // A message and its receive have met; true when that is all there is to do.
 bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready) {
-  check_size(posted, message.source, message.bytes, message.dtype);
   Peer& peer = peers_[static_cast<std::size_t>(message.source)];
-  const bool announced = message.kind != FrameKind::kMessage;
+  const bool announced = message.is_announced();
+  if (!posted.refusal.empty()) {
+    if (announced) peer.turned_down.emplace_back(message.id, posted.refusal);
+    if (!announced) peer.consumed += eager_cost(message.bytes);
+    return true;
+  }
+  if (message.kind == FrameKind::kWithdrawn) {
+    peer.consumed += eager_cost(message.bytes);
+    fail_withdrawn(posted, message, payload, ready);
+    return true;
+  }
+  check_size(posted, message.source, message.bytes, message.dtype);
   if (announced && message.bytes > 0) {
     bind(posted, message, peer);
     return false;

@@ -44,6 +44,10 @@ class PointToPoint {
   void receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
                ReceiveCompletion done, std::shared_ptr<Landing> landing = nullptr);
 
+  /// In place of send() or receive(), for a call that this rank refuses: the peer's end of that message fails, and says `why`.
+  void refuse_send(int destination, std::uint64_t tag, const std::string& why);
+  void refuse_receive(int source, std::uint64_t tag, const std::string& why);
+
   /// See Group::direct_port.
   transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;
 
@@ -81,6 +85,7 @@ class PointToPoint {
     bool announced = false;
     bool granted = false;
     std::uint64_t sent = 0;
+    std::string refusal{};  // why there is no message
 
     std::uint64_t loaded() const {
       return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size();
@@ -99,27 +104,30 @@ class PointToPoint {
     int from = -1;
     std::uint64_t message_id = 0;
     std::uint64_t received = 0;
+    std::string refusal{};  // why the message will not be received
   };
   struct Unexpected {
     int source;
     std::uint64_t tag;
     DataType dtype;
     std::uint64_t bytes;
-    FrameKind kind;  // kMessage, kAnnounce or kAnnounceDirect
+    FrameKind kind;  // kMessage, kWithdrawn, kAnnounce or kAnnounceDirect
     std::uint64_t id;
-    std::vector<std::byte> payload;  // of an eager message
+    std::vector<std::byte> payload;  // of an eager or withdrawn message
+    bool is_announced() const { return kind == FrameKind::kAnnounce || kind == FrameKind::kAnnounceDirect; }
   };
   struct Peer {
     transport::Channel* channel = nullptr;
-    std::deque<Outgoing> outgoing;          // in order of issue; the granted ones stream side by side
-    std::deque<std::uint64_t> grants;       // to be sent
-    std::uint64_t consumed = 0;             // eager bytes to be credited back
-    std::uint64_t eager_in_flight = 0;      // bytes the peer holds for us
-    std::uint64_t announced_in_flight = 0;  // messages announced and not granted
-    std::uint64_t eager_held = 0;           // the same of the peer: bytes not credited back,
-    std::uint64_t announced_held = 0;       // and messages not granted
-    std::deque<std::uint64_t> landed;       // to be said of direct messages
-    std::uint64_t not_landed = 0;           // direct messages that were granted, and the peer has not said this of
+    std::deque<Outgoing> outgoing;     // in order of issue; the granted ones stream side by side
+    std::deque<std::uint64_t> grants;  // to be sent
+    std::deque<std::pair<std::uint64_t, std::string>> turned_down;  // likewise: announced messages, and why not
+    std::uint64_t consumed = 0;                                     // eager bytes to be credited back
+    std::uint64_t eager_in_flight = 0;                              // bytes the peer holds for us
+    std::uint64_t announced_in_flight = 0;                          // messages announced and not granted
+    std::uint64_t eager_held = 0;                                   // the same of the peer: bytes not credited back,
+    std::uint64_t announced_held = 0;                               // and messages not granted
+    std::deque<std::uint64_t> landed;                               // to be said of direct messages
+    std::uint64_t not_landed = 0;  // direct messages that were granted, and the peer has not said this of
     std::uint64_t next_id = 1;
     bool left = false;
     bool ended = false;  // its link is gone, and what it sent was taken
@@ -132,11 +140,15 @@ class PointToPoint {
   bool push(Peer& peer, Ready& ready);
   bool push_control(Peer& peer);
   bool start(Peer& peer, Outgoing& message, bool* finished);
+  bool start_refused(Peer& peer, Outgoing& message);
   bool stream(Peer& peer, Outgoing& message);
   bool pull(int rank, Peer& peer, Ready& ready);
   static void admit(int rank, Peer& peer, const transport::Frame& frame);
   void accept_start(int rank, Peer& peer, const transport::Frame& frame, Ready& ready);
   void accept_payload(int rank, const transport::Frame& frame, Ready& ready);
+  void accept_turned_down(int rank, Peer& peer, const transport::Frame& frame, Ready& ready);
+  void fail_withdrawn(Posted& posted, const Unexpected& message, std::span<const std::byte> payload,
+                      Ready& ready) const;
   bool take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready);
   bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
   void bind(Posted& posted, const Unexpected& message, Peer& peer);

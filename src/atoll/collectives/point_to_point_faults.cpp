@@ -119,6 +119,7 @@ std::vector<int> PointToPoint::awaited() const {
   for (const auto* receives : {&posted_, &arriving_}) {
     for (const Posted& posted : *receives) {
       const int source = posted.from >= 0 ? posted.from : posted.source;
+      if (!posted.refusal.empty()) continue;
       if (source == kAnySource) waits.assign(waits.size(), true);
       if (source != kAnySource) waits[static_cast<std::size_t>(source)] = true;
     }

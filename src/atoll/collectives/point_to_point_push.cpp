@@ -4,6 +4,7 @@
 
 #include "atoll/collectives/checksum.h"
 #include "atoll/collectives/point_to_point.h"
+#include "atoll/core/bytes.h"
 
 namespace atl::collectives {
 
@@ -16,6 +17,15 @@ bool PointToPoint::push_control(Peer& peer) {
   bool moved = false;
   while (!peer.grants.empty() && peer.channel->try_send(header(FrameKind::kGrant, peer.grants.front()), {})) {
     peer.grants.pop_front();
+    --peer.announced_held;
+    moved = true;
+  }
+  while (!peer.turned_down.empty()) {
+    const auto& [id, why] = peer.turned_down.front();
+    auto answer = header(FrameKind::kTurnedDown, id);
+    answer.payload_bytes = static_cast<std::uint32_t>(why.size());
+    if (!send_checked(peer, answer, as_byte_span(why))) break;
+    peer.turned_down.pop_front();
     --peer.announced_held;
     moved = true;
   }
@@ -35,8 +45,22 @@ bool PointToPoint::push_control(Peer& peer) {
   return moved;
 }
 
+// In the place of a message whose send was refused.
+bool PointToPoint::start_refused(Peer& peer, Outgoing& message) {
+  const auto why = as_byte_span(message.refusal);
+  if (peer.eager_in_flight + eager_cost(why.size()) > kEagerBudget) return false;
+  auto only = header(FrameKind::kWithdrawn, message.tag);
+  only.count = why.size();
+  only.sequence = message.id;
+  only.payload_bytes = static_cast<std::uint32_t>(why.size());
+  if (!send_checked(peer, only, why)) return false;
+  peer.eager_in_flight += eager_cost(why.size());
+  return true;
+}
+
 // The first frame of a message: the whole of it, or its announcement.
 bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
+  if (!message.refusal.empty()) return *finished = start_refused(peer, message);
   const bool fits = !message.origin.device && message.data.size() <= kEagerBytes &&
                     message.loaded() == message.data.size() &&
                     peer.eager_in_flight + eager_cost(message.data.size()) <= kEagerBudget;

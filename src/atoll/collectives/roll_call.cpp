@@ -6,6 +6,8 @@
 #include <ctime>
 #include <utility>
 
+#include "atoll/collectives/describe.h"
+
 namespace atl::collectives {
 namespace {
 
@@ -39,10 +41,6 @@ std::string time_of_day(Clock::time_point when, Clock::time_point now) {
   char text[16];
   std::strftime(text, sizeof text, "%H:%M:%S", &parts);
   return text;
-}
-
-std::string numbered(Operation operation, std::uint64_t sequence) {
-  return std::string(to_string(operation)) + " #" + std::to_string(sequence);
 }
 
 }  // namespace

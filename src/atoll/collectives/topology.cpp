@@ -69,6 +69,15 @@ bool Topology::has_accelerators() const {
 }
 
 // With flat reductions every contribution goes to the owner as it is.
+const std::vector<int>& Topology::island_with(int rank) const {
+  return islands[static_cast<std::size_t>(island_of[static_cast<std::size_t>(rank)])];
+}
+
+int Topology::place_in_island(int rank) const {
+  const std::vector<int>& members = island_with(rank);
+  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+
 bool Topology::has_leads() const {
   if (islands.size() < 2 || flat_reduce) return false;
   for (std::size_t island = 0; island < islands.size(); ++island) {

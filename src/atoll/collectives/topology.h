@@ -34,6 +34,10 @@ struct Topology {
 
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 
+  /// The members of a rank's island, and its place among them.
+  const std::vector<int>& island_with(int rank) const;
+  int place_in_island(int rank) const;
+
   /// Groups equal labels. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An island's uplink is the sum over its
   /// ranks of stated values, or 1 for every island when none is stated.
   static Topology from_labels(const std::vector<std::string>& labels, const std::vector<double>& uplink = {},

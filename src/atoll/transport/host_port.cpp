@@ -46,6 +46,7 @@ std::string to_string(const HostPort& place) {
 }
 
 HostPort parse_host_port(const std::string& text) {
+  if (text.find("://") != std::string::npos) reject(text, "is a URL, not an address");
   const auto colon = text.rfind(':');
   if (colon == std::string::npos) reject(text, "has no port");
   std::string host = text.substr(0, colon);

@@ -21,6 +21,7 @@ namespace atl::transport {
 namespace {
 
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+constexpr std::size_t kMaxFileBytes = kMaxKeyBytes + 64;  // with the ends of lines behind the key
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& path, const std::string& why) {
   throw Error(kind, "key file " + path + " " + why);
@@ -57,12 +58,6 @@ std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::si
   return bytes;
 }
 
-void strip_end_of_line(std::vector<std::byte>& bytes) {
-  if (bytes.empty() || bytes.back() != std::byte{'\n'}) return;
-  bytes.pop_back();
-  if (!bytes.empty() && bytes.back() == std::byte{'\r'}) bytes.pop_back();
-}
-
 std::string random_digits() {
   constexpr char kDigits[] = "0123456789abcdef";
   std::array<std::byte, 32> random;
@@ -89,6 +84,13 @@ int write_all(const Fd& file, std::span<const std::byte> bytes) {
 
 }  // namespace
 
+std::span<const std::byte> without_line_ends(std::span<const std::byte> key) noexcept {
+  while (!key.empty() && (key.back() == std::byte{'\n'} || key.back() == std::byte{'\r'})) {
+    key = key.first(key.size() - 1);
+  }
+  return key;
+}
+
 void require_private_file(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file) fail_with_errno(path, "cannot be opened", errno);
@@ -99,8 +101,8 @@ std::vector<std::byte> read_key_file(const std::string& path, std::size_t least)
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file) fail_with_errno(path, "cannot be opened", errno);
   expect_private(file, path);
-  auto key = read_all(file, path, kMaxKeyBytes + 3);
-  strip_end_of_line(key);
+  auto key = read_all(file, path, kMaxFileBytes);
+  key.resize(without_line_ends(key).size());
   if (key.size() > kMaxKeyBytes) {
     fail(ErrorKind::kInvalidArgument, path, "holds more than " + std::to_string(kMaxKeyBytes) + " bytes: it is no key");
   }

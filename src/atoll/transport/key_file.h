@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,11 @@ namespace atl::transport {
 inline constexpr std::size_t kMinKeyBytes = 16;
 inline constexpr std::size_t kMaxKeyBytes = 4096;
 
-/// The bytes of a key file, without the line's end after them. Error(kUnavailable) where it cannot be read,
+/// A key without the ends of lines behind it, however many and of whichever system, which are no part of it: both ends of a
+/// connection leave them out, so that a copy that went through an editor is the same key.
+std::span<const std::byte> without_line_ends(std::span<const std::byte> key) noexcept;
+
+/// The bytes of a key file, without_line_ends(). Error(kUnavailable) where it cannot be read,
 /// kInvalidArgument where others than its owner may read or change it, and where it is shorter than `least` or longer
 /// than kMaxKeyBytes.
 std::vector<std::byte> read_key_file(const std::string& path, std::size_t least = kMinKeyBytes);

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stock DistributedDataParallel trains as one process with all samples does."""
 
+import copy
+import io
+
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from client_ranks import EVERYWHERE, ON_DEVICES, on_layouts
@@ -148,6 +151,18 @@ def test_power_sgd(rank: int, size: int) -> None:
         trained.append(model.module)
     check_equal_bits(trained[0])
     check_close(trained[0], trained[1], 1e-4)
+
+
+@on_layouts("A")
+def test_models_with_a_hook_are_copied_and_saved(rank: int, size: int) -> None:
+    model = DistributedDataParallel(network())
+    model.register_comm_hook(None, debugging_hooks.noop_hook)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        check_close(twin.module, model.module, 0.0)
+        twin.register_comm_hook(None, debugging_hooks.noop_hook)  # a copy has none yet
 
 
 @on_layouts(*EVERYWHERE)

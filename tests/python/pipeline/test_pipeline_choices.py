@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from atoll.pipeline.asking import ask, plan_of
 from atoll.pipeline.choosing import best_plan, simulated_seconds
 from atoll.pipeline.reporting import verdict, warn_of_one_kind
 from atoll.pipeline.schedules import KINDS
-from pipeline_models import MODELS, SEED, alone, batch, check_same, train_alone, train_together
+from pipeline_models import MODELS, SEED, alone, batch, check_same, llama, train_alone, train_together
 from support import Ranks, raises
 from test_pipeline_asking import rank, request
 
@@ -120,6 +121,20 @@ def open_body(rank: int, schedule: str, **more: Any) -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
 def test_an_open_number_of_pipelines(ranks: Ranks, schedule: str) -> None:
     ranks.run(open_body, schedule)
+
+
+def drawing_body(rank: int) -> None:
+    """Dropout draws while it is measured, which an earlier profile would spare."""
+    torch.manual_seed(rank)
+    before = torch.get_rng_state()
+    settings = atoll.pipeline.Settings(sizes=[2], reuse=False)
+    atoll.pipeline.Pipeline(lambda: llama(attention_dropout=0.5), batch(16)[0], seed=SEED, settings=settings)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_measuring_draws_no_random_numbers(ranks: Ranks) -> None:
+    ranks.run(drawing_body)
 
 
 @pytest.mark.parametrize("ranks", ["A"], indirect=True)

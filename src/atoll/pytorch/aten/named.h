@@ -3,8 +3,8 @@
 
 #include <c10/util/Exception.h>
 
-#include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -12,10 +12,14 @@
 
 namespace atl::pytorch {
 
-/// Runs `body` and lets errors of PyTorch leave as ours, with the name before: kUnavailable where memory is lacking, else
-/// kInvalidArgument.
+/// The first line of what PyTorch says of an error: further ones are for those who build it.
+inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')).substr(0, 400); }
+
+/// Runs `body` and lets errors of PyTorch leave as ours, with the name before and what to do behind: kUnavailable where
+/// memory is lacking, else kInvalidArgument. What is neither PyTorch's nor the standard library's stays as it is: an
+/// operator that is written in Python may be interrupted there.
 template <typename Body>
-decltype(auto) named(const std::string& name, Body&& body) {
+decltype(auto) named(const std::string& name, Body&& body, const std::string& advice = {}) {
   try {
     return std::forward<Body>(body)();
   } catch (const Error&) {
@@ -27,9 +31,12 @@ decltype(auto) named(const std::string& name, Body&& body) {
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     const bool is_memory = text.find("can't allocate memory") != std::string::npos;  // of the host's allocator
-    throw Error(is_memory ? ErrorKind::kUnavailable : ErrorKind::kInvalidArgument, name + ": " + text);
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::kInvalidArgument, name + ": " + error.what());
+    throw Error(is_memory ? ErrorKind::kUnavailable : ErrorKind::kInvalidArgument,
+                name + ": " + first_line(text) + (is_memory ? "" : advice));
+  } catch (const std::runtime_error& error) {
+    throw Error(ErrorKind::kInvalidArgument, name + ": " + first_line(error.what()) + advice);
+  } catch (const std::logic_error& error) {
+    throw Error(ErrorKind::kInvalidArgument, name + ": " + first_line(error.what()) + advice);
   }
 }
 

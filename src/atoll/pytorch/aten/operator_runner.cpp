@@ -4,12 +4,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -18,6 +18,8 @@
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/part_kernels.h"
+#include "atoll/pytorch/aten/plain_state.h"
+#include "atoll/pytorch/aten/streams.h"
 
 namespace atl::pytorch {
 namespace {
@@ -26,6 +28,10 @@ using infer::Change;
 using infer::HostBytes;
 using infer::Value;
 
+constexpr const char* kAdvice =
+    ": call the module itself with these inputs, and change them where it fails too; else this is a fault of Atoll, to "
+    "be "
+    "reported with this line";
 constexpr std::uintptr_t kAlignment = 64;  // of PyTorch's own memory: kernels choose other code paths elsewhere
 
 // Where operands go among the arguments: one, or a list of which some may be absent.
@@ -38,7 +44,7 @@ struct Slot {
 class AtenCall final : public infer::Call {
  public:
   AtenCall(const infer::Graph& graph, const infer::Node& node, c10::OperatorHandle found, c10::Device device)
-      : name(node.name()), handle(std::move(found)), is_list(node.is_list) {
+      : name(infer::described(graph, node)), handle(std::move(found)), is_list(node.is_list) {
     const auto& arguments = handle.schema().arguments();
     for (std::size_t i = 0; i < node.args.size(); ++i) {
       constants.push_back(ivalue_of(arguments[i], node.args[i], device));
@@ -57,12 +63,19 @@ class AtenCall final : public infer::Call {
   PartKernel part;
 };
 
+// They see how an operand lies in memory, which is for a runner to decide.
+bool sees_memory(const std::string& op) {
+  static const std::set<std::string> kNames{
+      "aten::_resize_output", "aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter", "aten::resize",
+      "aten::resize_as",      "aten::set"};
+  return kNames.contains(op);
+}
+
 // Throws Error(kProtocol) where the node is no call of this operator.
-void check_schema(const infer::Node& node, const c10::FunctionSchema& schema) {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::kProtocol, "the operator " + node.name() + " " + what);
-  };
+void check_schema(const std::string& where, const infer::Node& node, const c10::FunctionSchema& schema) {
+  const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kProtocol, where + " " + what); };
   if (schema.is_mutable()) refuse("changes its arguments: graphs have none that do");
+  if (sees_memory(node.op)) refuse("sees how its operand lies in memory: export the model again with this Atoll");
   if (node.args.size() != schema.arguments().size()) {
     refuse("has " + std::to_string(schema.arguments().size()) + " arguments, not " + std::to_string(node.args.size()));
   }
@@ -114,38 +127,45 @@ class AtenRunner final : public infer::OperatorRunner {
     if (is_view || node.op == "aten::_unsafe_view") name.name = "aten::reshape";
     const auto handle = c10::Dispatcher::singleton().findSchema(name);
     if (!handle) {
-      throw Error(ErrorKind::kUnavailable, "there is no operator " + node.name() + ": load the library that has it");
+      throw Error(ErrorKind::kUnavailable, infer::described(graph, node) + ": there is no operator " + node.name() +
+                                               ": load the library that has it");
     }
-    check_schema(node, handle->schema());
+    const std::string where = infer::described(graph, node);
+    check_schema(where, node, handle->schema());
     try {
+      const PlainState state;
       return std::make_unique<AtenCall>(graph, node, *handle, device_);
     } catch (const Error& error) {
-      throw Error(error.kind(), node.name() + ": " + error.what());
+      throw Error(error.kind(), where + ": " + error.what());
     }
   }
 
   std::vector<Value> run(const infer::Call& prepared, std::span<const Value> operands,
                          std::span<const Change> changes) override {
     const auto& call = static_cast<const AtenCall&>(prepared);
-    return named(call.name, [&] {
-      const c10::InferenceMode inference;
-      const c10::DeviceGuard guard(device_);
-      const ArenaScope arena;
-      std::vector<c10::IValue> stack = stack_of(call, operands);
-      const auto& arguments = call.handle.schema().arguments();
-      for (const Change& change : changes) {
-        stack.at(change.argument) = ivalue_of(arguments.at(change.argument), change.value, device_);
-      }
-      if (std::optional<at::Tensor> part = run_part(call.part, stack)) return std::vector{value_of(std::move(*part))};
-      call.handle.callBoxed(stack);
-      std::vector<Value> made;
-      if (call.is_list) {
-        for (at::Tensor& tensor : stack.at(0).toTensorVector()) made.push_back(value_of(std::move(tensor)));
-      } else {
-        for (c10::IValue& value : stack) made.push_back(value_of(std::move(value).toTensor()));
-      }
-      return made;
-    });
+    return named(
+        call.name,
+        [&] {
+          const PlainState state;
+          const c10::DeviceGuard guard(device_);
+          const ArenaScope arena;
+          std::vector<c10::IValue> stack = stack_of(call, operands);
+          const auto& arguments = call.handle.schema().arguments();
+          for (const Change& change : changes) {
+            stack.at(change.argument) = ivalue_of(arguments.at(change.argument), change.value, device_);
+          }
+          if (std::optional<at::Tensor> part = run_part(call.part, stack))
+            return std::vector{value_of(std::move(*part))};
+          call.handle.callBoxed(stack);
+          std::vector<Value> made;
+          if (call.is_list) {
+            for (at::Tensor& tensor : stack.at(0).toTensorVector()) made.push_back(value_of(std::move(tensor)));
+          } else {
+            for (c10::IValue& value : stack) made.push_back(value_of(std::move(value).toTensor()));
+          }
+          return made;
+        },
+        kAdvice);
   }
 
   Value from_host(const infer::Tensor& type, const HostBytes& bytes) override {
@@ -158,7 +178,7 @@ class AtenRunner final : public infer::OperatorRunner {
       throw Error(ErrorKind::kInvalidArgument, "a tensor of booleans has other bytes than 0 and 1");
     }
     return named("a tensor from host memory", [&] {
-      const c10::InferenceMode inference;
+      const PlainState state;
       const auto options = at::TensorOptions().dtype(scalar_type_of(type.dtype));
       if (bytes.bytes.empty()) return value_of(at::empty(type.shape, options.device(device_)));
       const bool is_aligned = reinterpret_cast<std::uintptr_t>(bytes.bytes.data()) % kAlignment == 0;
@@ -177,8 +197,8 @@ class AtenRunner final : public infer::OperatorRunner {
 
   HostBytes to_host(const Value& value) override {
     return named("a tensor to host memory", [&]() -> HostBytes {
-      const c10::InferenceMode inference;
-      const auto host = std::make_shared<const at::Tensor>(tensor_of(value).to(at::kCPU).contiguous());
+      const PlainState state;
+      const auto host = std::make_shared<const at::Tensor>(on_host(tensor_of(value)));
       return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
     });
   }
@@ -191,7 +211,7 @@ class AtenRunner final : public infer::OperatorRunner {
   Value narrow(const Value& value, int dim, Region rows) override {
     if (rows.begin == 0 && tensor_of(value).size(dim) == rows.end) return value;
     return named("rows of a tensor", [&] {
-      const c10::InferenceMode inference;
+      const PlainState state;
       return value_of(tensor_of(value).narrow(dim, rows.begin, rows.size()));
     });
   }
@@ -199,7 +219,7 @@ class AtenRunner final : public infer::OperatorRunner {
   Value join(std::span<const Value> parts, int dim) override {
     if (parts.size() == 1) return parts.front();
     return named("tensors behind each other", [&] {
-      const c10::InferenceMode inference;
+      const PlainState state;
       std::vector<at::Tensor> tensors;
       for (const Value& part : parts) tensors.push_back(tensor_of(part));
       return value_of(at::cat(tensors, dim));
@@ -208,7 +228,7 @@ class AtenRunner final : public infer::OperatorRunner {
 
   Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override {
     return named("padding of a tensor", [&] {
-      const c10::InferenceMode inference;
+      const PlainState state;
       const at::Tensor& tensor = tensor_of(value);
       std::vector<std::int64_t> sizes(2 * static_cast<std::size_t>(tensor.dim() - dim), 0);  // from the last dimension
       sizes[sizes.size() - 2] = low;
@@ -224,6 +244,15 @@ class AtenRunner final : public infer::OperatorRunner {
   std::string device() const override { return device_.str(); }
 
  private:
+  // Through memory from where the device copies at its full rate.
+  at::Tensor on_host(const at::Tensor& tensor) const {
+    if (device_.is_cpu()) return tensor.contiguous();
+    at::Tensor host = pinned_memory(tensor.nbytes(), device_).view(tensor.scalar_type()).view(tensor.sizes());
+    host.copy_(tensor, /*non_blocking=*/true);
+    wait_for(device_);
+    return host;
+  }
+
   c10::Device device_;
 };
 

@@ -2,7 +2,6 @@
 #include "atoll/pytorch/aten/package_engine.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/named.h"
+#include "atoll/pytorch/aten/plain_state.h"
 
 namespace atl::pytorch {
 namespace {
@@ -37,7 +37,7 @@ class PackageEngine final : public infer::LocalEngine {
 
   std::vector<infer::Value> run(std::span<const infer::Value> inputs) override {
     return named(name_, [&] {
-      const c10::InferenceMode inference;
+      const PlainState state;
       const c10::DeviceGuard guard(device_);
       std::vector<at::Tensor> tensors;
       for (const infer::Value& input : inputs) tensors.push_back(tensor_of(input));

@@ -102,8 +102,9 @@ std::optional<at::Tensor> convolve_part(const OneDnnConvolution& convolution,
   return is_single ? made.squeeze(0) : made;
 }
 
-// Batch norm of an operand with gaps goes by another formula, and functions with their own vector code take scalar code.
-bool needs_contiguous(const infer::Node& node) {
+// The arguments that are tensors, of operators whose operands need to be without gaps: batch norm of others goes by
+// another formula, and functions with their own vector code take scalar code.
+std::vector<std::size_t> contiguous_arguments(const infer::Node& node) {
   static const std::set<std::string> kNames{"aten::_native_batch_norm_legit_no_training",
                                             "aten::batch_norm",
                                             "aten::cos",
@@ -123,20 +124,25 @@ bool needs_contiguous(const infer::Node& node) {
                                             "aten::sin",
                                             "aten::softplus",
                                             "aten::tanh"};
-  return kNames.contains(node.op);
+  std::vector<std::size_t> tensors;
+  if (!kNames.contains(node.op)) return tensors;
+  for (std::size_t i = 0; i < node.args.size(); ++i) {
+    if (std::holds_alternative<infer::TensorId>(node.args[i])) tensors.push_back(i);  // of pow the base or the exponent
+  }
+  return tensors;
 }
 
 }  // namespace
 
 PartKernel part_kernel_of(const infer::Graph& graph, const infer::Node& node) {
-  return {one_dnn_convolution(graph, node), needs_contiguous(node)};
+  return {one_dnn_convolution(graph, node), contiguous_arguments(node)};
 }
 
 std::optional<at::Tensor> run_part(const PartKernel& kernel, std::vector<c10::IValue>& arguments) {
   if (kernel.convolution) return convolve_part(*kernel.convolution, arguments);
-  if (kernel.needs_contiguous) {
-    const at::Tensor& input = arguments.at(0).toTensor();
-    if (!input.is_contiguous(input.suggest_memory_format())) arguments[0] = input.contiguous();
+  for (const std::size_t place : kernel.contiguous) {
+    const at::Tensor& operand = arguments.at(place).toTensor();
+    if (!operand.is_contiguous(operand.suggest_memory_format())) arguments[place] = operand.contiguous();
   }
   return std::nullopt;
 }

@@ -23,7 +23,7 @@ struct OneDnnConvolution {
 /// How parts of a node are to be computed as the whole is.
 struct PartKernel {
   std::optional<OneDnnConvolution> convolution;
-  bool needs_contiguous = false;  ///< the first operand without gaps
+  std::vector<std::size_t> contiguous;  ///< which arguments are tensors that need to be without gaps
 };
 
 /// Asks PyTorch, for a processor and with as many threads as the caller has.

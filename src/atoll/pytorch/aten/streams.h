@@ -7,11 +7,13 @@
 #include <c10/core/StreamGuard.h>
 
 #include <memory>
+#include <mutex>
+#include <optional>
 
 namespace atl::pytorch {
 
 /// Streams on which tensors of one accelerator are brought to the host and back, so that this runs beside the user's own
-/// work: one for each direction of copies, one for each communicator of a library. Generic c10 calls only: the same
+/// work: one for each direction of copies, one for each communicator of a library, one for its messages. Generic c10 calls only: the same
 /// for every vendor. Thread-safe.
 class CopyStreams {
  public:
@@ -22,6 +24,7 @@ class CopyStreams {
   c10::Stream to_host() const noexcept { return to_host_; }
   c10::Stream to_device() const noexcept { return to_device_; }
   c10::Stream out() const noexcept { return out_; }  ///< the library's part behind the bridge
+  c10::Stream messages() const;                      ///< taken from the pool when it is first asked for
 
  private:
   c10::Device device_;
@@ -29,6 +32,8 @@ class CopyStreams {
   c10::Stream to_host_;
   c10::Stream to_device_;
   c10::Stream out_;
+  mutable std::once_flag asked_for_messages_;
+  mutable std::optional<c10::Stream> messages_;
 };
 
 /// One of those that PyTorch hands round on `device`. Throws c10::Error when it has none.

@@ -44,23 +44,28 @@ std::optional<Inside::Own> own_part(const collectives::Call& call, int rank) {
 
 }  // namespace
 
+LibraryParts library_parts_of(Operation operation) {
+  switch (operation) {
+    case Operation::kAllReduce: return {true, true};
+    case Operation::kReduce:
+    case Operation::kReduceScatter: return {true, false};
+    case Operation::kBroadcast:
+    case Operation::kAllGather: return {false, true};
+    default: return {};
+  }
+}
+
 Inside::Inside(const Surroundings& around, const Operands& operands, const collectives::Call& call)
     : around_(around), operands_(operands), call_(call), own_(own_part(call, around.rank)) {}
 
-const std::vector<int>& Inside::island() const {
-  return around_.topology
-      ->islands[static_cast<std::size_t>(around_.topology->island_of[static_cast<std::size_t>(around_.rank)])];
-}
-
-int Inside::place_of(int rank) const {
-  return static_cast<int>(std::find(island().begin(), island().end(), rank) - island().begin());
-}
+const std::vector<int>& Inside::island() const { return around_.topology->island_with(around_.rank); }
 
 Inside::Part Inside::part_of(std::uint64_t bytes) const {
   Part part;
   part.elements = bytes / element_bytes();
   part.each = collectives::led_elements(part.elements, element_bytes(), island().size(), around_.limits);
-  part.begin = std::min(part.elements, part.each * static_cast<std::uint64_t>(place_of(around_.rank)));
+  part.begin =
+      std::min(part.elements, part.each * static_cast<std::uint64_t>(around_.topology->place_in_island(around_.rank)));
   part.end = std::min(part.elements, part.begin + part.each);
   return part;
 }
@@ -150,7 +155,7 @@ void Inside::fold_to(std::size_t segment, int rank, Pending& pending) {
   c10d::ReduceOptions options;
   options.timeout = around_.timeout;
   options.reduceOp = c10d_op(call_.reduce_op);
-  options.rootRank = place_of(rank);
+  options.rootRank = around_.topology->place_in_island(rank);
   pending.issue([&] { return around_.library->in().reduce(values, options); });
   kept_.push_back(values[0]);
   if (rank != around_.rank) return;
@@ -213,7 +218,7 @@ void Inside::take_part(std::size_t segment) {
   const Part part = part_of(output(segment).bytes);
   spreads_.push_back({segment, {}});
   if (part.each == part.elements) {
-    if (place_of(around_.rank) == 0) take_whole(segment);
+    if (around_.topology->place_in_island(around_.rank) == 0) take_whole(segment);
     return;
   }
   const at::Tensor all = operands_.bytes_of(output(segment));
@@ -231,7 +236,7 @@ void Inside::spread(Pending& pending) {
   if (call_.operation == Operation::kAllGather) spread_near_segments(pending);
   if (call_.operation == Operation::kBroadcast && is_near(static_cast<std::size_t>(call_.root)) &&
       output(0).bytes > 0) {
-    broadcast(operands_.bytes_of(output(0)), place_of(call_.root), pending);
+    broadcast(operands_.bytes_of(output(0)), around_.topology->place_in_island(call_.root), pending);
   }
 }
 
@@ -271,7 +276,7 @@ void Inside::spread_near_segments(Pending& pending) {
     if (input(0).data != output(own).data && input(0).bytes > 0) operands_.bytes_of(output(own)).copy_(mine);
     for (const int rank : island()) {
       const Segment& segment = output(static_cast<std::size_t>(rank));
-      if (segment.bytes > 0) broadcast(operands_.bytes_of(segment), place_of(rank), pending);
+      if (segment.bytes > 0) broadcast(operands_.bytes_of(segment), around_.topology->place_in_island(rank), pending);
     }
     return;
   }

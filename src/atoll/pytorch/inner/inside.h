@@ -22,6 +22,13 @@ struct Surroundings {
   std::chrono::milliseconds timeout{};  ///< of the library's operations
 };
 
+/// Which of its parts a collective has the island's library do. All ranks agree: by the operation.
+struct LibraryParts {
+  bool in = false;   ///< contributions are folded
+  bool out = false;  ///< results are spread
+};
+LibraryParts library_parts_of(collectives::Operation operation);
+
 /// The part of one piece of a collective that happens inside the island, on the tensors' device. With a library, contributions
 /// are folded to the ranks that lead them (collectives/schedule_leads.h) and results are spread from there; without, this
 /// only says what comes and goes. Calls on every rank of an island issue the same operations in the same order.
@@ -72,7 +79,6 @@ class Inside {
   std::uint64_t element_bytes() const { return collectives::size_of(call_.dtype); }
   const std::vector<int>& island() const;
   bool is_near(std::size_t rank) const { return around_.topology->same_island(around_.rank, static_cast<int>(rank)); }
-  int place_of(int rank) const;  // in the island
   Part part_of(std::uint64_t bytes) const;
   collectives::Range range(collectives::Space space, std::size_t segment, std::uint64_t begin, std::uint64_t end) const;
 

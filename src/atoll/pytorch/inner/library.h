@@ -24,6 +24,7 @@ struct Place {
   std::string library;               ///< a backend of torch.distributed; "": none
   std::string stack = "cpu";         ///< names the island of ranks that set no ATOLL_ISLAND
   bool one_host = true;              ///< such an island lies on one host
+  bool named = false;                ///< the user names the library: it is used in a group of one rank, too
   std::set<std::string> reductions;  ///< that the library does right: "sum", "avg"
   std::string problem;               ///< why this rank cannot take part
 };

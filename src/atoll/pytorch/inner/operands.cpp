@@ -27,7 +27,8 @@ at::Tensor Operands::bytes_of(const collectives::Segment& segment) const {
   for (const at::Tensor& memory : memories_) {
     const collectives::Segment all = memory_of(memory);
     if (segment.data < all.data || segment.data + segment.bytes > all.data + all.bytes) continue;
-    const at::Tensor bytes = memory.view({-1}).view(at::kByte);
+    // By any stride if there is one element; bytes have to lie side by side.
+    const at::Tensor bytes = memory.as_strided({memory.numel()}, {1}).view(at::kByte);
     return bytes.narrow(0, segment.data - all.data, static_cast<std::int64_t>(segment.bytes));
   }
   TORCH_INTERNAL_ASSERT(segment.bytes == 0, "a segment of no operand");

@@ -4,11 +4,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 namespace atl::pytorch {
-namespace {
 
-bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
-
-}  // namespace
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
 
 void PlainTensors::note_device(const at::Tensor& tensor) {
   if (!device_) device_ = tensor.device();
@@ -20,6 +19,7 @@ at::Tensor PlainTensors::read(const at::Tensor& tensor) {
   note_device(tensor);
   if (is_plain(tensor)) return tensor;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 

@@ -9,9 +9,12 @@
 
 namespace atl::pytorch {
 
-/// Contiguous tensors in the place of strided ones, and of views whose storage is not their value (conjugates): what
-/// libraries work on. A tensor that is plain already stands for itself. All functions that take tensors throw
-/// c10::ValueError when those of one operation lie on different devices.
+/// Whether the tensor is contiguous memory that holds its values.
+bool is_plain(const at::Tensor& tensor);
+
+/// Contiguous tensors in the place of strided ones, and of tensors whose storage is not their value (lazily conjugated or
+/// negated ones, zeros without memory): what libraries work on. A tensor that is plain already stands for itself. All
+/// functions that take tensors throw c10::ValueError when those of one operation lie on different devices.
 class PlainTensors {
  public:
   at::Tensor read(const at::Tensor& tensor);

@@ -3,11 +3,12 @@
 
 namespace atl::pytorch {
 
-Trip::Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const Library* library, std::size_t pieces)
+Trip::Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, Way last, const Library* library,
+           std::size_t pieces)
     : operands_(std::move(operands)),
       device_(operands_.device()),
-      has_library_(library != nullptr),
       streams_(std::move(streams)),
+      last_(last),
       pieces_left_(pieces),
       outward_(library ? library->name() : "", !device_.is_cpu(), library ? library->waiting() : nullptr) {
   if (!on_accelerator()) return;

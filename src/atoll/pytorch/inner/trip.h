@@ -16,10 +16,14 @@ namespace atl::pytorch {
 /// Pieces are loaded and stored in order, by one thread at a time; the functions for those who wait are thread-safe.
 class Trip {
  public:
+  /// One of CopyStreams' functions.
+  using Way = c10::Stream (CopyStreams::*)() const;
+
   /// Made on the caller's thread, behind what the caller has issued on its current stream. Throws c10::Error while that stream
   /// is being captured into a graph, which cannot hold what happens between hosts. `streams`: on which the tensors travel; for
-  /// those on the CPU none. `library`: that works inside the island, null: none.
-  Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, const Library* library, std::size_t pieces);
+  /// those on the CPU none. `last`: on which the results arrive. `library`: that works inside the island, null: none.
+  Trip(Operands operands, std::shared_ptr<const CopyStreams> streams, Way last, const Library* library,
+       std::size_t pieces);
 
   const Operands& operands() const noexcept { return operands_; }
   c10::Device device() const noexcept { return device_; }
@@ -73,12 +77,12 @@ class Trip {
   void release() { operands_ = {}; }
 
  private:
-  c10::Stream last_stream() const { return has_library_ ? streams_->out() : streams_->to_device(); }
+  c10::Stream last_stream() const { return ((*streams_).*last_)(); }
 
   Operands operands_;
   const c10::Device device_;
-  const bool has_library_;
-  std::shared_ptr<const CopyStreams> streams_;
+  const std::shared_ptr<const CopyStreams> streams_;
+  const Way last_;
   std::size_t pieces_left_;
   std::optional<c10::Event> begun_;
   std::optional<c10::Event> arrived_;

@@ -78,7 +78,8 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
       island_(std::make_shared<IslandLibrary>(*this, open_, place_)),
       regions_(open_, island_),
       passages_(open_, island_, regions_),
-      pass_through_(open_, island_, regions_, passages_) {
+      pass_through_(open_, island_, regions_, passages_),
+      island_messages_(open_, island_, regions_, passages_) {
   translated([&] { island_->join(without_device_prefix(store)); });
   init();
   const std::lock_guard lock(open_groups().mutex);

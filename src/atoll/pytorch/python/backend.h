@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/operands.h"
 #include "atoll/pytorch/python/island_library.h"
+#include "atoll/pytorch/python/island_messages.h"
 #include "atoll/pytorch/python/open_group.h"
 #include "atoll/pytorch/python/pass_through.h"
 #include "atoll/pytorch/python/passages.h"
@@ -99,6 +101,16 @@ class BackendAtoll final : public c10d::Backend {
   /// Seconds that copies between devices and the host have taken, since the first call.
   double staging_seconds() { return passages_.clock()->seconds(); }
 
+  /// Calls that the calling thread has brought to groups of this kind, however they ended. What fails before it comes here, in
+  /// torch.distributed's own functions, is to be told to the other ranks by refuse() or refuse_message().
+  static std::uint64_t entered_on_this_thread() noexcept;
+
+  /// This rank has refused the next collective: it ends on the other ranks with an error that says `why`.
+  void refuse(const std::string& why);
+
+  /// The same of a message to or from `peer`.
+  void refuse_message(int peer, int tag, bool sends, const std::string& why);
+
   /// What this rank computes on, as torch names the type.
   const std::string& device_type() const noexcept { return place_.device; }
 
@@ -112,6 +124,35 @@ class BackendAtoll final : public c10d::Backend {
     Passages::ByDevice passages;
     OpenGroup::Parts open;  // goes first
   };
+
+  // What the operations of the same names do once they are entered.
+  WorkPtr issue_broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts);
+  WorkPtr issue_allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts);
+  WorkPtr issue_allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts);
+  WorkPtr issue_allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts);
+  WorkPtr issue_reduce(Tensors& tensors, const c10d::ReduceOptions& opts);
+  WorkPtr issue_allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
+  WorkPtr issue_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts);
+  WorkPtr issue_allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
+  WorkPtr issue_allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
+  WorkPtr issue_gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts);
+  WorkPtr issue_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts);
+  WorkPtr issue_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts);
+  WorkPtr issue_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts);
+  WorkPtr issue_reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                const c10d::ReduceScatterOptions& opts);
+  WorkPtr issue_alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                              std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts);
+  WorkPtr issue_alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts);
+  WorkPtr issue_barrier(const c10d::BarrierOptions& opts);
+  WorkPtr issue_send(Tensors& tensors, int destination, int tag);
+
+  void tell_of_message(int peer, int tag, bool sends, const std::string& why);
+  template <typename Issue>
+  WorkPtr collective(Issue&& issue);
+  template <typename Issue>
+  WorkPtr message(int peer, int tag, bool sends, Issue&& issue);
+  static void give_up(collectives::Group& group, std::uint64_t number, const std::exception_ptr& error) noexcept;
 
   static collectives::Call call_for(collectives::Operation operation, const About& about, collectives::DataType dtype);
   WorkPtr issue(const About& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
@@ -133,6 +174,7 @@ class BackendAtoll final : public c10d::Backend {
   Regions regions_;
   Passages passages_;
   PassThrough pass_through_;
+  IslandMessages island_messages_;
 
   std::mutex mutex_;
   std::map<std::string, c10::weak_intrusive_ptr<BackendAtoll>> splits_;

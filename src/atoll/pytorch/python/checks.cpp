@@ -1,17 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/checks.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "atoll/pytorch/inner/dtype.h"
+#include "atoll/pytorch/inner/memory.h"
+#include "atoll/pytorch/inner/overlap.h"
+#include "atoll/pytorch/inner/plain.h"
 
 namespace atl::pytorch {
 
 void check_tensor(const char* operation, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.defined(), operation, ": got an undefined tensor");
   TORCH_CHECK_VALUE(!tensor.is_meta(), operation, ": got a tensor on device meta, which holds no values");
+  TORCH_CHECK_VALUE(!tensor.is_nested(), operation,
+                    ": got a nested tensor; pass its values() and offsets(), or the tensors of unbind()");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, operation, ": got a tensor with layout ", tensor.layout(),
-                    "; only dense tensors are accepted here");
+                    "; only dense tensors are accepted here: pass to_dense() of it");
+  TORCH_CHECK_VALUE(!tensor.is_quantized(), operation, ": got a quantized tensor of dtype ",
+                    dtype_name(tensor.scalar_type()), "; pass int_repr() of it, and its scale and zero point apart");
+  TORCH_CHECK_VALUE(tensor._is_zerotensor() || has_memory(tensor), operation, ": got a tensor of shape ",
+                    tensor.sizes(),
+                    " without memory for its values: its storage was resized away, or it is a fake "
+                    "tensor or a wrapper that stands for others");
+}
+
+void check_output(const char* operation, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(!tensor._is_zerotensor(), operation,
+                    ": zeros without memory cannot be written; pass clone() of the tensor");
+  TORCH_CHECK_VALUE(!overlaps_itself(tensor), operation, ": a tensor with sizes ", tensor.sizes(), " and strides ",
+                    tensor.strides(),
+                    " cannot be written, because some of its elements share memory; pass contiguous() "
+                    "of it");
+  TORCH_CHECK_VALUE(is_writable(tensor), operation,
+                    ": a tensor cannot be written, because its memory is mapped for reading only; pass clone() of it");
+}
+
+void check_outputs(const char* operation, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) check_output(operation, tensor);
+  const auto pair = overlapping_pair(tensors);
+  TORCH_CHECK_VALUE(!pair, operation, ": outputs ", pair->first, " and ", pair->second,
+                    " share memory, which cannot hold the values of both; pass tensors of their own");
+}
+
+bool is_part(const at::Tensor& part, const at::Tensor& whole, int place) {
+  if (!is_plain(part) || !is_plain(whole)) return false;
+  const auto* const begin = static_cast<const std::byte*>(whole.const_data_ptr());
+  return part.const_data_ptr() == begin + static_cast<std::size_t>(place) * part.nbytes();
+}
+
+// One that is not plain is copied when it is read, at once.
+at::Tensor apart(const at::Tensor& input, const std::vector<at::Tensor>& outputs, const at::Tensor& in_place) {
+  const bool is_overwritten =
+      is_plain(input) && std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+        return !output.is_same(in_place) && overlap(input, output);
+      });
+  return is_overwritten ? input.detach().clone() : input;
+}
+
+std::vector<at::Tensor> apart_each(const std::vector<at::Tensor>& inputs, const at::Tensor& output, int own) {
+  std::vector<at::Tensor> list;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool in_place = i == static_cast<std::size_t>(own) && is_part(inputs[i], output);
+    list.push_back(apart(inputs[i], {output}, in_place ? output : at::Tensor()));
+  }
+  return list;
 }
 
 void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors) {

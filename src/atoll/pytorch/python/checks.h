@@ -10,9 +10,25 @@ namespace atl::pytorch {
 // Arguments are checked before anything is sent, so that a wrong call harms no other rank. All throw ValueError that begins
 // with the operation's name.
 
-/// A dense tensor in host memory.
+/// A dense tensor, on any device, whose memory or whose bits say what its values are.
 void check_tensor(const char* operation, const at::Tensor& tensor);
 void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors);
+
+/// A tensor that has been checked and can be written: its memory is its own, a place for each element.
+void check_output(const char* operation, const at::Tensor& tensor);
+
+/// Several, no two of which have memory in common.
+void check_outputs(const char* operation, const std::vector<at::Tensor>& tensors);
+
+/// Whether `part` is exactly the part number `place` of `whole`, of which all are as large: what operations work on in place.
+bool is_part(const at::Tensor& part, const at::Tensor& whole, int place = 0);
+
+/// `input`, or a copy of it where arriving `outputs` would overwrite it before it has been sent. `in_place`, if defined, is one
+/// of them that may.
+at::Tensor apart(const at::Tensor& input, const std::vector<at::Tensor>& outputs, const at::Tensor& in_place = {});
+
+/// One input per rank, each apart from `output`, which may be exactly input number `own`.
+std::vector<at::Tensor> apart_each(const std::vector<at::Tensor>& inputs, const at::Tensor& output, int own);
 
 /// The single element of `list`, checked; `what` names the list in the message.
 const at::Tensor& only(const char* operation, const char* what, const std::vector<at::Tensor>& list);

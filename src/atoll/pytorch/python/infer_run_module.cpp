@@ -24,6 +24,7 @@
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {
 namespace {
@@ -36,7 +37,7 @@ using infer::Program;
 using plan::Side;
 
 infer::HostBytes bytes_of(const at::Tensor& tensor) {
-  const auto host = std::make_shared<const at::Tensor>(tensor.to(at::kCPU).contiguous());
+  const auto host = std::make_shared<const at::Tensor>(tensor.to(at::kCPU).contiguous().resolve_neg());
   return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
 }
 
@@ -177,7 +178,7 @@ std::string plan_division(const std::string& text, int input, int dim, const std
 }  // namespace
 
 void bind_infer_run(py::module_& module) {
-  using Released = py::call_guard<py::gil_scoped_release>;
+  using Released = py::call_guard<ReleaseGil>;
   py::class_<InferModel>(module, "InferModel")
       .def(py::init([](const std::string& graph, const std::map<std::string, at::Tensor>& weights,
                        const std::string& device) {

@@ -6,6 +6,7 @@
 #include "atoll/infer/safety/admit_json.h"
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {
 
@@ -15,14 +16,14 @@ void bind_infer_safety(py::module_& module) {
       [](const std::string& graph, const std::string& limits) {
         translated([&] { infer::safety::admit_json(graph, limits); });
       },
-      py::arg("graph"), py::arg("limits") = "{}", py::call_guard<py::gil_scoped_release>());
+      py::arg("graph"), py::arg("limits") = "{}", py::call_guard<ReleaseGil>());
   module.def(
       "infer_admit_node",
       [](const std::string& graph, std::int64_t node, const std::string& call, const std::string& limits) {
         return translated([&] { return infer::safety::admit_call_json(graph, node, call, limits); });
       },
       py::arg("graph"), py::arg("node"), py::arg("call") = "{}", py::arg("limits") = "{}",
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<ReleaseGil>());
   module.def("infer_admitted_operators", &infer::safety::admitted_operators);
   module.def(
       "infer_enter_sandbox",

@@ -106,11 +106,13 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto island = static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(open_->rank())]);
   const auto& members = topology.islands[island];
   const bool alone = topology.islands.size() == 1 && !topology.flat_reduce;
-  if (members.size() < 2 || topology.libraries[island].empty() || !(alone || topology.has_leads())) return;
+  const bool has_work = members.size() > 1 ? alone || topology.has_leads() : alone && place_.named;
+  if (topology.libraries[island].empty() || !has_work) return;
   const LibraryRequest wanted = request(store, island);
   // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same, and
   // that it has given up before it met the others in the library.
-  group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
+  if (members.size() > 1) group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
+  if (!alone) group->open_island_order();
   try {
     require_descriptors(wanted);
     library_ = std::make_shared<Library>(place_, wanted);

@@ -32,6 +32,7 @@ WorkPtr BackendAtoll::issue(const About& about, std::vector<collectives::Call> c
     }
     calls = std::move(pieces);
   }
+  for (std::size_t i = 0; i < calls.size(); ++i) calls[i].part = static_cast<std::uint32_t>(i);
   const bool on_host = operands.device().is_cpu() && std::none_of(calls.begin(), calls.end(), [&](const auto& call) {
                          return passages_.library_for(call, operands) != nullptr;
                        });
@@ -55,11 +56,14 @@ WorkPtr BackendAtoll::issue_on_host(const About& about, std::vector<collectives:
   }
   regions_.note(work);
   work->expect_parts(calls.size());
-  for (collectives::Call& call : calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
     try {
-      group->submit(std::move(call), [work](const std::exception_ptr& error) { work->part_done(error); });
-    } catch (...) {  // refused before it was queued
-      work->part_done(std::current_exception());
+      group->submit(std::move(calls[i]), [work](const std::exception_ptr& error) { work->part_done(error); });
+    } catch (...) {  // before it was queued, and what follows it is not either
+      const auto error = std::current_exception();
+      for (std::size_t part = i; part < calls.size(); ++part) work->part_done(error);
+      if (i == 0) std::rethrow_exception(as_torch(error));
+      break;
     }
   }
   return work;

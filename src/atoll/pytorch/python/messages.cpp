@@ -14,17 +14,6 @@ std::uint64_t checked_tag(const char* operation, int tag) {
   return static_cast<std::uint64_t>(tag);
 }
 
-// Of `rank` in its own island.
-int place_in_island(const collectives::Topology& topology, int rank) {
-  const auto& ranks = topology.islands[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])];
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
-// c10d gives messages none.
-struct NoOptions {
-  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-};
-
 // A message that waits for its turn, and for its bytes when they come from a device.
 struct Departure {
   std::shared_ptr<collectives::Group> group;
@@ -93,7 +82,7 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     message.work = open_->new_work(about, std::move(operands), {tensor}, {tensor});
   } else {
     const auto streams = copy_streams(operands.device());
-    const auto trip = std::make_shared<Trip>(std::move(operands), streams, nullptr, 1);
+    const auto trip = std::make_shared<Trip>(std::move(operands), streams, &CopyStreams::to_device, nullptr, 1);
     const auto* const port = peer < 0 ? nullptr : group->direct_port(peer, message.memory.bytes);
     if (port) message.device = open_->open_parts().process->direct.get(trip->device());
     if (port && sends && !message.device->is_reached(*port)) message.device.reset();
@@ -112,17 +101,21 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
   return message;
 }
 
-WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
+WorkPtr BackendAtoll::issue_send(Tensors& tensors, int destination, int tag) {
   const at::Tensor& tensor = only("send", "tensor", tensors);
   check_rank("send", "destination", destination, size_);
   const auto number = checked_tag("send", tag);
   const OpenGroup::Parts open = open_->open_parts();
   const auto group = open.group;
   if (const auto library = pass_through_.for_message(tensor, destination)) {
+    if (!island_->has_all_ranks()) {
+      const About about{c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true};
+      return island_messages_.issue(library, about, tensor, {destination, true, tag});
+    }
     PlainTensors plain;
     Tensors list = plain.read(tensors);
-    return pass_through_.issue(library, plain, NoOptions{}, [&](c10d::Backend& inner, const auto&) {
-      return inner.send(list, place_in_island(group->topology(), destination), tag);
+    return pass_through_.issue_message(library, plain, destination, /*sends=*/true, [&](c10d::Backend& inner) {
+      return inner.send(list, group->topology().place_in_island(destination), tag);
     });
   }
   const Message message =
@@ -166,13 +159,18 @@ WorkPtr BackendAtoll::send(Tensors& tensors, int destination, int tag) {
 
 WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only("recv", "tensor", tensors);
+  check_output("recv", tensor);
   const auto number = checked_tag("recv", tag);
   const auto group = this->group();
   if (const auto library = source < 0 ? nullptr : pass_through_.for_message(tensor, source)) {
+    if (!island_->has_all_ranks()) {
+      const About about{type, title, c10d::kUnsetTimeout, true};
+      return island_messages_.issue(library, about, tensor, {source, false, tag});
+    }
     PlainTensors plain;
     Tensors list = plain.write(tensors);
-    return pass_through_.issue(library, plain, NoOptions{}, [&](c10d::Backend& inner, const auto&) {
-      return inner.recv(list, place_in_island(group->topology(), source), tag);
+    return pass_through_.issue_message(library, plain, source, /*sends=*/false, [&](c10d::Backend& inner) {
+      return inner.recv(list, group->topology().place_in_island(source), tag);
     });
   }
   const Message message = new_message({type, title, c10d::kUnsetTimeout, true}, tensor, false, source);
@@ -196,15 +194,6 @@ WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors
             : group->receive(source, number, dtype, {data, bytes}, std::nullopt, done);
   });
   return message.work;
-}
-
-WorkPtr BackendAtoll::recv(Tensors& tensors, int source, int tag) {
-  check_rank("recv", "source", source, size_);
-  return receive_from("atoll:recv", c10d::OpType::RECV, tensors, source, tag);
-}
-
-WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
-  return receive_from("atoll:recvAnySource", c10d::OpType::RECVANYSOURCE, tensors, collectives::kAnySource, tag);
 }
 
 }  // namespace atl::pytorch

@@ -68,17 +68,18 @@ std::vector<std::string> devices(const BackendAtoll& backend) { return backend.g
 
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place", "What a rank computes on, and with which library its island may reduce there.")
-      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host,
+      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host, bool named,
                        const std::vector<std::string>& reductions, std::string problem) {
              return Place{std::move(device),
                           std::move(library),
                           std::move(stack),
                           one_host,
+                          named,
                           {reductions.begin(), reductions.end()},
                           std::move(problem)};
            }),
-           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("reductions"),
-           py::arg("problem"));
+           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("named"),
+           py::arg("reductions"), py::arg("problem"));
   module.def(
       "set_library_maker",
       [](py::object maker) {
@@ -180,6 +181,10 @@ void bind_backend(py::module_& module) {
       .def("libraries", &libraries, py::call_guard<py::gil_scoped_release>())
       .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
       .def("device", &BackendAtoll::device_type)
+      .def_static("entered_on_this_thread", &BackendAtoll::entered_on_this_thread)
+      .def("refuse", &BackendAtoll::refuse, py::arg("why"), py::call_guard<py::gil_scoped_release>())
+      .def("refuse_message", &BackendAtoll::refuse_message, py::arg("peer"), py::arg("tag"), py::arg("sends"),
+           py::arg("why"), py::call_guard<py::gil_scoped_release>())
       .def("time_split", &time_split)
       .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
       .def(

@@ -46,6 +46,17 @@ void PassThrough::check_health() const {
   std::rethrow_exception(as_torch(error));
 }
 
+// Nor what another rank has refused.
+void PassThrough::begin() const {
+  check_health();
+  translated([&] { open_->group()->commit(); });
+}
+
+void PassThrough::begin_message(int peer, bool sends) const {
+  check_health();
+  translated([&] { open_->group()->commit_message(peer, sends); });
+}
+
 WorkPtr PassThrough::work_of(std::vector<WorkPtr> works, const PlainTensors& plain, std::chrono::milliseconds timeout) {
   works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
   auto entry = island_->watch(works, timeout);

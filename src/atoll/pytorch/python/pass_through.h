@@ -49,6 +49,11 @@ class PassThrough {
   WorkPtr issue_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                      std::size_t count, Call&& call);
 
+  /// The same for a message, which only its two ends know of: it takes no number in the group's order.
+  template <typename Call>
+  WorkPtr issue_message(const std::shared_ptr<Library>& library, const PlainTensors& plain, int peer, bool sends,
+                        Call&& call);
+
   /// `call(inner, opts)` issues a sum, which the device makes `how` of: it scales `inputs` before or `outputs` behind it.
   template <typename Opts, typename Call>
   WorkPtr issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
@@ -59,6 +64,11 @@ class PassThrough {
   template <typename Opts>
   Opts timed(Opts opts) const;
   void check_health() const;
+  void begin() const;
+  void begin_message(int peer, bool sends) const;
+  template <typename Opts, typename Call>
+  WorkPtr issue_now(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
+                    std::size_t count, Call&& call);
   void scale(const std::shared_ptr<Trip>& trip, const Reduction& how, const Tensors& inputs, const Tensors& outputs,
              const std::function<WorkPtr()>& sum) const;
   WorkPtr issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain, const About& about,
@@ -88,7 +98,24 @@ WorkPtr PassThrough::issue(const std::shared_ptr<Library>& library, const PlainT
 template <typename Opts, typename Call>
 WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                                 std::size_t count, Call&& call) {
-  check_health();
+  begin();
+  return issue_now(library, plain, opts, count, std::forward<Call>(call));
+}
+
+template <typename Call>
+WorkPtr PassThrough::issue_message(const std::shared_ptr<Library>& library, const PlainTensors& plain, int peer,
+                                   bool sends, Call&& call) {
+  struct NoOptions {  // c10d gives messages none
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  };
+  begin_message(peer, sends);
+  return issue_now(library, plain, NoOptions{}, 1,
+                   [&](c10d::Backend& inner, const NoOptions&, std::size_t) { return call(inner); });
+}
+
+template <typename Opts, typename Call>
+WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
+                               std::size_t count, Call&& call) {
   const Opts stated = timed(opts);
   c10d::Backend& inner = library->in();
   const bool in_region = regions_.let_in(library, stated.timeout);

@@ -10,6 +10,7 @@
 #include "atoll/pytorch/inner/operands.h"
 #include "atoll/pytorch/inner/passage.h"
 #include "atoll/pytorch/python/island_library.h"
+#include "atoll/pytorch/python/library_queue.h"
 #include "atoll/pytorch/python/open_group.h"
 #include "atoll/pytorch/python/regions.h"
 
@@ -38,6 +39,9 @@ class Passages {
   /// Of the group's copies between devices and the host.
   const std::shared_ptr<StagingClock>& clock() const noexcept { return clock_; }
 
+  /// Through which the group uses its island's library.
+  const std::shared_ptr<LibraryQueue>& queue() const noexcept { return queue_; }
+
   /// What is to be closed with the group.
   ByDevice take();
 
@@ -46,6 +50,7 @@ class Passages {
 
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
+  const std::shared_ptr<LibraryQueue> queue_;
   const std::shared_ptr<StagingClock> clock_ = std::make_shared<StagingClock>();
   Regions& regions_;
   std::mutex mutex_;

@@ -18,6 +18,7 @@
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/credentials.h"
 
@@ -35,7 +36,7 @@ void tell(const py::object& progress, const Facts&... facts) {
 }
 
 std::string profile_here(const std::string& folder, const std::string& device, int rounds, const py::object& progress) {
-  const py::gil_scoped_release released;
+  const ReleaseGil released;
   infer::Bundle bundle = infer::load_bundle(folder);
   const infer::LoadedModel model(std::move(bundle.graph), bundle.weights, make_operator_runner(device));
   const infer::SplitDim along = infer::usual_split(model.graph());
@@ -52,7 +53,7 @@ std::string profile_here(const std::string& folder, const std::string& device, i
 std::string profile_there(const std::string& folder, const std::string& server, const std::string& key_file,
                           double seconds, const py::object& progress) {
   const std::chrono::nanoseconds limit = checked_seconds("seconds", seconds);
-  const py::gil_scoped_release released;
+  const ReleaseGil released;
   infer::Bundle bundle = infer::load_bundle(folder);
   infer::ClientOptions options;
   options.server = server;
@@ -114,13 +115,13 @@ void bind_profile(py::module_& module) {
       [](const std::string& graph, const std::string& robot, const std::string& server) {
         return translated([&] { return profiled_operators(graph, robot, server); });
       },
-      py::arg("graph"), py::arg("robot"), py::arg("server") = "", py::call_guard<py::gil_scoped_release>());
+      py::arg("graph"), py::arg("robot"), py::arg("server") = "", py::call_guard<ReleaseGil>());
   module.def(
       "infer_packing_loss",
       [](const at::Tensor& tensor, const std::string& codec) {
         return translated([&] { return packing_loss(tensor, codec); });
       },
-      py::arg("tensor"), py::arg("codec"), py::call_guard<py::gil_scoped_release>());
+      py::arg("tensor"), py::arg("codec"), py::call_guard<ReleaseGil>());
 }
 
 }  // namespace atl::pytorch

@@ -35,13 +35,13 @@ void PassThrough::scale(const std::shared_ptr<Trip>& trip, const Reduction& how,
 WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain,
                                   const About& about, const Reduction& how, const Tensors& inputs,
                                   const Tensors& outputs, const std::function<WorkPtr()>& sum) {
-  check_health();
+  begin();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
   for (const at::Tensor& tensor : outputs) operands.read(tensor);
   const auto streams = passages_.streams(operands.device());
-  const auto trip = std::make_shared<Trip>(std::move(operands), streams, library.get(), 1);
+  const auto trip = std::make_shared<Trip>(std::move(operands), streams, &CopyStreams::out, library.get(), 1);
   auto work = open_->new_work(about, trip, inputs, outputs);
   regions_.note(work);
   work->expect_parts(1);

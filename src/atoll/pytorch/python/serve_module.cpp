@@ -10,6 +10,7 @@
 #include "atoll/infer/serve/server.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/interrupts.h"
 #include "atoll/transport/key_file.h"
 
 namespace atl::pytorch {
@@ -85,7 +86,7 @@ void bind_serve(py::module_& module) {
       .def(py::init([](const py::dict& given) {
              return translated([&] {
                const ServerOptions options = options_of(given);
-               const py::gil_scoped_release released;
+               const ReleaseGil released;
                // Its end waits for its threads, which may be at a disk.
                return std::shared_ptr<Server>(new Server(options), [](Server* server) {
                  const ReleaseGil others_may_need_it;
@@ -99,7 +100,7 @@ void bind_serve(py::module_& module) {
            [](const Server& server) {
              ServerCounts counts;
              {
-               const py::gil_scoped_release released;
+               const ReleaseGil released;
                counts = translated([&] { return server.counts(); });
              }
              return dict_of(counts);
@@ -107,9 +108,9 @@ void bind_serve(py::module_& module) {
       .def(
           "drain",
           [](Server& server, double seconds) {
-            return translated([&] { return server.drain(Deadline::after(milliseconds(seconds))); });
+            return translated([&] { return server.drain(Deadline::after(milliseconds(seconds)), check_signals); });
           },
-          py::arg("seconds"), py::call_guard<py::gil_scoped_release>());
+          py::arg("seconds"), py::call_guard<ReleaseGil>());
   module.def(
       "make_key_file", [](const std::string& path) { translated([&] { transport::make_key_file(path); }); },
       py::arg("path"));

@@ -4,153 +4,48 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "atoll/core/fd.h"
+#include "atoll/infer/graph_json.h"
 #include "atoll/infer/session/session.h"
-#include "atoll/infer/wire/codecs.h"
+#include "atoll/infer/session/session_checks.h"
+#include "atoll/infer/weight_file.h"
 #include "atoll/plan/operators_json.h"
 #include "atoll/plan/timeline.h"
+#include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/aten/package_engine.h"
+#include "atoll/pytorch/aten/plain_state.h"
 #include "atoll/pytorch/python/callable_engine.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/interrupts.h"
 #include "atoll/pytorch/python/seconds.h"
-#include "atoll/transport/credentials.h"
+#include "atoll/pytorch/python/session_options.h"
 
 namespace atl::pytorch {
 namespace {
 
-namespace wire = infer::wire;
 using Seconds = std::chrono::duration<double>;
 
+// In a PlainState.
 infer::HostBytes bytes_of(const at::Tensor& tensor) {
-  const auto host = std::make_shared<const at::Tensor>(tensor.to(at::kCPU).contiguous());
+  const at::Tensor values = tensor.resolve_conj().resolve_neg();  // these may be in a bit beside the memory
+  const auto host = std::make_shared<const at::Tensor>(values.to(at::kCPU).contiguous());
   return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
 }
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
-}
-
-wire::Codec codec_of(const std::string& name) {
-  for (const wire::Codec codec : {wire::Codec::kHalf, wire::Codec::kInt8, wire::Codec::kJpeg}) {
-    if (name == wire::to_string(codec)) return codec;
-  }
-  throw Error(ErrorKind::kInvalidArgument,
-              "lossy \"" + name + "\" is not known: give half, int8 or jpeg, or leave it out");
-}
-
-// Takes the options of the class in Python one by one.
-class Options {
- public:
-  explicit Options(const py::dict& given) : given_(given) {}
-
-  infer::SessionOptions taken() const {
-    refuse_unknown();
-    infer::SessionOptions made;
-    made.policy = get<std::string>("policy", made.policy);
-    made.seed = get<std::uint64_t>("seed", made.seed);
-    made.chunks = get<int>("chunks", made.chunks);
-    made.hedge = infer::hedge_of(get<std::string>("hedge", "deadline"));
-    if (has("deadline")) made.deadline = seconds("deadline", 0);
-    made.patience = seconds("patience", made.patience.count());
-    made.profile_time = checked_seconds("profile_seconds", get<double>("profile_seconds", made.profile_time.count()));
-    if (has("lossy")) made.lossy = codec_of(get<std::string>("lossy", ""));
-    if (has("engine_tolerance")) made.engine.tolerance = tolerance();
-    made.engine.start_limit = seconds("engine_start_limit", made.engine.start_limit.count());
-    made.power.compute_watts = get<double>("compute_watts", made.power.compute_watts);
-    made.power.idle_watts = get<double>("idle_watts", made.power.idle_watts);
-    made.power.radio_watts = get<double>("radio_watts", made.power.radio_watts);
-    if (has("server")) made.server = client();
-    return made;
-  }
-
- private:
-  void refuse_unknown() const {
-    constexpr std::array kKnown{"policy",
-                                "seed",
-                                "chunks",
-                                "hedge",
-                                "deadline",
-                                "patience",
-                                "profile_seconds",
-                                "lossy",
-                                "compute_watts",
-                                "idle_watts",
-                                "radio_watts",
-                                "server",
-                                "name",
-                                "key_file",
-                                "silence",
-                                "probe_bytes",
-                                "engine_tolerance",
-                                "engine_start_limit"};
-    for (const auto& [key, value] : given_) {
-      const auto name = key.cast<std::string>();
-      if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
-        std::string names;
-        for (const char* each : kKnown) names += (names.empty() ? "" : ", ") + std::string(each);
-        throw Error(ErrorKind::kInvalidArgument, "a session has no setting \"" + name + "\": it has " + names);
-      }
-    }
-  }
-  Seconds seconds(const char* name, double fallback) const {
-    constexpr double kMost = 1e9;
-    const double value = get<double>(name, fallback);
-    if (value > 0 && value <= kMost) return Seconds(value);
-    throw Error(ErrorKind::kInvalidArgument,
-                std::string(name) + " is " + std::to_string(value) + ": give seconds above 0 and at most 1e9");
-  }
-  double tolerance() const {
-    const double value = get<double>("engine_tolerance", 0);
-    if (value >= 0 && value <= 1) return value;
-    throw Error(ErrorKind::kInvalidArgument, "engine_tolerance is " + std::to_string(value) +
-                                                 ": give a share of the largest magnitude, from 0 to 1");
-  }
-  bool has(const char* name) const { return given_.contains(name) && !given_[name].is_none(); }
-  template <typename Value>
-  Value get(const char* name, Value fallback) const {
-    if (!has(name)) return fallback;
-    const py::object value = given_[name];
-    try {
-      return value.cast<Value>();
-    } catch (const py::cast_error&) {
-      constexpr const char* kWanted = std::is_same_v<Value, std::string> ? "a text"
-                                      : std::is_floating_point_v<Value>  ? "a number"
-                                      : std::is_unsigned_v<Value>        ? "a whole number of at least 0"
-                                                                         : "a whole number";
-      throw Error(ErrorKind::kInvalidArgument,
-                  std::string(name) + " is " + py::repr(value).cast<std::string>() + ": give " + kWanted);
-    }
-  }
-
-  infer::ClientOptions client() const {
-    infer::ClientOptions made;
-    made.server = get<std::string>("server", "");
-    made.name = get<std::string>("name", "");
-    made.credentials = transport::Credentials::of_key_file(get<std::string>("key_file", ""));
-    made.silence = milliseconds(seconds("silence", 2).count());
-    made.probe_bytes = get<std::size_t>("probe_bytes", made.probe_bytes);
-    return made;
-  }
-
-  const py::dict& given_;
-};
 
 // {"operators": names, "plan": as write_operator_plan}: who computes what, and when, at these rates.
 std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport& report) {
@@ -169,15 +64,12 @@ std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport
 class InferSession {
  public:
   InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
-               const std::map<std::string, at::Tensor>& weights, const std::string& device,
-               std::shared_ptr<infer::LocalEngine> engine) {
-    for (const auto& [name, tensor] : weights) bundle.weights[name] = bytes_of(tensor);
-    session_ =
-        std::make_shared<infer::Session>(options, std::move(bundle), make_operator_runner(device), std::move(engine));
-  }
+               const std::shared_ptr<infer::OperatorRunner>& runner, std::shared_ptr<infer::LocalEngine> engine)
+      : device_(runner->device()),
+        session_(std::make_shared<infer::Session>(options, std::move(bundle), runner, std::move(engine))) {}
   ~InferSession() {
     const ReleaseGil released;
-    close();
+    if (const std::shared_ptr<infer::Session> last = taken()) last->close();
   }
   InferSession(const InferSession&) = delete;
   InferSession& operator=(const InferSession&) = delete;
@@ -186,6 +78,7 @@ class InferSession {
     infer::Outcome outcome;
     std::string picture;  // of its division, where that is another than before
     std::vector<at::Tensor> outputs;
+    std::string refusal;  // by the server, why
   };
 
   /// `waited`: seconds since it was asked for.
@@ -195,23 +88,23 @@ class InferSession {
     const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
     const std::shared_ptr<infer::Session> opened = open();
     infer::Session& session = *opened;
-    std::vector<infer::HostBytes> bytes;
-    for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
+    const PlainState state(c10::InferenceMode::is_enabled());  // answers are such tensors as the caller makes itself
+    const auto limit = deadline ? std::optional(Seconds(*deadline)) : std::nullopt;
     Result result;
-    result.outcome = session.run(bytes, deadline ? std::optional(Seconds(*deadline)) : std::nullopt, since);
-    std::size_t next = 0;
-    for (const infer::Argument& output : session.graph().outputs) {
-      const auto* tensor = std::get_if<infer::TensorId>(&output);
-      if (tensor == nullptr) continue;
-      const infer::Tensor& type = session.graph().tensors[static_cast<std::size_t>(tensor->id)];
-      // Outputs may share memory with inputs, weights and one another; the caller may change what it gets.
-      at::Tensor made = at::empty(type.shape, at::dtype(scalar_type_of(type.dtype)));
-      const auto& from = result.outcome.outputs.at(next++).bytes;
-      if (!from.empty()) std::memcpy(made.mutable_data_ptr(), from.data(), from.size());
-      result.outputs.push_back(std::move(made));
+    if (device_.is_cpu()) {
+      std::vector<infer::HostBytes> bytes;
+      for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
+      result.outcome = session.run(bytes, limit, since);
+    } else {
+      std::vector<infer::Value> values;
+      for (const at::Tensor& input : inputs) values.push_back(value_of(on_device(input)));
+      wait_for(device_);  // whatever made them: threads of the session have other streams
+      result.outcome = session.run_values(values, limit, since);
     }
+    result.outputs = outputs_of(session.graph(), result.outcome);
     result.outcome.values.clear();
     result.outcome.outputs.clear();
+    if (const auto refusal = session.refusal()) result.refusal = refusal->text;
     const plan::OperatorPlan* division = result.outcome.division.get();
     if (wants_picture && division != nullptr && told_.exchange(division) != division) {
       result.picture = picture_of(result.outcome, session.report());
@@ -226,23 +119,82 @@ class InferSession {
     if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
     return session_;
   }
+  /// Goes on without the caller where a signal ends that.
   void close() {
-    if (is_inherited()) return;
-    std::shared_ptr<infer::Session> last;
-    {
-      const std::lock_guard lock(mutex_);
-      last = std::move(session_);
+    if (std::shared_ptr<infer::Session> last = taken()) interruptible([last] { last->close(); });
+  }
+  /// As close(), because Python ends; calls of other threads wait for that end outside of it.
+  void leave() {
+    leaver_ = std::this_thread::get_id();
+    is_left_ = true;
+    if (const std::shared_ptr<infer::Session> last = taken()) last->close();
+    // Whoever is between two calls, in PyTorch perhaps, which a thread must not be when Python ends, comes to the next one.
+    if (has_other_threads_) std::this_thread::sleep_for(kNextCall);
+  }
+
+  /// Before a thread does anything for a call: Error(kInvalidArgument) where the session is closed.
+  void expect_open() {
+    if (std::this_thread::get_id() != maker_) has_other_threads_ = true;
+    open();
+  }
+
+  /// Runs `body` with the GIL released; its atl::Error leaves as torch's.
+  template <typename Body>
+  auto outside(Body&& body) {
+    const ReleaseGil released;
+    try {
+      return translated(std::forward<Body>(body));
+    } catch (...) {
+      // A thread that Python does not wait for: its error would be told of at the end of each program.
+      if (is_left_ && std::this_thread::get_id() != leaver_) std::this_thread::sleep_for(kEndOfPython);
+      throw;
     }
-    if (last) last->close();
   }
 
  private:
+  static constexpr std::chrono::seconds kEndOfPython{1};
+  static constexpr std::chrono::milliseconds kNextCall{20};
   bool is_inherited() const noexcept { return fork_depth() != process_; }
+  // Nobody has it any more; null where it was taken before, or belongs to a parent.
+  std::shared_ptr<infer::Session> taken() {
+    if (is_inherited()) return nullptr;
+    const std::lock_guard lock(mutex_);
+    return std::move(session_);
+  }
 
+  // With the values alone: others would be in a bit beside the memory.
+  at::Tensor on_device(const at::Tensor& tensor) const {
+    return tensor.resolve_conj().resolve_neg().to(device_).contiguous();
+  }
+
+  // Outputs may share memory with inputs, weights and one another; the caller may change what it gets.
+  std::vector<at::Tensor> outputs_of(const infer::Graph& graph, const infer::Outcome& outcome) const {
+    std::vector<at::Tensor> outputs;
+    for (const infer::Argument& output : graph.outputs) {
+      const auto* tensor = std::get_if<infer::TensorId>(&output);
+      if (tensor == nullptr) continue;
+      if (!device_.is_cpu()) {
+        outputs.push_back(tensor_of(outcome.values.at(outputs.size())).clone(at::MemoryFormat::Contiguous));
+        continue;
+      }
+      const infer::Tensor& type = graph.tensors[static_cast<std::size_t>(tensor->id)];
+      at::Tensor made = at::empty(type.shape, at::dtype(scalar_type_of(type.dtype)));
+      const auto& from = outcome.outputs.at(outputs.size()).bytes;
+      if (!from.empty()) std::memcpy(made.mutable_data_ptr(), from.data(), from.size());
+      outputs.push_back(std::move(made));
+    }
+    return outputs;
+  }
+
+  const c10::Device device_;
   const std::uint32_t process_ = fork_depth();
   std::mutex mutex_;
   std::shared_ptr<infer::Session> session_;
   std::atomic<const plan::OperatorPlan*> told_{nullptr};  // to compare with, nothing more
+  std::thread::id leaver_;                                // set before the next one
+  std::atomic<bool> is_left_{false};
+  const std::thread::id maker_ = std::this_thread::get_id();
+  std::atomic<bool> has_other_threads_{false};
 };
 
 py::dict dict_of(const infer::Outcome& outcome) {
@@ -264,21 +216,46 @@ py::dict dict_of(const infer::Outcome& outcome) {
   return made;
 }
 
-std::unique_ptr<InferSession> make_session(const py::dict& given, const std::string& folder,
-                                           const std::map<std::string, at::Tensor>& weights, const std::string& device,
-                                           const py::object& engine, const std::vector<at::Tensor>& example) {
+// Of a graph's text and a file of weights, a descriptor, which have this hash.
+infer::Bundle bundle_of(std::string graph, int weights, const std::string& hash) {
+  infer::Bundle bundle;
+  if (hash.size() != bundle.hash.size()) throw Error(ErrorKind::kInternal, "the hash of a model has 32 bytes");
+  std::memcpy(bundle.hash.data(), hash.data(), hash.size());
+  bundle.graph = infer::graph_from_json(graph);
+  bundle.graph_text = std::move(graph);
+  const infer::WeightFile file(weights);
+  bundle.weight_file = file.bytes();
+  bundle.weights = file.tensors();
+  return bundle;
+}
+
+std::unique_ptr<InferSession> make_session(const py::dict& given, const py::bytes& graph, int weights,
+                                           const py::bytes& hash, const std::string& device, const py::object& engine,
+                                           const std::vector<at::Tensor>& example) {
   return translated([&] {
-    infer::SessionOptions options = Options(given).taken();
+    infer::SessionOptions options = session_options(given);
     const bool is_package = py::isinstance<py::str>(engine);
     const std::string package = is_package ? engine.cast<std::string>() : std::string();
+    std::string text = graph;
+    const std::string digest = hash;
     std::shared_ptr<infer::LocalEngine> own;
     if (!is_package && !engine.is_none()) {
       own = make_callable_engine(py::reinterpret_borrow<py::function>(engine), device);
     }
-    const py::gil_scoped_release released;
+    const ReleaseGil released;
+    const PlainState state;
     if (is_package) own = load_package_engine(package, device);
     for (const at::Tensor& each : example) options.engine.example.push_back(bytes_of(each));
-    return std::make_unique<InferSession>(options, infer::load_bundle(folder), weights, device, std::move(own));
+    return std::make_unique<InferSession>(options, bundle_of(std::move(text), weights, digest),
+                                          make_operator_runner(device), std::move(own));
+  });
+}
+
+// What can be known to be wrong before a model is looked at.
+void check_session(const py::dict& given, const std::string& device) {
+  translated([&] {
+    infer::check_options(session_options(given));
+    make_operator_runner(device);
   });
 }
 
@@ -287,34 +264,34 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const std::str
 void bind_session(py::module_& module) {
   using Released = py::call_guard<ReleaseGil>;
   py::class_<InferSession>(module, "InferSession")
-      .def(py::init(&make_session), py::arg("options"), py::arg("bundle"), py::arg("weights"),
+      .def(py::init(&make_session), py::arg("options"), py::arg("graph"), py::arg("weights"), py::arg("hash"),
            py::arg("device") = "cpu", py::arg("engine") = py::none(), py::arg("example") = std::vector<at::Tensor>())
       .def(
           "run",
           [](InferSession& session, const std::vector<at::Tensor>& inputs, std::optional<double> deadline,
              double waited, bool wants_picture) {
-            InferSession::Result result;
-            {
-              const ReleaseGil released;
-              result = translated([&] { return session.run(inputs, deadline, waited, wants_picture); });
-            }
+            InferSession::Result result =
+                session.outside([&] { return session.run(inputs, deadline, waited, wants_picture); });
             py::dict facts = dict_of(result.outcome);
             facts["picture"] = result.picture;
+            facts["refusal"] = result.refusal;
             return std::pair(std::move(result.outputs), facts);
           },
           py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0,
           py::arg("wants_picture") = false)
-      .def(
-          "report_json",
-          [](InferSession& session) { return translated([&] { return session.open()->report().json(); }); }, Released())
+      .def("expect_open", [](InferSession& session) { session.outside([&] { session.expect_open(); }); })
+      .def("report_json",
+           [](InferSession& session) { return session.outside([&] { return session.open()->report().json(); }); })
       .def(
           "wait_until_ready",
           [](InferSession& session, double seconds) {
-            return translated(
+            return session.outside(
                 [&] { return session.open()->wait_until_ready(Deadline::after(checked_seconds("seconds", seconds))); });
           },
-          py::arg("seconds"), Released())
-      .def("close", &InferSession::close, Released());
+          py::arg("seconds"))
+      .def("close", &InferSession::close, Released())
+      .def("leave", &InferSession::leave, Released());
+  module.def("check_infer_session", &check_session, py::arg("options"), py::arg("device") = "cpu");
 }
 
 }  // namespace atl::pytorch

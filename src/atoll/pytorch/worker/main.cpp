@@ -16,11 +16,13 @@
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/infer/worker/worker.h"
 #include "atoll/pytorch/aten/operator_runner.h"
+#include "atoll/pytorch/worker/device_library.h"
 
 namespace {
 
 constexpr int kSocket = 3;
 constexpr int kWeights = 4;
+constexpr int kDescriptorsOfDrivers = 1024;  // which open their devices many times
 
 // Libraries look at the processor when they are first used, which the sandbox would not let them do.
 void warm_up(const std::string& device) {
@@ -35,6 +37,7 @@ int serve(const std::string& device, int threads, std::int64_t memory_bytes, dou
   ::close_range(kWeights + 1, ~0U, 0);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
+  atl::pytorch::load_device_library(device);
   auto runner = atl::pytorch::make_operator_runner(device);
   warm_up(device);
   atl::infer::WorkerOptions options;
@@ -44,6 +47,7 @@ int serve(const std::string& device, int threads, std::int64_t memory_bytes, dou
     sandbox.parent = server;
     sandbox.device = device != "cpu";
     sandbox.memory_bytes = sandbox.device ? 0 : memory_bytes;
+    if (sandbox.device) sandbox.descriptors = kDescriptorsOfDrivers;
     atl::infer::safety::enter_sandbox(sandbox);
   };
   return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);

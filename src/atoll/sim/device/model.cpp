@@ -2,6 +2,7 @@
 #include "atoll/sim/device/model.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace atl::sim {
 namespace {

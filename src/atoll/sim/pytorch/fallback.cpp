@@ -153,6 +153,8 @@ at::Tensor host_view(const at::Tensor& tensor) {
   const auto options = tensor.options().device(c10::kCPU);
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
   DeviceMemory& memory = device(tensor.device().index()).memory();
+  TORCH_CHECK(memory.contains(tensor.const_data_ptr()), "sim: a tensor of shape ", tensor.sizes(), " on ",
+              tensor.device(), " has no memory there: its storage was resized away, or it stands for zeros");
   at::Tensor view = at::from_blob(memory.host_view(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), options);
   if (tensor.is_conj()) view._set_conj(true);
   if (tensor.is_neg()) view._set_neg(true);

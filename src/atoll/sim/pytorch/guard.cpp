@@ -49,7 +49,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return as_stream(index, device(index).new_stream());
   }
   c10::Stream exchangeStream(c10::Stream to) const override { return set_current_stream(to); }
-  bool isStreamCapturing(const c10::Stream&) const override { return is_capturing(); }
+  // Not marked as one that overrides: PyTorch 2.11 has none.
+  virtual bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }
   bool queryStream(const c10::Stream& stream) const override { return stream_of(stream).is_idle(); }
   void synchronizeStream(const c10::Stream& stream) const override { stream_of(stream).synchronize(); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { device(index).synchronize(); }

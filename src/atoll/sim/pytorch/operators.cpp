@@ -239,5 +239,17 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
+// The copies above heed these bits. PyTorch would clone the source to be rid of them, which copies, and so without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
+    library.impl(name, torch::CppFunction::makeFallthrough());
+  }
+}
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
+    library.impl(name, torch::CppFunction::makeFallthrough());
+  }
+}
+
 }  // namespace
 }  // namespace atl::sim

@@ -60,6 +60,7 @@ ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& st
       options_(c10::make_intrusive<c10d::Backend::Options>("simccl", timeout)),
       made_in_(fork_depth()),
       reorder_(switched_on("ATOLL_SIM_REORDER")),
+      is_serial_(switched_on("ATOLL_SIM_SERIAL") && !reorder_),
       link_bytes_per_s_(number_from("ATOLL_SIM_LINK", 0)),
       communicator_(join(store, rank, size, timeout)),
       timeout_ms_(timeout.count()) {
@@ -149,26 +150,34 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
 
   auto outcome = std::make_shared<Outcome>();
   const bool is_modelled = call.duration.count() > 0;
-  stream.enqueue_open(
-      [communicator = communicator_, call = std::move(call), outcome, gate = gate_](Clock::time_point begin) {
-        try {
-          const auto end = communicator->run(call, begin);
-          outcome->set(nullptr);
-          return end;
-        } catch (const Error& error) {
-          const c10::SourceLocation here{"simccl", __FILE__, static_cast<std::uint32_t>(__LINE__)};
-          outcome->set(std::make_exception_ptr(c10::DistBackendError(here, error.what())));
-          gate->wait(Deadline::after(kHold));
-        } catch (...) {
-          communicator->abort("an unexpected exception");
-          outcome->set(std::current_exception());
-        }
-        return std::max(begin, Clock::now());
-      },
-      is_modelled);
-  flow = {stream.record(), outcome};
+  const auto enqueue = [&] {
+    stream.enqueue_open(run_of(std::move(call), outcome), is_modelled);
+    return stream.record();
+  };
+  LibraryOrder& order = device(operands.index()).library_order();
+  flow = {is_serial_ ? order.issue(stream, is_message, enqueue) : enqueue(), outcome};
   if (may_overtake) touched_.back().done = flow.last;
   return {outcome, flow.last, operands.index()};
+}
+
+std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(Call call,
+                                                                               std::shared_ptr<Outcome> outcome) {
+  return [communicator = communicator_, call = std::move(call), outcome = std::move(outcome),
+          gate = gate_](Clock::time_point begin) {
+    try {
+      const auto end = communicator->run(call, begin);
+      outcome->set(nullptr);
+      return end;
+    } catch (const Error& error) {
+      const c10::SourceLocation here{"simccl", __FILE__, static_cast<std::uint32_t>(__LINE__)};
+      outcome->set(std::make_exception_ptr(c10::DistBackendError(here, error.what())));
+      gate->wait(Deadline::after(kHold));
+    } catch (...) {
+      communicator->abort("an unexpected exception");
+      outcome->set(std::current_exception());
+    }
+    return std::max(begin, Clock::now());
+  };
 }
 
 void ProcessGroupSimccl::startCoalescing() {

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -97,6 +98,7 @@ class ProcessGroupSimccl final : public c10d::Backend {
 
   WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
   WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
+  std::function<Clock::time_point(Clock::time_point)> run_of(Call call, std::shared_ptr<Outcome> outcome);
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
@@ -105,6 +107,7 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
   const std::uint32_t made_in_;  // fork_depth() of the maker
   const bool reorder_;
+  const bool is_serial_;  // with all others on the device
   const double link_bytes_per_s_;
   std::shared_ptr<Communicator> communicator_;
   const std::shared_ptr<Outcome> gate_ =

@@ -103,8 +103,7 @@ Pg::WorkPtr Pg::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& input
     operands.set_reduction(opts.reduceOp);
     operands.check_size("the output", operands.call().input[0], operands.call().output[0]);
   }
-  const auto type =
-      inputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  const auto type = inputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   return issue({type, "simccl:_reduce_scatter_base", opts.timeout}, std::move(all), inputs, outputs);
 }
 

@@ -13,6 +13,7 @@
 #include "atoll/sim/device/memory.h"
 #include "atoll/sim/device/model.h"
 #include "atoll/sim/device/stream.h"
+#include "atoll/sim/pytorch/library_order.h"
 
 namespace atl::sim {
 
@@ -31,6 +32,7 @@ class Device {
   DeviceMemory& memory() noexcept { return memory_; }
   const Model& model() const noexcept { return model_; }
   const Punctuality& punctuality() const noexcept { return punctuality_; }
+  LibraryOrder& library_order() noexcept { return library_order_; }
 
   Stream& stream(c10::StreamId id);
   c10::StreamId new_stream();
@@ -45,6 +47,7 @@ class Device {
   const Model model_;
   DeviceMemory memory_;
   Punctuality punctuality_;
+  LibraryOrder library_order_;
   std::mutex mutex_;  // guards the vector
   std::vector<std::unique_ptr<Stream>> streams_;
   c10::StreamId next_of_pool_ = 0;

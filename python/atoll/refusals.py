@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of torch.distributed that fail on one rank before they come to the backend: the other ranks are told.
+
+PyTorch looks at arguments, and makes bytes of objects, in Python. What raises there would leave the other ranks waiting
+for their timeout. Every such function of torch.distributed is one wrapper around another function; the inner one is
+replaced, so that this also holds where a program took the function before Atoll was imported. `isend`, `irecv` and
+`batch_isend_irecv` have no wrapper: they get other code, and stay the objects that `P2POp` compares with."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll import _C
+
+_SENDS = {"send", "isend", "send_object_list"}
+_RECEIVES = {"recv", "irecv", "recv_object_list"}
+_SAMPLE = distributed_c10d.all_reduce  # wrapped as all the others are
+_is_installed = False
+
+
+def wrapped_functions() -> list[Callable[..., Any]]:
+    """Those of torch.distributed that communicate in a group."""
+    found = [
+        function
+        for name, function in vars(distributed_c10d).items()
+        if type(function) is FunctionType  # `isinstance` would wake a deprecated object
+        and function.__code__ is _SAMPLE.__code__
+        and name != "init_process_group"
+    ]
+    return [function for function in found if "group" in inspect.signature(function).parameters]
+
+
+def install() -> None:
+    """Once, before the first group."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    for function in wrapped_functions():
+        place = function.__code__.co_freevars.index("func")
+        cell = (function.__closure__ or ())[place]
+        cell.cell_contents = _telling(cell.cell_contents)
+    for function in (distributed_c10d.isend, distributed_c10d.irecv):
+        _replace_code(function, _telling)
+    _replace_code(distributed_c10d.batch_isend_irecv, _telling_of_each)
+    _tell_of_hooks()
+
+
+def _tell_of_hooks() -> None:
+    """Of exceptions in communication hooks of DistributedDataParallel, whatever its group."""
+    register = DistributedDataParallel.register_comm_hook
+
+    @functools.wraps(register)
+    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> Any:
+        return register(self, state, _ToldHook(hook, self.process_group) if callable(hook) else hook)
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
+
+
+class _ToldHook:
+    """A communication hook whose exceptions the group hears of. It holds no model, which would keep itself alive, and
+    is copied and saved as the hook alone: DistributedDataParallel keeps it, and copies register none."""
+
+    def __init__(self, hook: Callable[..., Any], group: dist.ProcessGroup) -> None:
+        functools.update_wrapper(self, hook)
+        self._hook, self._group = hook, group
+
+    def __call__(self, *arguments: Any) -> Any:
+        with told_to(self._group, "communication hook"):
+            return self._hook(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._hook,)
+
+
+def _itself(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+def _replace_code(function: Any, telling: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Lets the function itself, whoever holds it, call what tells."""
+    own = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    name = f"_atoll_{function.__name__}"
+    function.__globals__[name] = telling(own)
+    function.__signature__ = inspect.signature(function)
+    code: dict[str, Any] = {}
+    exec(f"def {function.__name__}(*arguments, **named): return {name}(*arguments, **named)", code)
+    function.__code__ = code[function.__name__].__code__
+    function.__defaults__ = function.__kwdefaults__ = None
+
+
+def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        before = _C.Backend.entered_on_this_thread()
+        try:
+            return function(*arguments, **named)
+        except Exception as error:
+            if _C.Backend.entered_on_this_thread() == before:
+                _tell(function, arguments, named, error)
+            raise
+
+    return call
+
+
+def _telling_of_each(batch: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the messages that follow one that failed, which are not issued."""
+
+    @functools.wraps(batch)
+    def call(p2p_op_list: list[dist.P2POp]) -> Any:
+        before = _C.Backend.entered_on_this_thread()
+        try:
+            return batch(p2p_op_list)
+        except Exception as error:
+            for left in p2p_op_list[_C.Backend.entered_on_this_thread() - before :]:
+                if isinstance(left, dist.P2POp):
+                    peer = "group_dst" if left.op is distributed_c10d.isend else "group_src"
+                    named = {"group": left.group, "tag": left.tag, peer: left.group_peer}
+                    _tell(left.op, (left.tensor,), named, error)
+            raise
+
+    return call
+
+
+@contextlib.contextmanager
+def told_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
+    """An exception inside, before a collective has been called there, is told to the group's other ranks, which wait
+    for this one's part."""
+    from atoll.backend import backend_of
+
+    before = _C.Backend.entered_on_this_thread()
+    try:
+        yield
+    except Exception as error:
+        if _C.Backend.entered_on_this_thread() == before:
+            with contextlib.suppress(ValueError):
+                backend_of(group).refuse(f"{what}: {type(error).__name__}: {error}")
+        raise
+
+
+def _tell(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any], error: Exception) -> None:
+    from atoll.backend import backend_of
+
+    try:
+        given = inspect.signature(function).bind(*arguments, **named)
+        given.apply_defaults()
+        group = given.arguments["group"] or distributed_c10d._get_default_group()
+        if not isinstance(group, dist.ProcessGroup):
+            return  # of which this rank is no member
+        backend = backend_of(group)
+    except (TypeError, ValueError, RuntimeError):
+        return  # a call that fits no signature, no group, or another backend's
+    name = function.__name__
+    why = f"{name}: {type(error).__name__}: {error}"
+    if name in _SENDS or name in _RECEIVES:
+        peer = _peer(group, given.arguments, "dst" if name in _SENDS else "src")
+        if peer is not None:
+            backend.refuse_message(peer, given.arguments.get("tag", 0), name in _SENDS, why)
+    else:
+        backend.refuse(why)
+
+
+def _peer(group: dist.ProcessGroup, given: dict[str, Any], name: str) -> int | None:
+    """A rank of the group; -1: any. None where the arguments name none."""
+    inside, outside = given.get(f"group_{name}"), given.get(name)
+    if inside is None and outside is None:
+        return -1
+    if isinstance(inside, int):
+        return inside
+    members = dist.get_process_group_ranks(group)
+    return members.index(outside) if outside in members else None

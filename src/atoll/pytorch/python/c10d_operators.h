@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <array>
+#include <functional>
+
+#include "atoll/pytorch/aten/torch.h"
+
+// PyTorch's operators of communication, for kernels that take them over for some kinds of tensors.
+namespace atl::pytorch {
+
+/// Of the library c10d; all that communicate.
+inline constexpr std::array kOperators{"broadcast_",
+                                       "allreduce_",
+                                       "allreduce_coalesced_",
+                                       "reduce_",
+                                       "allgather_",
+                                       "_allgather_base_",
+                                       "allgather_coalesced_",
+                                       "allgather_into_tensor_coalesced_",
+                                       "gather_",
+                                       "scatter_",
+                                       "reduce_scatter_",
+                                       "_reduce_scatter_base_",
+                                       "reduce_scatter_tensor_coalesced_",
+                                       "alltoall_",
+                                       "alltoall_base_",
+                                       "send",
+                                       "recv_",
+                                       "recv_any_source_"};
+
+/// Of the library _c10d_functional: those that take the tensors that they are given, not copies of them.
+inline constexpr std::array kFunctionalOperators{"all_reduce_",
+                                                 "all_reduce_coalesced_",
+                                                 "broadcast_",
+                                                 "all_gather_into_tensor_out",
+                                                 "reduce_scatter_tensor_out",
+                                                 "isend",
+                                                 "irecv",
+                                                 "batch_p2p_ops"};
+
+/// And those whose results are new tensors.
+inline constexpr std::array kFunctionalCopies{"all_reduce",
+                                              "all_reduce_coalesced",
+                                              "broadcast",
+                                              "all_gather_into_tensor",
+                                              "all_gather_into_tensor_coalesced",
+                                              "reduce_scatter_tensor",
+                                              "reduce_scatter_tensor_coalesced",
+                                              "all_to_all_single"};
+
+/// The backend for the tensors on the stack, of the group that the operator is called for, where that is Atoll's, also inside a
+/// wrapper for debugging; else null. `otherwise`: the device of tensors whose own no backend can have, such as meta.
+c10::intrusive_ptr<c10d::Backend> atoll_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                           std::optional<c10::DeviceType> otherwise = {});
+
+/// Calls `body`. What fails inside before it comes to `backend` (null: it is not Atoll's) is told to the other ranks; of messages, to
+/// the other end.
+void telling(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+             const c10::intrusive_ptr<c10d::Backend>& backend, const std::function<void()>& body);
+
+}  // namespace atl::pytorch

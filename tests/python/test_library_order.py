@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of an island issue everything to their library in one order: on a device that runs what is issued one by one,
+as simulated ones do in tests (ATOLL_SIM_SERIAL), any other way never ends."""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support import Ranks, device
+
+LAYOUTS = [("AABB", ["sim"] * 4), ("AAB", ["sim", "sim", "cpu"]), ("ABAA", ["sim"] * 4)]
+PIECE = (2 << 20) // 4  # elements
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda layout: layout[0], scope="module")
+def islands(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    labels, devices = request.param
+    ranks = Ranks(len(devices), list(labels), {"ATOLL_SIM_DELAY": "0.002"}, devices)
+    yield ranks
+    ranks.stop()
+
+
+def many_at_once(rank: int, seed: int) -> None:
+    """Pieces of many operations are brought to the bridge and taken back at the same time, at each rank's own pace."""
+    pace = random.Random(seed * 100 + rank)
+    size = dist.get_world_size()
+    tensors, works = [], []
+    for step in range(12):
+        tensors.append(torch.full((random.Random(seed + step).choice([10, PIECE, 5 * PIECE + 3]),), float(rank + step)))
+        tensors[-1] = tensors[-1].to(device())
+        works.append(dist.all_reduce(tensors[-1], async_op=True))
+        if pace.random() < 0.3:
+            time.sleep(pace.random() * 0.01)
+        if pace.random() < 0.3:
+            works[pace.randrange(len(works))].wait()
+    for step, (tensor, work) in enumerate(zip(tensors, works, strict=True)):
+        work.wait()
+        expected = float(sum(range(size)) + size * step)
+        assert tensor.eq(expected).all().item(), (step, tensor[:3], expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_in_both_directions(islands: Ranks, seed: int) -> None:
+    islands.run(many_at_once, seed)
+
+
+def merged(pace: random.Random, first: list[Any], second: list[Any]) -> list[Any]:
+    """Both, each in its order."""
+    order = [True] * len(first) + [False] * len(second)
+    pace.shuffle(order)
+    rest = iter(first), iter(second)
+    return [next(rest[0] if of_first else rest[1]) for of_first in order]
+
+
+def beside_messages(rank: int, seed: int) -> None:
+    """Messages between two ranks, one by one and in batches, beside collectives: mixed otherwise on each rank."""
+    pace = random.Random(seed * 100 + rank)
+    size = dist.get_world_size()
+    peers = [other for other in range(size) if other != rank]
+    outgoing = {peer: torch.full((70_000,), float(rank * 10 + peer)).to(device()) for peer in peers}
+    incoming = {peer: torch.zeros(70_000).to(device()) for peer in peers}
+    summed = [torch.full((PIECE + 5,), float(rank + step)).to(device()) for step in range(4)]
+    gathered = [torch.zeros(size * 1000).to(device()) for _ in range(4)]
+    mine = torch.full((1000,), float(rank)).to(device())
+    messages = [(name, peer) for peer in peers for name in ("send", "recv")]
+    pace.shuffle(messages)
+    steps = merged(pace, messages, [(name, step) for step in range(4) for name in ("sum", "gather")])
+    works = []
+    batch = {peer: torch.zeros(500).to(device()) for peer in peers}
+    for name, number in steps:
+        if name == "send":
+            works.append(dist.isend(outgoing[number], number))
+        elif name == "recv":
+            works.append(dist.irecv(incoming[number], number))
+        elif name == "sum":
+            works.append(dist.all_reduce(summed[number], async_op=True))
+        else:
+            works.append(dist.all_gather_into_tensor(gathered[number], mine, async_op=True))
+    both = [dist.P2POp(dist.isend, mine[:500], peer) for peer in peers]
+    both += [dist.P2POp(dist.irecv, batch[peer], peer) for peer in peers]
+    pace.shuffle(both)
+    for work in [*works, *dist.batch_isend_irecv(both)]:
+        assert work is not None
+        work.wait()
+    for peer in peers:
+        assert incoming[peer].eq(peer * 10 + rank).all().item()
+        assert batch[peer].eq(peer).all().item()
+    for step in range(4):
+        assert summed[step].eq(sum(range(size)) + size * step).all().item()
+        assert torch.equal(gathered[step].cpu(), torch.arange(size).repeat_interleave(1000).float())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_and_collectives(islands: Ranks, seed: int) -> None:
+    islands.run(beside_messages, seed)
