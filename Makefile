@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help setup demo test verify soak aarch64 bench check docs wheel clean
+.PHONY: help setup demo test verify soak aarch64 bench gpu gpu-pack check docs wheel matrix clean
 
 help:
 	@echo "make setup    .venv with PyTorch and Atoll, built and installed (quick when nothing changed)"
@@ -13,7 +13,10 @@ help:
 	@echo "make soak     hours of load and faults"
 	@echo "make aarch64  C++ tests for 64-bit ARM, cross-compiled, in an emulator"
 	@echo "make bench    the measurements behind the README's figures"
+	@echo "make gpu      tries a GPU beside the CPU (GPU_ARGS='--plan' prints the steps; docs/hardware.md)"
+	@echo "make gpu-pack what make gpu needs on a machine without a network, in build/gpu-pack"
 	@echo "make check    formatting, lint, types, structure (scripts/check.py --fix repairs formatting)"
+	@echo "make matrix   tries each release of PyTorch in releases.toml: docs/results/versions.md"
 	@echo "make docs     the documentation site, in site/"
 	@echo "make wheel    the wheel and the source archive, in dist/"
 	@echo "make clean    removes build/, dist/ and site/; .venv stays"
@@ -44,9 +47,19 @@ bench: setup
 	@$(PYTHON) scripts/setup.py --packages bench
 	@$(VENV) bench/run.py
 
+# With the Python that holds the GPU's PyTorch: make gpu PYTHON=/path/to/python3
+gpu:
+	@$(PYTHON) scripts/gpu.py $(GPU_ARGS)
+
+gpu-pack:
+	@$(PYTHON) scripts/gpu_pack.py
+
 check: setup
 	@$(PYTHON) scripts/setup.py --packages check
 	@$(VENV) scripts/check.py
+
+matrix: setup
+	@$(VENV) scripts/matrix.py
 
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(VENV) -m mkdocs build --strict --quiet

@@ -79,8 +79,18 @@ class ShapedLink:
         for name, address in zip(self.names, addresses(rail), strict=True):
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
             _ip("-n", name, "link", "set", device, "up")
-            words = ["tc", "-n", name, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.rate}bit"]
-            subprocess.run([*words, "burst", self.burst, "latency", "50ms"], check=True)
+            self._shape(name, device, "add")
+
+    def _shape(self, name: str, device: str, verb: str) -> None:
+        words = ["tc", "-n", name, "qdisc", verb, "dev", device, "root", "tbf", "rate", f"{self.rate}bit"]
+        subprocess.run([*words, "burst", self.burst, "latency", "50ms"], check=True)
+
+    def set_rate(self, bits_per_second: int) -> None:
+        """Of all links, from now on."""
+        self.rate = bits_per_second
+        for name in self.names:
+            for rail in range(self.rails):
+                self._shape(name, f"bridge{rail}", "replace")
 
     def set_rail(self, rail: int, up: bool) -> None:
         """Pulls a cable, or plugs it in again."""

@@ -147,6 +147,11 @@ def check_structure(_fix: bool) -> str:
     return output_of([VENV_BIN / "python", "-m", "pytest", "-q", "tests/structure"])
 
 
+def check_gpu_plan(_fix: bool) -> str:
+    """`make gpu` prints its steps anywhere: without site packages, as where nothing is installed yet."""
+    return output_of([VENV_BIN / "python", "-S", ROOT / "scripts/gpu.py", "--plan"])
+
+
 def check_supply_chain(_fix: bool) -> str:
     return supply_chain.check()
 
@@ -156,12 +161,13 @@ CHECKS = {
     "ruff": check_ruff,
     "structure": check_structure,
     "mypy": check_mypy,
+    "gpu-plan": check_gpu_plan,
     "supply-chain": check_supply_chain,
     "headers": check_headers,
     "clang-tidy": check_clang_tidy,
 }
 # Side by side; the others use all processors by themselves.
-SINGLE_THREADED = {"structure", "mypy", "supply-chain"}
+SINGLE_THREADED = {"structure", "mypy", "gpu-plan", "supply-chain"}
 # Only where named, as `make soak` does.
 LONG_CHECKS = {"clang-analyzer": check_clang_analyzer}
 
