@@ -108,6 +108,7 @@ TEST_P(OneOrder, OnAllRanksOfAnIsland) {
   for (std::uint64_t number = 0; number < 60; ++number) {
     all.push_back({Kind::kIn, -1, -1, number});
     all.push_back({Kind::kOut, -1, -1, number});
+    all.push_back({Kind::kOutAfterIn, -1, -1, number});
     for (const int sender : island)
       all.push_back(message(sender, island[(number + 1) % island.size()], number / island.size()));
   }
@@ -181,6 +182,51 @@ TEST(IslandOrder, WhatSomeNeverRequestHoldsUpNothing) {
     std::vector<std::uint64_t> numbers;
     for (const LibraryStep& step : granted.steps()) numbers.push_back(step.number);
     EXPECT_EQ(numbers, (std::vector<std::uint64_t>{0, 2, 3, 5, 6, 8, 9}));
+  });
+}
+
+// What follows it in the order waits on a rank that is not ready for it yet, and only there.
+TEST(IslandOrder, AnOutAfterInIsGrantedByTheLeaderAlone) {
+  Ranks ranks = three_of_an_island();
+  ranks.run_ok([](Group& group) {
+    const LibraryStep out{Kind::kOutAfterIn, -1, -1, 3};
+    const LibraryStep next{Kind::kIn, -1, -1, 4};
+    Granted granted;
+    group.open_island_order();
+    if (group.rank() == 0) {
+      granted.request(group, out);
+      granted.wait_for(1);
+    }
+    group.barrier();
+    granted.request(group, next);
+    if (group.rank() == 0) granted.wait_for(2);
+    group.barrier();
+    if (group.rank() == 1) EXPECT_EQ(granted.steps().size(), 0u);
+    if (group.rank() == 1) granted.request(group, out);
+    if (group.rank() == 2) group.give_up_step(out);
+    granted.wait_for(group.rank() == 2 ? 1 : 2);
+    EXPECT_EQ(granted.steps(), group.rank() == 2 ? std::vector{next} : (std::vector{out, next}));
+    EXPECT_EQ(granted.errors().size(), 0u);
+    group.barrier();
+  });
+}
+
+TEST(IslandOrder, WhatWasGivenUpBeforeItsGrantHoldsUpNothing) {
+  Ranks ranks = three_of_an_island();
+  ranks.run_ok([](Group& group) {
+    Granted granted;
+    group.open_island_order();
+    if (group.rank() == 2) {
+      for (std::uint64_t number = 0; number < 2000; number += 2) group.give_up_step({Kind::kOutAfterIn, -1, -1, number});
+    }
+    group.barrier();
+    for (std::uint64_t number = 0; number < 2000; ++number) {
+      if (group.rank() != 2 || number % 2 == 1) granted.request(group, {Kind::kOutAfterIn, -1, -1, number});
+    }
+    granted.wait_for(group.rank() == 2 ? 1000 : 2000);
+    EXPECT_EQ(granted.steps().back(), (LibraryStep{Kind::kOutAfterIn, -1, -1, 1999}));
+    EXPECT_EQ(granted.errors().size(), 0u);
+    group.barrier();
   });
 }
 

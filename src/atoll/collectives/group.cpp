@@ -161,6 +161,7 @@ void Group::refuse_receive(int source, std::uint64_t tag, const std::string& why
 std::uint64_t Group::commit_message(int peer, bool sends) { return impl_->commit_message(peer, sends); }
 
 void Group::request_step(StepRequest request) { impl_->island_order.request(std::move(request)); }
+void Group::give_up_step(const LibraryStep& step) { impl_->island_order.give_up(step); }
 void Group::open_island_order() { impl_->island_order.open_link(); }
 
 void Group::refuse_committed_message(int peer, bool sends, const std::string& why) {

@@ -168,6 +168,9 @@ class Group {
   /// This rank is ready for a step of its island's library, in an island beside others: see island_order.h.
   void request_step(StepRequest request);
 
+  /// This rank will not request this kOutAfterIn.
+  void give_up_step(const LibraryStep& step);
+
   /// To be called once before the first request, on all ranks of the island.
   void open_island_order();
 

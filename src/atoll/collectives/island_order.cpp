@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kNextSend{1};
 constexpr std::chrono::milliseconds kNextLook{100};
+constexpr std::size_t kMostGivenUp = 1024;  // older ones were given up on all ranks
 
 bool is_alike(const LibraryStep& a, const LibraryStep& b) {
   return a.kind == b.kind && a.sender == b.sender && a.receiver == b.receiver;
@@ -45,6 +46,7 @@ void IslandOrder::request(StepRequest request) {
 }
 
 void IslandOrder::ask_leader(const LibraryStep& step) {
+  if (step.kind == LibraryStep::Kind::kOutAfterIn) return leader() == ports_.rank() ? grant(step) : go_on();
   if (leader() == ports_.rank()) return note_ready(ports_.rank(), step);
   tell(leader(), encode(ports_.group_id(), ControlType::kStepRequest, step));
 }
@@ -60,6 +62,14 @@ void IslandOrder::mark_left(int rank) {
   std::vector<LibraryStep> steps;
   for (const auto& [step, request] : waiting_) steps.push_back(step);
   for (const LibraryStep& step : steps) ask_leader(step);
+}
+
+void IslandOrder::give_up(const LibraryStep& step) {
+  const std::lock_guard lock(mutex_);
+  if (error_ || step.number < first_after_in_) return;
+  given_up_.insert(step.number);
+  if (given_up_.size() > kMostGivenUp) given_up_.erase(given_up_.begin());
+  go_on();
 }
 
 bool IslandOrder::cancel(const LibraryStep& step, const std::exception_ptr& error) {
@@ -95,6 +105,7 @@ void IslandOrder::fail(const std::exception_ptr& error) {
   if (error_) return;
   error_ = error;
   ready_.clear();
+  granted_.clear();
   unsent_.clear();
   for (auto& [step, request] : std::exchange(waiting_, {})) request.go(error);
 }
@@ -102,6 +113,7 @@ void IslandOrder::fail(const std::exception_ptr& error) {
 // A rank requests alike steps in their order. So of those before one that all have requested, whichever is not granted yet never
 // will be: its operation was refused.
 void IslandOrder::note_ready(int rank, const LibraryStep& step) {
+  if (step.kind == LibraryStep::Kind::kOutAfterIn) return;
   const auto ranks = ranks_of(step);
   if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) return;
   auto& known = ready_[step];
@@ -120,16 +132,36 @@ void IslandOrder::grant(const LibraryStep& step) {
   }
 }
 
-// Requests of alike steps before it wait in vain: see note_ready().
 void IslandOrder::do_granted(const LibraryStep& step) {
+  granted_.push_back(step);
+  go_on();
+}
+
+// A step that is not there has been cancelled or given up; a kOutAfterIn may still come.
+void IslandOrder::go_on() {
+  while (!error_ && !granted_.empty()) {
+    const LibraryStep step = granted_.front();
+    const bool is_after_in = step.kind == LibraryStep::Kind::kOutAfterIn;
+    pass_over_earlier(step);
+    auto found = waiting_.extract(step);
+    if (found.empty() && is_after_in && step.number >= first_after_in_ && !given_up_.contains(step.number)) return;
+    granted_.pop_front();
+    if (is_after_in) {
+      first_after_in_ = std::max(first_after_in_, step.number + 1);
+      given_up_.erase(given_up_.begin(), given_up_.lower_bound(first_after_in_));
+    }
+    if (!found.empty()) found.mapped().go(nullptr);
+  }
+}
+
+// Requests of alike steps before it wait in vain: see note_ready().
+void IslandOrder::pass_over_earlier(const LibraryStep& step) {
   auto first = waiting_.lower_bound(LibraryStep{step.kind, step.sender, step.receiver, 0});
   while (first != waiting_.end() && is_alike(first->first, step) && first->first.number < step.number) {
     const auto passed_over = waiting_.extract(first++);
     passed_over.mapped().go(std::make_exception_ptr(
         Error(ErrorKind::kMismatch, "an operation that another rank has refused was to use the island's library")));
   }
-  auto found = waiting_.extract(step);
-  if (!found.empty()) found.mapped().go(nullptr);
 }
 
 void IslandOrder::tell(int rank, std::vector<std::byte> message) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -24,9 +25,11 @@ namespace atl::collectives {
 ///   2. When all ranks of the step have, the leader grants it to them. Links keep the order of what they carry, so each rank
 ///      hears of the steps it shares with others in the order in which they do.
 ///   3. A rank does granted steps in the order in which it heard of them.
+///   4. Where the leader is ready for a kOutAfterIn, all ranks will be without doing anything else: it grants the step unasked,
+///      and what is granted after it waits on each rank until this rank is ready.
 ///
-/// So nobody begins a step before all are ready for it, and none waits for something that comes later in the order. The cost is
-/// two short messages in a step's way, one where the rank is the leader; steps that are ready at the same time share it.
+/// So nobody begins another step before all are ready for it, and none waits for something that comes later in the order. The
+/// cost is two short messages in a step's way, one where the rank is the leader; steps that are ready at the same time share it.
 /// Thread-safe; what it calls must not call back.
 class IslandOrder {
  public:
@@ -49,6 +52,9 @@ class IslandOrder {
   /// The step is given up: `go` is called with `error` if it has not been granted. Returns whether that was so.
   bool cancel(const LibraryStep& step, const std::exception_ptr& error);
 
+  /// This rank will not request the step, a kOutAfterIn: what is granted after it goes on.
+  void give_up(const LibraryStep& step);
+
   /// A rank of the island takes no further part. What it does not have to do with goes on, with the next rank as the leader.
   void mark_left(int rank);
 
@@ -69,6 +75,8 @@ class IslandOrder {
   void note_ready(int rank, const LibraryStep& step);
   void grant(const LibraryStep& step);
   void do_granted(const LibraryStep& step);
+  void pass_over_earlier(const LibraryStep& step);
+  void go_on();
   void tell(int rank, std::vector<std::byte> message);
   void send_what_waits();
   void begin_looking();
@@ -80,6 +88,9 @@ class IslandOrder {
   std::vector<int> present_;  // of the island, who has not left
   std::map<LibraryStep, StepRequest> waiting_;                // this rank's own, not granted yet
   std::map<LibraryStep, std::vector<int>> ready_;             // who has requested of this rank what is not granted yet
+  std::deque<LibraryStep> granted_;       // from one on that this rank is not ready for yet, a kOutAfterIn
+  std::set<std::uint64_t> given_up_;      // numbers of kOutAfterIn that may still be granted
+  std::uint64_t first_after_in_ = 0;      // number of the first kOutAfterIn that may still come
   std::map<int, std::deque<std::vector<std::byte>>> unsent_;  // by rank: what its link did not take yet
   bool is_looking_ = false;                // look() will be called: for deadlines, and what is unsent
   std::optional<LibraryStep> waited_for_;  // kOut: since the last look()

@@ -14,9 +14,10 @@ namespace atl::collectives {
 /// Something that an island's library does on several of its ranks.
 struct LibraryStep {
   enum class Kind : std::uint8_t {
-    kIn = 1,   ///< brings one part of a collective to the bridge; all ranks of the island
-    kOut,      ///< spreads what has crossed; all ranks of the island
-    kMessage,  ///< carries a message from one rank to another
+    kIn = 1,      ///< brings one part of a collective to the bridge; all ranks of the island
+    kOut,         ///< spreads what has crossed, of a collective without kIn; all ranks of the island
+    kOutAfterIn,  ///< spreads what has crossed, which depends on what every rank of the group gave; all ranks of the island
+    kMessage,     ///< carries a message from one rank to another
   };
   Kind kind = Kind::kIn;
   std::int32_t sender = -1;  ///< group ranks, of a message

@@ -25,6 +25,11 @@ std::exception_ptr closed() {
 
 }  // namespace
 
+LibraryStep Passage::Entry::step(bool goes_back) const {
+  const auto out = parts.in ? LibraryStep::Kind::kOutAfterIn : LibraryStep::Kind::kOut;
+  return {goes_back ? out : LibraryStep::Kind::kIn, -1, -1, sequence.value()};
+}
+
 Passage::Passage(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock,
                  std::shared_ptr<Issuer> issuer, LibraryTurns turns)
     : device_(device),
@@ -69,7 +74,7 @@ void Passage::let_in(std::unique_lock<std::mutex>& /*lock*/) {
       issuer->push([self, entry, turn] { self->load_entry(entry, turn); });
     };
     const bool takes_turn = entry->sequence && entry->parts.in;
-    takes_turn ? turns_({LibraryStep::Kind::kIn, -1, -1, *entry->sequence}, entry->limit, go) : go(nullptr);
+    takes_turn ? turns_.ask(entry->step(/*goes_back=*/false), entry->limit, go) : go(nullptr);
   }
 }
 
@@ -145,8 +150,13 @@ void Passage::let_back(std::unique_lock<std::mutex>& /*lock*/) {
     const auto go = [issuer = issuer_, self = shared_from_this(), entry](const std::exception_ptr& turn) {
       issuer->push([self, entry, turn] { self->store_until(entry, turn); });
     };
-    const bool takes_turn = entry->sequence && entry->parts.out && !entry->is_given_up;
-    takes_turn ? turns_({LibraryStep::Kind::kOut, -1, -1, *entry->sequence}, entry->limit, go) : go(nullptr);
+    const bool has_turn = entry->sequence && entry->parts.out;
+    if (has_turn && !entry->is_given_up) {
+      turns_.ask(entry->step(/*goes_back=*/true), entry->limit, go);
+    } else {
+      if (has_turn && entry->parts.in) turns_.give_up(entry->step(/*goes_back=*/true));
+      go(nullptr);
+    }
   }
 }
 

@@ -17,10 +17,16 @@
 
 namespace atl::pytorch {
 
-/// When an island's library may begin a step: calls `go` once, on any thread, with nullptr in the one order of all ranks of the
-/// island, or with the error that the group has met, if only that the step's turn did not come within `limit`.
-using LibraryTurns = std::function<void(const collectives::LibraryStep& step, std::chrono::milliseconds limit,
-                                        std::function<void(const std::exception_ptr& error)> go)>;
+/// The turns of an island's library, in the one order of all ranks of the island (collectives/island_order.h).
+struct LibraryTurns {
+  /// Calls `go` once, on any thread: with nullptr when the step may begin, or with the error that the group has met, if only that
+  /// the step's turn did not come within `limit`.
+  std::function<void(const collectives::LibraryStep& step, std::chrono::milliseconds limit,
+                     std::function<void(const std::exception_ptr& error)> go)>
+      ask;
+  /// This rank will not ask for the step, a kOutAfterIn.
+  std::function<void(const collectives::LibraryStep& step)> give_up;
+};
 
 /// The way of one group's operations from one device to the bridge and back. Pieces pass in the order in which they enter, each
 /// through one of a few slots of host memory: while one crosses the bridge, the next ones come from the device and earlier
@@ -32,6 +38,7 @@ class Passage : public std::enable_shared_from_this<Passage> {
     std::unique_ptr<Piece> piece;
     std::optional<std::uint64_t> sequence;  // of its call, where the library takes part
     LibraryParts parts;
+    collectives::LibraryStep step(bool goes_back) const;  ///< of the library, in a direction where it has one
     std::chrono::milliseconds limit{};  // of each step of the library
     std::exception_ptr error;           // of loading, or of its turn to go back
     bool is_loading = false;

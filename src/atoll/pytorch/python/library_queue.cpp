@@ -17,7 +17,7 @@ void LibraryQueue::enter(collectives::StepRequest request) {
 }
 
 LibraryTurns LibraryQueue::turns() {
-  return [weak = weak_from_this()](const collectives::LibraryStep& step, std::chrono::milliseconds limit,
+  const auto ask = [weak = weak_from_this()](const collectives::LibraryStep& step, std::chrono::milliseconds limit,
                                    std::function<void(const std::exception_ptr&)> go) {
     const auto self = weak.lock();
     const auto group = self ? self->group_.lock() : nullptr;
@@ -33,6 +33,10 @@ LibraryTurns LibraryQueue::turns() {
                          },
                          Deadline::after(limit), text});
   };
+  const auto give_up = [weak = group_](const collectives::LibraryStep& step) {
+    if (const auto group = weak.lock()) group->give_up_step(step);
+  };
+  return {ask, give_up};
 }
 
 void LibraryQueue::run_soon() const {
