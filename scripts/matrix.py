@@ -42,18 +42,17 @@ BUILDING = "import matrix, pathlib, sys; matrix.build_here(pathlib.Path(sys.argv
 
 
 def interpreter(release: Release) -> tuple[str, str] | None:
-    """A Python here that has a wheel of the release, and its version; the one that runs this first."""
+    """A Python here that has a wheel of the release, and its version: the release's own choice, the one that runs this, any."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    base = Path(sys.base_prefix, "bin", f"python{own}")
-    if own in release.pythons and base.exists():
-        return str(base), own
-    return next(((found, name) for name in release.pythons if (found := python_of(name))), None)
+    wanted = [name for name in (release.tried, own, *release.pythons) if name in release.pythons]
+    return next(((found, name) for name in wanted if (found := python_of(name))), None)
 
 
 def python_of(name: str) -> str:
     """The path of a Python of this version that starts; "" where there is none."""
+    own = Path(sys.base_prefix, "bin", f"python{name}")
     others = sorted(Path(sys.base_prefix).parent.glob(f"{name}.*/bin/python{name}"))
-    for path in [shutil.which(f"python{name}"), *map(str, others)]:
+    for path in [str(own) if own.exists() else None, shutil.which(f"python{name}"), *map(str, others)]:
         if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
             return path
     return ""
@@ -190,7 +189,8 @@ def page(record: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     failed = [f"- torch {row['torch']}: `{name}`" for row in record["rows"] for name in row.get("failed", [])]
     lines += ["", "Other Pythons have not run.", *(["", "What failed:", "", *failed] if failed else [])]
-    return "\n".join([*lines, "", f"{record['when']}, commit {record['commit']}, {record['machine']}.", ""])
+    runs = sorted({f"{row['when']} at {row['commit']}" for row in record["rows"]})
+    return "\n".join([*lines, "", f"Run on {', '.join(runs)}: {record['machine']}.", ""])
 
 
 def main() -> int:
@@ -209,11 +209,11 @@ def main() -> int:
     known = {row["torch"]: row for row in json.loads(RECORD.read_text())["rows"]} if RECORD.is_file() else {}
     for release in table:
         if not only or release.torch in only:
-            known[release.torch] = tried(release)
+            known[release.torch] = {"when": datetime.now(UTC).date().isoformat(), "commit": commit(), **tried(release)}
             say(f"torch {release.torch}: {verdict(known[release.torch])}")
     rows = [known[release.torch] for release in table if release.torch in known]
     machine = f"{CPUS} cores, Linux"
-    record = {"when": datetime.now(UTC).date().isoformat(), "commit": commit(), "machine": machine, "rows": rows}
+    record = {"machine": machine, "rows": rows}
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     PAGE.write_text(page(record))
     bad = [row["torch"] for row in rows if "why" not in row and row["status"] != 0]

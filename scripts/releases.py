@@ -14,6 +14,7 @@ class Release:
     torch: str
     pythons: tuple[str, ...]  # "3.11", ...; those that Atoll runs on
     is_setup: bool = False  # what `make setup` installs
+    tried: str = ""  # the Python that `make matrix` takes first; "": the one that runs it
 
 
 def releases() -> list[Release]:
@@ -23,5 +24,5 @@ def releases() -> list[Release]:
     made = []
     for row in rows:
         pythons = [name for name in row["python"] if tuple(map(int, name.split("."))) >= LEAST_PYTHON]
-        made.append(Release(row["torch"], tuple(pythons), row.get("setup", False)))
+        made.append(Release(row["torch"], tuple(pythons), row.get("setup", False), row.get("tried", "")))
     return made
