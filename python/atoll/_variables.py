@@ -43,6 +43,7 @@ NAMES = frozenset(
         "SIM_DEVICES",
         "SIM_LINK",
         "SIM_MEMORY",
+        "SIM_MODEL",
         "SIM_REORDER",
         "SIM_SEED",
         "SIM_SERIAL",

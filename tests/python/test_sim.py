@@ -217,7 +217,7 @@ def time_products(count: int) -> tuple[float, float]:
 
 
 def test_operators_take_the_modelled_time() -> None:
-    with Host(ATOLL_SIM_SPEED="0.05") as slow:
+    with Host(ATOLL_SIM_SPEED="0.05", ATOLL_SIM_MODEL="even") as slow:
         milliseconds, late = slow.run(time_products, 10)
     modelled = 10 * (2 * 256**3 / 10e9 + 5e-6) / 0.05 * 1e3
     assert 0.999 * modelled <= milliseconds <= 3 * modelled

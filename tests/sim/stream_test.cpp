@@ -19,7 +19,10 @@ TEST(Stream, WorkRunsInOrderWhoeverRunsIt) {
   std::vector<int> order;
   for (int i = 0; i < 100; ++i) {
     if (i % 3 == 0) {
-      stream.run([&, i] { order.push_back(i); }, 0ns);
+      stream.run([&, i] {
+        order.push_back(i);
+        return 0ns;
+      });
     } else {
       stream.enqueue([&, i](double) { order.push_back(i); }, 0ns);
     }
@@ -35,8 +38,8 @@ TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
   Punctuality punctuality;
   Stream stream(punctuality);
   const auto begin = Clock::now();
-  stream.run([] {}, 300ms);
-  stream.run([] {}, 300ms);
+  stream.run([] { return 300ms; });
+  stream.run([] { return 300ms; });
   EXPECT_LT(Clock::now() - begin, 300ms) << "the caller runs ahead of the device";
   const Event event = stream.record();
   EXPECT_FALSE(event.is_reached());
@@ -57,7 +60,7 @@ TEST(Stream, AnEventThatWaitsForNothingIsReachedWhenItIsRecorded) {
     EXPECT_TRUE(event.is_reached());
     EXPECT_GE(event.when(), begin) << "and not when the stream was used last, if ever";
     EXPECT_LE(event.when(), Clock::now());
-    stream.run([] {}, 0ns);
+    stream.run([] { return 0ns; });
   }
 }
 
@@ -96,7 +99,7 @@ TEST(Stream, TimeOfQueuedWorkAddsUpExactly) {
   Punctuality punctuality;
   Stream stream(punctuality);
   const Event first = stream.record();
-  stream.run([] {}, 0ns);
+  stream.run([] { return 0ns; });
   const Event begin = stream.record();
   Event last;
   for (int i = 0; i < 10; ++i) {
@@ -198,7 +201,10 @@ TEST(Stream, WaitsForEventsOfOtherStreams) {
   slow.enqueue([&](double share) { done = share == 1.0; }, 20ms);
   fast.wait_for(slow.record());
   bool seen = false;
-  fast.run([&] { seen = done; }, 0ns);
+  fast.run([&] {
+    seen = done;
+    return 0ns;
+  });
   EXPECT_TRUE(seen);
   EXPECT_TRUE(Event().is_reached()) << "an event that was never recorded holds nobody up";
 }
@@ -207,16 +213,15 @@ TEST(Stream, LateWorkIsCounted) {
   Punctuality punctuality;
   {
     Stream stream(punctuality);
-    stream.run([] {}, 5ms);
+    stream.run([] { return 5ms; });
     EXPECT_EQ(punctuality.late.load(), 0U);
     stream.synchronize();
     const auto begin = Clock::now();
-    stream.run(
-        [&] {
-          while (Clock::now() - begin < 5ms) {
-          }
-        },
-        1ms);
+    stream.run([&] {
+      while (Clock::now() - begin < 5ms) {
+      }
+      return 1ms;
+    });
   }
   EXPECT_EQ(punctuality.tasks.load(), 2U);
   EXPECT_EQ(punctuality.late.load(), 1U);

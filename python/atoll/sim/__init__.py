@@ -2,8 +2,8 @@
 """A simulated accelerator for PyTorch: `import atoll.sim`, then use the device "sim".
 
 Its memory cannot be touched by host code, its streams run beside the caller, and every operator of PyTorch works on it,
-because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time a device of that speed
-would: then results of measurements are "modelled device time, real bytes"."""
+because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time that a device of that speed
+would, of the kind ATOLL_SIM_MODEL (atoll/sim/kinds): then results of measurements are "modelled device time, real bytes"."""
 
 import atexit
 
@@ -14,13 +14,15 @@ from atoll._version_check import require_matching_torch
 require_matching_torch()
 
 from atoll import _C, _autoload, _sim  # noqa: E402 - only after the check
-from atoll.sim import device_module, process_group  # noqa: E402
+from atoll.sim import device_module, kinds, process_group  # noqa: E402
 
 NAME = "sim"
 
 
 def _register() -> None:
-    _sim.device_count()  # raises ValueError for a wrong ATOLL_SIM_DEVICES, before PyTorch knows of the device
+    # Wrong variables are ValueError, before PyTorch knows of the device.
+    _sim.device_count()
+    _sim.set_kind(**kinds.chosen())
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device_module)  # type: ignore[no-untyped-call]
     torch.utils.generate_methods_for_privateuse1_backend(

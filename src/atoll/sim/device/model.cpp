@@ -2,14 +2,11 @@
 #include "atoll/sim/device/model.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <cmath>
+#include <utility>
 
 namespace atl::sim {
 namespace {
-
-constexpr double kFlopsPerS = 10e9;
-constexpr double kBytesPerS = 5e9;
-constexpr double kFixedS = 5e-6;
 
 std::chrono::nanoseconds from_seconds(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
@@ -17,14 +14,43 @@ std::chrono::nanoseconds from_seconds(double seconds) {
 
 }  // namespace
 
-std::chrono::nanoseconds Model::operator_time(double flops, double bytes) const noexcept {
-  if (speed <= 0) return {};
-  return from_seconds((std::max(flops / kFlopsPerS, bytes / kBytesPerS) + kFixedS) / speed);
+std::chrono::nanoseconds time_of(double bytes, double bytes_per_s) noexcept {
+  if (bytes_per_s <= 0) return {};
+  return from_seconds(bytes / bytes_per_s);
 }
 
-std::chrono::nanoseconds Model::copy_time(std::size_t bytes) const noexcept {
-  if (copy_bytes_per_s <= 0) return {};
-  return from_seconds(static_cast<double>(bytes) / copy_bytes_per_s);
+Model::Model(DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed)
+    : kind_(std::move(kind)), speed_(speed), copy_bytes_per_s_(copy_bytes_per_s), random_(seed) {}
+
+std::chrono::nanoseconds Model::operator_time(std::string_view name, double flops, double bytes) {
+  if (speed_ <= 0) return {};
+  const auto known = kind_.operators.find(name);
+  const Rates& rates = known == kind_.operators.end() ? kind_.usual : known->second;
+  const double work = std::max({flops / rates.flops_per_s, bytes / rates.bytes_per_s, rates.full_s});
+  const double seconds = (work + kind_.launch_s) / speed_;
+  return from_seconds(seconds * slowness(seconds));
+}
+
+double Model::slowness(double busy_s) {
+  const std::lock_guard lock(mutex_);
+  double factor = 1;
+  if (kind_.jitter > 0) {
+    factor = std::exp(std::normal_distribution<double>(-kind_.jitter * kind_.jitter / 2, kind_.jitter)(random_));
+  }
+  if (kind_.warm_after_s <= 0) return factor;
+  // The device is half as warm as it will be after ln 2 of the time in which warmth settles.
+  const double settles_s = kind_.warm_after_s / std::log(2.0);
+  const auto now = Clock::now();
+  if (warmth_of_ != Clock::time_point{}) {
+    warmth_ *= std::exp(-std::chrono::duration<double>(now - warmth_of_).count() / settles_s);
+  }
+  warmth_of_ = now;
+  warmth_ = std::min(1.0, warmth_ + busy_s / settles_s);
+  return factor / (1 - warmth_ * (1 - kind_.warm_speed));
+}
+
+std::chrono::nanoseconds Model::copy_time(std::size_t bytes, bool is_pinned) const noexcept {
+  return time_of(static_cast<double>(bytes), copy_bytes_per_s_ * (is_pinned ? 1 : kind_.pageable));
 }
 
 }  // namespace atl::sim

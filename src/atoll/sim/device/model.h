@@ -3,18 +3,60 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
 
 namespace atl::sim {
 
-/// How long a simulated device takes. A device of speed 1 is slow enough for one core of a current server processor to keep
-/// up with: 10 Gflop/s, 5 GB/s of memory traffic and 5 us for each operator.
-struct Model {
-  double speed = 0;             ///< relative to the above; 0: operators take no modelled time
-  double copy_bytes_per_s = 0;  ///< between host and device, per direction; 0: copies take no modelled time
-
-  /// Of one operator that computes `flops` and touches `bytes` of memory: the larger of the two times, plus the fixed part.
-  std::chrono::nanoseconds operator_time(double flops, double bytes) const noexcept;
-  std::chrono::nanoseconds copy_time(std::size_t bytes) const noexcept;
+/// What one kind of operator reaches on a device.
+struct Rates {
+  double flops_per_s = 10e9;
+  double bytes_per_s = 5e9;  ///< of memory traffic
+  double full_s = 0;         ///< what does not fill the device takes as long as what just does: this
 };
+
+/// A kind of device, at speed 1.
+struct DeviceKind {
+  Rates usual;                                            ///< of operators that are not named
+  std::map<std::string, Rates, std::less<>> operators{};  ///< by name, like "addmm"
+  double launch_s = 5e-6;                                 ///< of every operator, before it begins
+  double jitter = 0;                                      ///< standard deviation of the logarithm of an operator's time; their mean stays
+  double pageable = 1;                                    ///< rate of copies of memory that is not pinned, relative to others
+  double warm_after_s = 0;                                ///< of work without a pause until the device has slowed down by half of what it will; 0: it does not
+  double warm_speed = 1;                                  ///< of a device that is warm through
+};
+
+/// How long a simulated device takes. Thread-safe.
+class Model {
+ public:
+  /// `speed`: relative to the kind's; 0: operators take no modelled time. `copy_bytes_per_s`: between host and device, per
+  /// direction; 0: copies take no modelled time. `seed`: of the jitter.
+  Model(DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed);
+
+  /// Of the next operator, which computes `flops` and touches `bytes` of memory: the largest of the times of these and of
+  /// filling the device, plus the launch.
+  std::chrono::nanoseconds operator_time(std::string_view name, double flops, double bytes);
+
+  std::chrono::nanoseconds copy_time(std::size_t bytes, bool is_pinned) const noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double slowness(double busy_s);
+
+  const DeviceKind kind_;
+  const double speed_;
+  const double copy_bytes_per_s_;
+  std::mutex mutex_;
+  std::mt19937_64 random_;
+  double warmth_ = 0;  // the part of recent time in which the device worked, 0 to 1; recent: kind_.warm_after_s
+  Clock::time_point warmth_of_{};
+};
+
+/// The time of `bytes` at a rate; none for a rate of 0.
+std::chrono::nanoseconds time_of(double bytes, double bytes_per_s) noexcept;
 
 }  // namespace atl::sim

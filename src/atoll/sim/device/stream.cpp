@@ -60,17 +60,21 @@ void Stream::note(Clock::time_point modelled) {
   if (Clock::now() > modelled + kPunctual) punctuality_.late.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Stream::run(const std::function<void()>& work, nanoseconds duration) {
+void Stream::run(const std::function<nanoseconds()>& work) {
   const auto issued = Clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });
-  run_locked(work, issued, duration);
+  run_locked(work, issued);
 }
 
 void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
   const auto issued = Clock::now();
   const std::lock_guard lock(mutex_);
-  if (queue_.empty()) return run_locked(work, issued, duration);
+  const auto timed = [&] {
+    work();
+    return duration;
+  };
+  if (queue_.empty()) return run_locked(timed, issued);
   const auto at_the_beginning = [work = std::move(work), duration](Clock::time_point begin) {
     work();
     return begin + duration;
@@ -78,8 +82,8 @@ void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
   push({Task::Kind::kOpen, {}, {}, {}, at_the_beginning, duration.count() > 0});
 }
 
-void Stream::run_locked(const std::function<void()>& work, Clock::time_point issued, nanoseconds duration) {
-  work();
+void Stream::run_locked(const std::function<nanoseconds()>& work, Clock::time_point issued) {
+  const nanoseconds duration = work();
   finish_ = std::max(finish_, issued) + duration;
   if (duration.count() > 0) note(finish_);
   // What took longer than modelled cannot have ended before it did.

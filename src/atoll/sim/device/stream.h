@@ -61,8 +61,9 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   /// Work that runs on the calling thread, at once when the queue holds nothing that is still to be done for real;
-  /// returns when it has run. The device is busy with it for `duration` of modelled time, so the caller may be ahead of it.
-  void run(const std::function<void()>& work, std::chrono::nanoseconds duration);
+  /// returns when it has run. The device is busy with it for the modelled time that `work` returns, so the caller may be ahead of
+  /// it.
+  void run(const std::function<std::chrono::nanoseconds()>& work);
 
   /// The same, but where run() would wait the stream's own thread does the work, later: it must hold what it needs.
   void run_behind(std::function<void()> work, std::chrono::nanoseconds duration);
@@ -98,7 +99,7 @@ class Stream {
     bool is_modelled = false;                                    // likewise
     Clock::time_point issued = Clock::now();
   };
-  void run_locked(const std::function<void()>& work, Clock::time_point issued, std::chrono::nanoseconds duration);
+  void run_locked(const std::function<std::chrono::nanoseconds()>& work, Clock::time_point issued);
   void push(Task task);
   void serve();
   Clock::time_point finish_of(const Task& task, Clock::time_point begin);

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "atoll/core/error.h"
+#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace atl::sim {
@@ -98,7 +99,7 @@ class SimAllocator final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     DeviceMemory& memory = device(current_device()).memory();
-    stream_of(current_stream(-1)).run([&] { std::memcpy(memory.host_view(to), memory.host_view(from), bytes); }, {});
+    run_untimed(-1, [&] { std::memcpy(memory.host_view(to), memory.host_view(from), bytes); });
   }
 
   bool initialized() override { return is_initialized(); }

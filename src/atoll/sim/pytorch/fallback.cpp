@@ -31,8 +31,12 @@ class HostCall {
 
   void run() {
     const auto first = stack_.size() - arguments_;
-    run_operator(index_, flops(first), bytes_,
-                 [this] { op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_); });
+    const double flops = this->flops(first);
+    run_operator(index_, [this, flops] {
+      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+      if (gives_views()) return OperatorWork{};
+      return OperatorWork{name(), flops, bytes_ + new_bytes()};
+    });
     take_over_resized();
     const std::size_t returns = op_.schema().returns().size();
     for (std::size_t i = stack_.size() - returns; i < stack_.size(); ++i) stack_[i] = to_device(stack_[i]);
@@ -75,7 +79,7 @@ class HostCall {
     for (const auto& [host, original] : originals_) {
       if (host.sizes() == original.sizes()) continue;
       original.resize_(host.sizes());
-      run_operator(index_, 0, 0, [&, &host = host, &original = original] { host_view(original).copy_(host); });
+      run_untimed(index_, [&, &host = host, &original = original] { host_view(original).copy_(host); });
     }
   }
 
@@ -117,14 +121,42 @@ class HostCall {
     const at::Tensor made = result.is_non_overlapping_and_dense()
                                 ? at::empty_strided(result.sizes(), result.strides(), options)
                                 : at::empty(result.sizes(), options);
-    run_operator(index_, 0, 0, [&] { host_view(made).copy_(result); });
+    run_untimed(index_, [&] { host_view(made).copy_(result); });
     return made;
   }
 
+  // Without the namespace, and alike for the form that changes its argument: "add" of "aten::add_".
+  std::string_view name() const {
+    std::string_view name = op_.schema().name();
+    if (const auto colons = name.rfind("::"); colons != name.npos) name.remove_prefix(colons + 2);
+    if (name.size() > 1 && name.back() == '_' && name.front() != '_') name.remove_suffix(1);
+    return name;
+  }
+
+  bool gives_views() const {
+    const auto& returns = op_.schema().returns();
+    return !returns.empty() && std::all_of(returns.begin(), returns.end(), [](const c10::Argument& each) {
+      return each.alias_info() != nullptr && !each.alias_info()->isWrite();
+    });
+  }
+
+  // Of results that are no argument.
+  double new_bytes() const {
+    double bytes = 0;
+    const auto& returns = op_.schema().returns();
+    const auto first = stack_.size() - returns.size();
+    for (std::size_t i = 0; i < returns.size(); ++i) {
+      if (returns[i].alias_info() != nullptr || !stack_[first + i].isTensor()) continue;
+      const at::Tensor& result = stack_[first + i].toTensor();
+      if (result.defined()) bytes += static_cast<double>(result.numel()) * static_cast<double>(result.element_size());
+    }
+    return bytes;
+  }
+
   double flops(std::size_t first) const {
-    static const std::unordered_map<std::string, int> kProducts{
-        {"aten::mm", 0}, {"aten::bmm", 0}, {"aten::addmm", 1}, {"aten::baddbmm", 1}, {"aten::addmm_", 1}};
-    const auto found = kProducts.find(op_.schema().name());
+    static const std::unordered_map<std::string_view, int> kProducts{
+        {"mm", 0}, {"bmm", 0}, {"addmm", 1}, {"baddbmm", 1}};
+    const auto found = kProducts.find(name());
     if (found == kProducts.end()) return 0;
     const auto a = static_cast<std::size_t>(found->second) + first;
     const at::Tensor left = stack_[a].toTensor();
@@ -161,8 +193,19 @@ at::Tensor host_view(const at::Tensor& tensor) {
   return view;
 }
 
-void run_operator(c10::DeviceIndex index, double flops, double bytes, const std::function<void()>& work) {
-  stream_of(current_stream(index)).run(work, device(index).model().operator_time(flops, bytes));
+void run_operator(c10::DeviceIndex index, const std::function<OperatorWork()>& work) {
+  stream_of(current_stream(index)).run([&] {
+    const OperatorWork done = work();
+    if (done.name.empty()) return std::chrono::nanoseconds{};
+    return device(index).model().operator_time(done.name, done.flops, done.bytes);
+  });
+}
+
+void run_untimed(c10::DeviceIndex index, const std::function<void()>& work) {
+  run_operator(index, [&] {
+    work();
+    return OperatorWork{};
+  });
 }
 
 // PyTorch composes these of forms that are given their result, and change its size on the way.

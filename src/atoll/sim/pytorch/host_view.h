@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <string_view>
 
 #include "atoll/sim/device/stream.h"
 
@@ -16,7 +17,17 @@ at::Tensor host_view(const at::Tensor& tensor);
 /// Where the byte at `address` of any simulated device of this process can be read and written; nullptr for other addresses.
 void* host_address(const void* address) noexcept;
 
-/// Runs `work`, one operator that computes `flops` and touches `bytes`, on the current stream of device `index`.
-void run_operator(c10::DeviceIndex index, double flops, double bytes, const std::function<void()>& work);
+/// What one operator does, by which its time is modelled.
+struct OperatorWork {
+  std::string_view name{};  ///< like "addmm"; none: not an operator, it takes no time
+  double flops = 0;
+  double bytes = 0;  ///< of memory traffic
+};
+
+/// Runs `work`, one operator that then says what it did, on the current stream of device `index`.
+void run_operator(c10::DeviceIndex index, const std::function<OperatorWork()>& work);
+
+/// The same for work of a device that takes no modelled time.
+void run_untimed(c10::DeviceIndex index, const std::function<void()>& work);
 
 }  // namespace atl::sim

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "atoll/sim/pytorch/autograd_threads.h"
 #include "atoll/sim/pytorch/generator.h"
@@ -29,6 +35,18 @@ py::dict punctuality(int index) {
   return result;
 }
 
+Rates rates_of(const std::tuple<double, double, double>& given) {
+  return {std::get<0>(given), std::get<1>(given), std::get<2>(given)};
+}
+
+void set_kind_of(const std::tuple<double, double, double>& usual,
+                 const std::map<std::string, std::tuple<double, double, double>>& operators, double launch_s,
+                 double jitter, double pageable, double warm_after_s, double warm_speed) {
+  DeviceKind kind{rates_of(usual), {}, launch_s, jitter, pageable, warm_after_s, warm_speed};
+  for (const auto& [name, rates] : operators) kind.operators.emplace(name, rates_of(rates));
+  set_kind(std::move(kind));
+}
+
 void bind_process_group(py::module_& module) {
   py::class_<ProcessGroupSimccl, c10::intrusive_ptr<ProcessGroupSimccl>, c10d::Backend>(
       module, "ProcessGroupSimccl", "A process group of torch.distributed over simulated devices of one host.")
@@ -49,6 +67,9 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "host_address_function", [] { return reinterpret_cast<std::uintptr_t>(&host_address); },
       "The address of a C function that says where the host finds a byte of device memory.");
+  module.def("set_kind", &set_kind_of, py::arg("usual"), py::arg("operators"), py::arg("launch_s"), py::arg("jitter"),
+             py::arg("pageable"), py::arg("warm_after_s"), py::arg("warm_speed"),
+             "Of devices that are used from now on; rates are flop/s, bytes/s, and the seconds of what just fills it.");
   module.def("device_count", [] { return static_cast<int>(device_count()); });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
   module.def(

@@ -88,8 +88,7 @@ Tensor& set_empty(Tensor& self) {
 
 at::Scalar local_scalar(const Tensor& self) {
   at::Scalar value;
-  stream_of(current_stream(self.device().index()))
-      .run([&] { value = at::native::_local_scalar_dense_cpu(host_view(self)); }, {});
+  run_untimed(self.device().index(), [&] { value = at::native::_local_scalar_dense_cpu(host_view(self)); });
   return value;
 }
 
@@ -112,21 +111,22 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
     std::memcpy(target + done, source + done, upto - done);
     done = upto;
   };
-  stream.enqueue(copy, device(index).model().copy_time(bytes));
+  stream.enqueue(copy, device(index).model().copy_time(bytes, memory != nullptr));
   if (!may_return_early || !memory) stream.synchronize();
 }
 
 /// An operator on one device whose caller need not wait until the stream has come to it; `work` must hold what it needs.
-void queue_operator(c10::DeviceIndex index, double bytes, std::function<void()> work) {
+void queue_operator(c10::DeviceIndex index, std::string_view name, double bytes, std::function<void()> work) {
   const auto quietly = [work = std::move(work)] {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     work();
   };
-  stream_of(current_stream(index)).run_behind(quietly, device(index).model().operator_time(0, bytes));
+  stream_of(current_stream(index)).run_behind(quietly, device(index).model().operator_time(name, 0, bytes));
 }
 
 Tensor& zero_(Tensor& self) {
-  queue_operator(self.device().index(), static_cast<double>(self.nbytes()), [view = host_view(self)] { view.zero_(); });
+  queue_operator(self.device().index(), "zero", static_cast<double>(self.nbytes()),
+                 [view = host_view(self)] { view.zero_(); });
   return self;
 }
 
@@ -137,7 +137,7 @@ Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
     const c10::DeviceIndex index = to.device().index();
     if (self.device() != to.device()) stream_of(current_stream(self.device().index())).synchronize();
     const double bytes = static_cast<double>(self.nbytes() + to.nbytes());
-    queue_operator(index, bytes, [from = host_view(self), view = host_view(to)] { view.copy_(from); });
+    queue_operator(index, "copy", bytes, [from = host_view(self), view = host_view(to)] { view.copy_(from); });
     return to;
   }
   const Tensor source = self.expand(to.sizes());
@@ -171,7 +171,7 @@ double convolution_flops(const Tensor& output, const Tensor& weight, bool transp
 Tensor to_sim(const Tensor& host, at::Device where) {
   if (!host.defined()) return host;
   const Tensor made = at::empty_strided(host.sizes(), host.strides(), host.options().device(where));
-  run_operator(where.index(), 0, 0, [&] { host_view(made).copy_(host); });
+  run_untimed(where.index(), [&] { host_view(made).copy_(host); });
   return made;
 }
 
@@ -180,17 +180,13 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                    std::int64_t groups) {
   Tensor result;
   const auto index = input.device().index();
-  Stream& stream = stream_of(current_stream(index));
-  stream.run(
-      [&] {
-        const std::optional<Tensor> host_bias =
-            bias && bias->defined() ? std::optional(host_view(*bias)) : std::nullopt;
-        result = at::convolution(host_view(input), host_view(weight), host_bias, stride, padding, dilation, transposed,
-                                 output_padding, groups);
-      },
-      {});
-  const double bytes = static_cast<double>(input.nbytes() + weight.nbytes() + result.nbytes());
-  run_operator(index, convolution_flops(result, weight, transposed, input), bytes, [] {});
+  run_operator(index, [&] {
+    const std::optional<Tensor> host_bias = bias && bias->defined() ? std::optional(host_view(*bias)) : std::nullopt;
+    result = at::convolution(host_view(input), host_view(weight), host_bias, stride, padding, dilation, transposed,
+                             output_padding, groups);
+    const double bytes = static_cast<double>(input.nbytes() + weight.nbytes() + result.nbytes());
+    return OperatorWork{"convolution", convolution_flops(result, weight, transposed, input), bytes};
+  });
   return to_sim(result, input.device());
 }
 
@@ -204,11 +200,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   const double each = convolution_flops(gradient, weight, transposed, input);
   const double flops = each * (static_cast<double>(wanted[0]) + static_cast<double>(wanted[1]));
   const double bytes = static_cast<double>(gradient.nbytes() + 2 * input.nbytes() + 2 * weight.nbytes());
-  run_operator(index, flops, bytes, [&] {
+  run_operator(index, [&] {
     const std::int64_t outputs = transposed ? weight.size(1) * groups : weight.size(0);
     results = at::convolution_backward(host_view(gradient), host_view(input), host_view(weight),
                                        at::OptionalIntArrayRef({outputs}), stride, padding, dilation, transposed,
                                        output_padding, groups, wanted);
+    return OperatorWork{"convolution_backward", flops, bytes};
   });
   auto& [for_input, for_weight, for_bias] = results;
   const auto where = input.device();

@@ -136,7 +136,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
   call.sequence = communicator_->next_sequence(call.operation, call.root);
   if (!is_message) ++collectives_;
   call.timeout = timeout;
-  call.duration = Model{0, link_bytes_per_s_}.copy_time(operands.bytes());
+  call.duration = time_of(static_cast<double>(operands.bytes()), link_bytes_per_s_);
 
   const StreamLease& place = lane(operands.index(), call);
   Stream& stream = place.queue();

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "atoll/core/fd.h"
 
@@ -24,6 +25,7 @@ constexpr c10::StreamId kPoolStreams = 32;                      // 1 to 32, as m
 struct Runtime {
   std::mutex mutex;
   std::array<std::atomic<Device*>, kMostDevices> devices{};
+  DeviceKind kind;
   std::uint32_t made_in = fork_depth();
 };
 
@@ -70,7 +72,8 @@ double number_from(const char* name, double fallback) {
   return value;
 }
 
-Device::Device(std::size_t memory_bytes, const Model& model) : model_(model), memory_(memory_bytes) {
+Device::Device(std::size_t memory_bytes, DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed)
+    : model_(std::move(kind), speed, copy_bytes_per_s, seed), memory_(memory_bytes) {
   for (c10::StreamId id = 0; id <= kPoolStreams; ++id) streams_.push_back(std::make_unique<Stream>(punctuality_));
 }
 
@@ -103,6 +106,11 @@ void Device::synchronize() {
   for (Stream* const stream : all_streams()) stream->synchronize();
 }
 
+void set_kind(DeviceKind kind) {
+  const std::lock_guard lock(runtime().mutex);
+  runtime().kind = std::move(kind);
+}
+
 c10::DeviceIndex device_count() {
   static const auto count = [] {
     const char* const text = std::getenv("ATOLL_SIM_DEVICES");
@@ -129,8 +137,10 @@ Device& device(c10::DeviceIndex index) {
   if (Device* const known = slot.load(std::memory_order_acquire)) return *known;
   const std::lock_guard lock(all.mutex);
   if (slot.load() == nullptr) {
-    const Model model{number_from("ATOLL_SIM_SPEED", 0), number_from("ATOLL_SIM_BANDWIDTH", 0)};
-    slot = new Device(static_cast<std::size_t>(number_from("ATOLL_SIM_MEMORY", kUsualMemory)), model);
+    const auto memory = static_cast<std::size_t>(number_from("ATOLL_SIM_MEMORY", kUsualMemory));
+    const auto seed = static_cast<std::uint64_t>(number_from("ATOLL_SIM_SEED", 0) + 1000 * number_from("RANK", 0));
+    slot = new Device(memory, all.kind, number_from("ATOLL_SIM_SPEED", 0), number_from("ATOLL_SIM_BANDWIDTH", 0),
+                      seed * kMostDevices + static_cast<std::uint64_t>(index));
   }
   return *slot.load();
 }

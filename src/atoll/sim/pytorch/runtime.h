@@ -27,10 +27,10 @@ double number_from(const char* name, double fallback);
 /// Thread-safe.
 class Device {
  public:
-  Device(std::size_t memory_bytes, const Model& model);
+  Device(std::size_t memory_bytes, DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed);
 
   DeviceMemory& memory() noexcept { return memory_; }
-  const Model& model() const noexcept { return model_; }
+  Model& model() noexcept { return model_; }
   const Punctuality& punctuality() const noexcept { return punctuality_; }
   LibraryOrder& library_order() noexcept { return library_order_; }
 
@@ -44,7 +44,7 @@ class Device {
  private:
   std::vector<Stream*> all_streams();
 
-  const Model model_;
+  Model model_;
   DeviceMemory memory_;
   Punctuality punctuality_;
   LibraryOrder library_order_;
@@ -52,6 +52,9 @@ class Device {
   std::vector<std::unique_ptr<Stream>> streams_;
   c10::StreamId next_of_pool_ = 0;
 };
+
+/// Of the devices of this process that are made from now on.
+void set_kind(DeviceKind kind);
 
 /// The number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use. Throws c10::ValueError for a value that
 /// is not one.
