@@ -31,9 +31,9 @@ NEEDED = {
     "transformers",
 }  # fmt: skip
 SELECTION = (
-    "test_backend_collectives.py", "test_backend_groups.py", "test_mixed_groups.py", "test_library_order.py",
-    "clients", "uneven/test_loader.py", "uneven/test_leaves_nothing.py", "faults/test_refusals.py",
-    "infer/test_session.py", "infer/test_models_on_devices.py", "infer/test_export.py",
+    "test_backend_collectives.py", "test_newer_calls.py", "test_backend_groups.py", "test_mixed_groups.py",
+    "test_library_order.py", "clients", "uneven/test_loader.py", "uneven/test_leaves_nothing.py",
+    "faults/test_refusals.py", "infer/test_session.py", "infer/test_models_on_devices.py", "infer/test_export.py",
 )  # fmt: skip
 SELECTION_LIMIT = 1200
 UNTRIED = ("not tried yet", "not tried yet by `make matrix`; `make test` is with this one")
@@ -42,7 +42,7 @@ BUILDING = "import matrix, pathlib, sys; matrix.build_here(pathlib.Path(sys.argv
 
 
 def interpreter(release: Release) -> tuple[str, str] | None:
-    """A Python here that has a wheel of the release, and its version: the release's own choice, the one that runs this, any."""
+    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     wanted = [name for name in (release.tried, own, *release.pythons) if name in release.pythons]
     return next(((found, name) for name in wanted if (found := python_of(name))), None)

@@ -3,7 +3,7 @@
 
 from importlib.metadata import version
 
-FROM_SOURCE = 'pip install "scikit-build-core>=1.1,<2" cmake ninja && pip install --no-build-isolation .'
+FROM_SOURCE = "pip install ."
 """What to type in the folder of the source."""
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 ENTRY_POINTS = "atoll.vendors"
-_NAME = re.compile(r"[a-z0-9_]+")
+_NAME = re.compile(r"[a-z0-9_-]+")
 _REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"})
 _log = logging.getLogger("atoll")
 
@@ -49,7 +49,7 @@ class Vendor:
         for field in ("name", "device", "library"):
             value = getattr(self, field)
             if not _NAME.fullmatch(value):
-                raise ValueError(f"vendor row: {field} {value!r} is not a word of lower-case letters, digits and _")
+                raise ValueError(f"vendor row: {field} {value!r} is not a word of lower-case letters, digits, _ and -")
         if unknown := self.reductions - _REDUCTIONS:
             raise ValueError(
                 f"vendor {self.name!r}: unknown reductions {sorted(unknown)}; known: {sorted(_REDUCTIONS)}"
@@ -66,8 +66,11 @@ _rows = [
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
     Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL),
 ]
-# On the CPU Atoll reduces itself; a library is used on demand (ATOLL_INNER=cpu:gloo).
-_on_demand = [Vendor("gloo", "cpu", "gloo")]
+# Used where ATOLL_INNER names them: on the CPU Atoll reduces itself, and of NCCL's classes the older is the usual one.
+_on_demand = [
+    Vendor("gloo", "cpu", "gloo"),
+    Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=lambda: torch.version.hip is None),
+]
 
 
 class VendorError(RuntimeError):
@@ -157,7 +160,7 @@ def _require(vendor: Vendor) -> None:
     if vendor.module:
         module = _load_module(vendor, f"set ATOLL_INNER={vendor.device}:none to reduce through host memory")
         _require_version(vendor, module)
-    if vendor.library.upper() not in dist.Backend._plugins and not _built_in(vendor.library):
+    if _plugin(vendor.library) is None and not _built_in(vendor.library):
         raise VendorError(
             f"this PyTorch ({torch.__version__}) has no backend {vendor.library} for {vendor.device}: install a build "
             f"that has it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
@@ -172,6 +175,22 @@ def _require_version(vendor: Vendor, module: Any) -> None:
             f"{vendor.module} {found} is not made for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
             f"or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
         )
+
+
+def _plugin(library: str) -> Any:
+    """What is registered for this name, of another package or of PyTorch itself; None where nothing is. Since 2.14 what
+    packages declare, PyTorch's own among them, is registered when it is asked for."""
+    ensure = getattr(dist.Backend, "_ensure_backend_registered", None)
+    if ensure is not None:
+        try:
+            ensure(library)
+        except (RuntimeError, TypeError) as error:
+            raise VendorError(f"the backend {library} cannot be loaded: {error}") from error
+    return dist.Backend._plugins.get(library.upper())
+
+
+def _is_foreign(plugin: Any) -> bool:
+    return plugin is not None and not getattr(plugin.creator_fn, "__module__", "").startswith("torch.distributed")
 
 
 def _built_in(library: str) -> bool:
@@ -196,16 +215,12 @@ class Request:
 def connect(request: Request) -> Any:
     """A bare c10d Backend of the request's library, with no process group around it."""
     name = request.library
-    if name.upper() in dist.Backend._plugins:
-        backend = _from_plugin(request)
-    elif name == "gloo":
-        backend = dist.ProcessGroupGloo(request.store, request.rank, request.size, timeout=request.timeout)
-    elif name == "nccl":
-        backend = _nccl(request)
-    elif name == "xccl":
-        options = dist.ProcessGroupXCCL.Options()
-        options._timeout = request.timeout
-        backend = dist.ProcessGroupXCCL(request.store, request.rank, request.size, options)
+    plugin, own = _plugin(name), _OWN.get(name)
+    # What PyTorch registers of its own means what is made here, but for "nccl" since 2.15: that is another class there.
+    if own is not None and not _is_foreign(plugin):
+        backend = own(request)
+    elif plugin is not None:
+        backend = _from_plugin(plugin, request)
     else:
         raise VendorError(f"there is no way to make a communicator of {name}: it is not a registered plug-in")
     if not isinstance(backend, torch._C._distributed_c10d.Backend):
@@ -213,8 +228,7 @@ def connect(request: Request) -> Any:
     return backend
 
 
-def _from_plugin(request: Request) -> Any:
-    plugin = dist.Backend._plugins[request.library.upper()]
+def _from_plugin(plugin: Any, request: Request) -> Any:
     if not plugin.extended_api:
         return plugin.creator_fn(request.store, request.rank, request.size, request.timeout)
     settings = torch._C._distributed_c10d._DistributedBackendOptions()
@@ -241,6 +255,19 @@ def _nccl(request: Request) -> Any:
     finally:
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
+
+
+def _gloo(request: Request) -> Any:
+    return dist.ProcessGroupGloo(request.store, request.rank, request.size, timeout=request.timeout)
+
+
+def _xccl(request: Request) -> Any:
+    options = dist.ProcessGroupXCCL.Options()
+    options._timeout = request.timeout
+    return dist.ProcessGroupXCCL(request.store, request.rank, request.size, options)
+
+
+_OWN: dict[str, Callable[[Request], Any]] = {"gloo": _gloo, "nccl": _nccl, "xccl": _xccl}
 
 
 def this_device(wanted: str = "") -> torch.device:

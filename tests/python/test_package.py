@@ -85,7 +85,9 @@ def test_an_import_is_quick_because_it_loads_next_to_nothing() -> None:
 
 
 def test_entry_points() -> None:
-    assert [point.value for point in entry_points(group="torch.backends", name="atoll")] == ["atoll._autoload:register"]
+    for group in ("torch.backends", "torch.distributed.backends"):
+        points = entry_points(group=group, name="atoll")
+        assert [point.value for point in points] == ["atoll._autoload:register"]
     assert [point.value for point in entry_points(group="console_scripts", name="atoll")] == ["atoll.cli:main"]
 
 

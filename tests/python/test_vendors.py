@@ -4,12 +4,14 @@
 import importlib
 import re
 import sys
+from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import atoll
 from atoll import vendors
@@ -43,6 +45,23 @@ def test_gloo_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None
     assert found.library == "gloo"
     assert vendors.find("cuda") is None
+
+
+@pytest.mark.parametrize("of", ["torch.distributed.distributed_c10d", "acme"])
+def test_a_registration_counts_where_it_is_not_pytorchs_own(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since 2.14 PyTorch registers its own backends too, and since 2.15 another class for "nccl"."""
+    asked = []
+
+    def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        asked.append((rank, size))
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    create.__module__ = of
+    plugin = SimpleNamespace(creator_fn=create, extended_api=False)
+    monkeypatch.setitem(dist.Backend._plugins, "GLOO", plugin)
+    request = vendors.Request("gloo", "cpu", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
+    assert isinstance(vendors.connect(request), dist.ProcessGroupGloo)
+    assert asked == ([(0, 1)] if of == "acme" else [])
 
 
 @pytest.mark.parametrize("value", ["gloo", "cpu=gloo", "cpu:", ":gloo", "cpu:gloo;x"])

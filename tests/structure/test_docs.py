@@ -109,12 +109,10 @@ def test_the_workflow_runs_what_everybody_runs() -> None:
 
 
 def test_whoever_builds_is_told_all_of_it() -> None:
-    """Without isolation pip brings none of what the build requires."""
+    """Without isolation pip brings none of what the build requires, and with it no torch: that is the environment's."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        backend, torch = tomllib.load(file)["build-system"]["requires"]
-    assert torch.startswith("torch==")
+        (backend,) = tomllib.load(file)["build-system"]["requires"]
     tools = f'install "{backend}" cmake ninja'
-    assert tools in (ROOT / "python/atoll/_version_check.py").read_text()
     for path in DOCS.rglob("*.md"):
         for block in re.findall(r"^```\w+\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
             assert "--no-build-isolation" not in block or tools in block, path

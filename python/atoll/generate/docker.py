@@ -11,7 +11,7 @@ PACKAGES = (
 )  # fmt: skip
 _UBUNTU_NAMES = {"libjpeg62-turbo-dev": "libjpeg-turbo8-dev"}
 # What the build reads of a checkout, so that no other folder makes it begin again.
-FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "requirements.txt")
+FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "releases.toml", "requirements.txt")
 FOLDERS = ("cmake", "python", "scripts", "src")
 BUILD_TOOLS = ("scikit-build-core", "cmake", "ninja")
 

@@ -20,7 +20,12 @@ from atoll.profiling.forward import Forward
 from atoll.profiling.room import total_bytes
 
 VERSION = 2
-SIMULATED = ("ATOLL_SIM_MODEL", "ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")  # what a simulated device's times depend on
+SIMULATED = (
+    "ATOLL_SIM_MODEL",
+    "ATOLL_SIM_SPEED",
+    "ATOLL_SIM_BANDWIDTH",
+    "ATOLL_SIM_VENDOR",
+)  # what a simulated device's times depend on
 
 
 def folder() -> Path:

@@ -2,8 +2,9 @@
 """A simulated accelerator for PyTorch: `import atoll.sim`, then use the device "sim".
 
 Its memory cannot be touched by host code, its streams run beside the caller, and every operator of PyTorch works on it,
-because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time that a device of that speed
-would, of the kind ATOLL_SIM_MODEL (atoll/sim/kinds): then results of measurements are "modelled device time, real bytes"."""
+because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time that a device of that
+speed would, of the kind ATOLL_SIM_MODEL (atoll/sim/kinds): then results of measurements are "modelled device time, real
+bytes"."""
 
 import atexit
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of simulated devices: how long each operator takes, in tables (*.toml) beside this file or of the user's.
 
-A table has `launch_us`, `jitter` and `pageable`; `[warm]` with `after_s` and `speed`, or nothing of it; and one `[work.NAME]`
-for each kind of work: its `operators`, and the rates that they reach. `[work.other]` is for all that are not named."""
+A table has `launch_us`, `jitter` and `pageable`; `[warm]` with `after_s` and `speed`, or nothing of it; and one
+`[work.NAME]` for each kind of work: its `operators`, and the rates that they reach. `[work.other]` is for all that are
+not named."""
 
 import os
 import tomllib
@@ -20,12 +21,13 @@ def named_kinds() -> list[str]:
 
 
 def chosen() -> dict[str, Any]:
-    """What `_sim.set_kind` takes, for ATOLL_SIM_MODEL: a name, or the path of a table. ValueError for what is neither."""
+    """What `_sim.set_kind` takes, for ATOLL_SIM_MODEL: a name, or a table's path. ValueError for what is neither."""
     wanted = os.environ.get("ATOLL_SIM_MODEL") or USUAL
     path = _FOLDER / f"{wanted}.toml" if wanted in named_kinds() else Path(wanted)
     if path.suffix != ".toml" or not path.is_file():
+        names = ", ".join(named_kinds())
         raise ValueError(
-            f'ATOLL_SIM_MODEL is "{wanted}": give {", ".join(named_kinds())}, or the path of a table like {_FOLDER}/gpu.toml'
+            f'ATOLL_SIM_MODEL is "{wanted}": give {names}, or the path of a table like {_FOLDER / USUAL}.toml'
         )
     try:
         return arguments_of(tomllib.loads(path.read_text()))

@@ -13,6 +13,7 @@
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/inner/library.h"
 #include "atoll/pytorch/inner/operands.h"
+#include "atoll/pytorch/python/failure_hooks.h"
 #include "atoll/pytorch/python/island_library.h"
 #include "atoll/pytorch/python/island_messages.h"
 #include "atoll/pytorch/python/open_group.h"
@@ -94,6 +95,14 @@ class BackendAtoll final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+#ifdef C10D_BACKEND_HAS_HOOKS  // since 2.14
+  /// `output`, on the root: contiguous, with what every rank gives, in their order.
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts = {}) override;
+  /// Hooks are called once, on any thread, when the group has failed; at once if it has. They must not block.
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(std::int64_t id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(std::int64_t id) override;
+#endif
 
   /// The group, for reports. Throws DistBackendError after shutdown() and in a forked child.
   std::shared_ptr<collectives::Group> group() const { return open_->group(); }
@@ -173,6 +182,7 @@ class BackendAtoll final : public c10d::Backend {
   const std::shared_ptr<IslandLibrary> island_;
   Regions regions_;
   Passages passages_;
+  const std::shared_ptr<FailureHooks> failure_hooks_ = std::make_shared<FailureHooks>();
   PassThrough pass_through_;
   IslandMessages island_messages_;
 

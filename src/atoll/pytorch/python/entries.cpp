@@ -177,4 +177,32 @@ WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
   });
 }
 
+#ifdef C10D_BACKEND_HAS_HOOKS
+// What Backend has more since torch 2.14. Other new names it forwards to the old ones itself; reconfiguration, windows and completion hooks
+// are not supported, and it says so.
+WorkPtr BackendAtoll::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
+  return collective([&] {
+    Tensors inputs{input};
+    std::vector<Tensors> outputs;
+    if (opts.rootRank == rank_) {
+      TORCH_CHECK_VALUE(output.is_contiguous(), "gather_single: the output must be contiguous");
+      check_numel("gather_single", "the root's output", input.numel() * size_, output.numel());
+      Tensors& parts = outputs.emplace_back();
+      const at::Tensor rows = output.view({size_, input.numel()});
+      for (int rank = 0; rank < size_; ++rank) parts.push_back(rows.select(0, rank).view(input.sizes()));
+    }
+    return issue_gather(outputs, inputs, opts);
+  });
+}
+
+void BackendAtoll::registerAbortHook(std::int64_t id, c10d::AbortHook hook) {
+  const auto group = this->group();
+  if (!failure_hooks_->add(id, std::move(hook))) return;
+  group->when_failed([hooks = failure_hooks_] { hooks->call(); });
+}
+
+void BackendAtoll::unregisterAbortHook(std::int64_t id) { failure_hooks_->remove(id); }
+
+#endif
+
 }  // namespace atl::pytorch
