@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what is published: dist/ holds the source archive, and the wheel built from it and not from this folder.
+"""Makes what is published: dist/ holds the source archive, and a wheel for each release of PyTorch in releases.toml,
+named in it: atoll-0.1.0-1torch2.14.1-cp311-...whl.
 
-auditwheel puts the libraries into the wheel that a machine with PyTorch may lack, and tags it with the oldest glibc
-that its symbols need. PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
+The wheel for the release of `make setup` is built from the archive and not from this folder; for the others only the
+glue to PyTorch is, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the libraries
+into a wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that its symbols need. PyTorch's own
+libraries stay outside: they come with the exact torch that the wheel asks for."""
 
 import argparse
 import sys
@@ -10,7 +13,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import matrix
 from common import BUILD, ROOT, VENV_BIN, fail, run_logged, say
+from releases import Release, releases
+from setup import package_targets
 
 # Of PyTorch, loaded before Atoll's by `import torch`.
 OUTSIDE = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
@@ -24,38 +30,80 @@ def only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def make(output: Path) -> tuple[Path, Path]:
-    """The source archive and the wheel."""
-    python = VENV_BIN / "python"
+def archive_in(work: Path) -> tuple[Path, Path]:
+    """The source archive, and the folder of what is in it."""
+    command: list[str | Path] = [VENV_BIN / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir", work, ROOT]
+    run_logged(command, LOG, "the source archive")
+    archive = only(work, "atoll-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(work / "source", filter="data")
+    return archive, only(work / "source", "atoll-*")
+
+
+def wheel_in(work: Path, source: Path, release: Release, python: Path) -> Path:
+    """A wheel that needs nothing but what `OUTSIDE` names."""
+    settings = [f"wheel.build-tag=1torch{release.torch}"]
+    if not release.is_setup:
+        targets = [name for name in package_targets() if name != "atoll"]
+        settings += [f"cmake.define.ATOLL_LIBRARY={matrix.LIBRARY}", f"build.targets={';'.join(targets)}"]
+        settings += [f"build-dir={BUILD / 'wheels' / release.torch}"]
+    built, repaired = work / release.torch, work / f"{release.torch}-repaired"
+    command: list[str | Path] = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
+    command += ["--no-deps", "--wheel-dir", built, *(part for each in settings for part in ("-C", each)), source]
+    run_logged(command, LOG, f"the wheel for torch {release.torch}")
+    excluded = [part for library in OUTSIDE for part in ("--exclude", library)]
+    command = [VENV_BIN / "python", "-m", "auditwheel", "repair", *excluded, "--wheel-dir", repaired]
+    run_logged([*command, only(built, "atoll-*.whl")], LOG, "the libraries that the wheel needs")
+    return only(repaired, "atoll-*.whl")
+
+
+def python_for(release: Release) -> Path | str:
+    """Of an environment with this torch; or why there is none."""
+    if release.is_setup:
+        return VENV_BIN / "python"
+    found = matrix.interpreter(release)
+    if found is None:
+        return f"no Python {' or '.join(release.pythons)} is here"
+    matrix.FOLDER.mkdir(parents=True, exist_ok=True)
+    return matrix.installed(release, found[0], LOG) or f"pip could not install torch {release.torch}: {LOG}"
+
+
+def make(output: Path, wanted: list[Release]) -> list[str]:
+    """Fills the folder; says what is missing."""
+    output.mkdir(parents=True, exist_ok=True)
+    for old in (*output.glob("atoll-*.whl"), *output.glob("atoll-*.tar.gz")):
+        old.unlink()
+    missing = []
     with tempfile.TemporaryDirectory(prefix="atoll-wheel-") as name:
         work = Path(name)
-        command: list[str | Path] = [python, "-m", "build", "--no-isolation", "--sdist", "--outdir", work, ROOT]
-        run_logged(command, LOG, "the source archive")
-        archive = only(work, "atoll-*.tar.gz")
-        with tarfile.open(archive) as packed:
-            packed.extractall(work / "source", filter="data")
-        source = only(work / "source", "atoll-*")
-        command = [python, "-m", "build", "--no-isolation", "--wheel", "--outdir", work, source]
-        run_logged(command, LOG, "the wheel")
-        excluded = [part for library in OUTSIDE for part in ("--exclude", library)]
-        output.mkdir(parents=True, exist_ok=True)
-        repaired = work / "repaired"
-        command = [python, "-m", "auditwheel", "repair", *excluded, "--wheel-dir", repaired, only(work, "atoll-*.whl")]
-        run_logged(command, LOG, "the libraries that the wheel needs")
-        for old in (*output.glob("atoll-*.whl"), *output.glob("atoll-*.tar.gz")):
-            old.unlink()
-        made = [archive, only(repaired, "atoll-*.whl")]
-        for each in made:
-            (output / each.name).write_bytes(each.read_bytes())
-    return output / made[0].name, output / made[1].name
+        archive, source = archive_in(work)
+        made = [archive]
+        for release in wanted:
+            python = python_for(release)
+            if isinstance(python, str):
+                missing.append(f"torch {release.torch}: {python}")
+                continue
+            made.append(wheel_in(work, source, release, python))
+            (output / made[-1].name).write_bytes(made[-1].read_bytes())
+            say(f"{output / made[-1].name} ({made[-1].stat().st_size / 1e6:.1f} MB)")
+        (output / archive.name).write_bytes(archive.read_bytes())
+        say(f"{output / archive.name} ({archive.stat().st_size / 1e6:.1f} MB)")
+    return missing
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    for path in make(parser.parse_args().output):
-        say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
-    return 0
+    parser.add_argument("--only", nargs="+", metavar="TORCH", help="for these releases")
+    options = parser.parse_args()
+    known = {release.torch: release for release in releases()}
+    unknown = set(options.only or ()) - set(known)
+    if unknown:
+        raise fail(f"releases.toml has no torch {', '.join(sorted(unknown))}: it has {', '.join(known)}")
+    missing = make(options.output, [release for name, release in known.items() if name in (options.only or known)])
+    for text in missing:
+        say(f"no wheel for {text}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
