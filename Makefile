@@ -18,7 +18,7 @@ help:
 	@echo "make check    formatting, lint, types, structure (scripts/check.py --fix repairs formatting)"
 	@echo "make matrix   tries each release of PyTorch in releases.toml: docs/results/versions.md"
 	@echo "make docs     the documentation site, in site/"
-	@echo "make wheel    the wheel and the source archive, in dist/"
+	@echo "make wheel    wheels for each release of PyTorch (TORCH=2.14.1: for that one), and the source archive, in dist/"
 	@echo "make clean    removes build/, dist/ and site/; .venv stays"
 
 setup:
@@ -66,7 +66,7 @@ docs: setup
 	@echo "Atoll: documentation written to site/index.html"
 
 wheel: setup
-	@$(VENV) scripts/wheel.py
+	@$(VENV) scripts/wheel.py $(if $(TORCH),--only $(TORCH))
 
 clean:
 	@rm -rf build dist site
