@@ -10,7 +10,12 @@ from library import STEPS, late_text, model_of, oversubscribed, paired_blocks
 from results import Settings, say, table
 
 # A tenth of the speed and rates of a device that this machine could just play: a step has many small operators.
-MODELLED = {"ATOLL_SIM_SPEED": "0.1", "ATOLL_SIM_BANDWIDTH": "100M", "ATOLL_SIM_LINK": "100M"}
+MODELLED = {
+    "ATOLL_SIM_SPEED": "0.1",
+    "ATOLL_SIM_MODEL": "even",
+    "ATOLL_SIM_BANDWIDTH": "100M",
+    "ATOLL_SIM_LINK": "100M",
+}
 LAYERS, WIDTH, BATCH = 8, 512, 32
 LAYOUTS = {"AA": ("atoll", "inner", "nothing"), "AB": ("atoll", "nothing")}
 

@@ -13,7 +13,10 @@ TITLE = "DDP steps on one island: over its library, and over Atoll"
 LAYERS, WIDTH, BATCH = 8, 512, 64
 STEPS = 4  # in a block
 LAUNCHES, ROUNDS = 12, 41  # of each launch
-MODELLED = {"ATOLL_SIM_SPEED": "1"}  # a device of 10 Gflop/s, slower than any processor that plays it
+MODELLED = {
+    "ATOLL_SIM_SPEED": "1",
+    "ATOLL_SIM_MODEL": "even",
+}  # a device of 10 Gflop/s, slower than any processor that plays it
 NAMES = ("atoll", "inner")
 
 

@@ -18,6 +18,7 @@ class Device:
 
     kind: str
     speed: float  # 1: 10 Gflop/s
+    table: str = "even"  # of operators' times (docs/simulated-device.md): as the papers' ratios, one factor for all
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def places(devices: Sequence[Device]) -> list[Place]:
 def on_device(device: Device) -> tuple[tuple[str, str], ...]:
     return (
         ("ATOLL_DEVICE", "sim"), ("ATOLL_ISLAND", device.kind), ("ATOLL_SIM_VENDOR", device.kind),
-        ("ATOLL_SIM_SPEED", f"{device.speed:g}"), ("ATOLL_SIM_MEMORY", "2G"),
+        ("ATOLL_SIM_SPEED", f"{device.speed:g}"), ("ATOLL_SIM_MODEL", device.table), ("ATOLL_SIM_MEMORY", "2G"),
     )  # fmt: skip
 
 
