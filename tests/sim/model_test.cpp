@@ -38,8 +38,7 @@ TEST(Model, TimesGrowFromTheKneeOn) {
   double before = 0;
   for (int batch = 1; batch <= 64; batch *= 2) {
     const double time = us(model.operator_time("mm", batch * 2.5e4, 0));
-    if (batch <= 8) EXPECT_NEAR(time, 25, 0.01) << batch;
-    if (batch > 8) EXPECT_NEAR(time - 5, 2 * (before - 5), 0.01) << batch;
+    EXPECT_NEAR(time, batch <= 8 ? 25 : 2 * (before - 5) + 5, 0.01) << batch;
     before = time;
   }
 }
