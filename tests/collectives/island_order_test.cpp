@@ -230,7 +230,7 @@ TEST(IslandOrder, WhatWasGivenUpBeforeItsGrantHoldsUpNothing) {
   });
 }
 
-TEST(IslandOrder, MessagesGoOnWhenTheLeaderHasLeft) {
+void go_on_without_the_leader() {
   Ranks ranks = three_of_an_island();
   ranks.run_ok([](Group& group) {
     Granted granted;
@@ -245,6 +245,11 @@ TEST(IslandOrder, MessagesGoOnWhenTheLeaderHasLeft) {
     EXPECT_EQ(granted.steps().size(), 5u);
     EXPECT_EQ(granted.steps().back(), message(1, 2, 4));
   });
+}
+
+// Whether it has granted some, and whether the link to the next leader is open by then, differs from time to time.
+TEST(IslandOrder, MessagesGoOnWhenTheLeaderHasLeft) {
+  for (int times = 0; times < 40 && !HasFailure(); ++times) go_on_without_the_leader();
 }
 
 TEST(IslandOrder, AStepWhoseTimeIsOverEndsTheGroup) {

@@ -27,8 +27,6 @@ def matrix() -> Iterator[ModuleType]:
 def test_setup_installs_one_of_them(matrix: ModuleType) -> None:
     (own,) = [release.torch for release in matrix.releases() if release.is_setup]
     assert f"torch=={own}" in (ROOT / "requirements.txt").read_text().splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert f"torch=={own}" in project["build-system"]["requires"]
     assert f"PyTorch {own}" in (ROOT / "README.md").read_text()
 
 

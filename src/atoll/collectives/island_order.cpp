@@ -53,15 +53,19 @@ void IslandOrder::ask_leader(const LibraryStep& step) {
 
 // What it has granted has come by now: whoever leaves says so after that.
 void IslandOrder::mark_left(int rank) {
-  const std::lock_guard lock(mutex_);
-  if (error_ || rank == ports_.rank()) return;
-  const bool was_leader = rank == leader();
-  present_.erase(std::remove(present_.begin(), present_.end(), rank), present_.end());
-  unsent_.erase(rank);
-  if (!was_leader) return;
-  std::vector<LibraryStep> steps;
-  for (const auto& [step, request] : waiting_) steps.push_back(step);
-  for (const LibraryStep& step : steps) ask_leader(step);
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ || rank == ports_.rank()) return;
+    const bool was_leader = rank == leader();
+    present_.erase(std::remove(present_.begin(), present_.end(), rank), present_.end());
+    unsent_.erase(rank);
+    if (!was_leader) return;
+    std::vector<LibraryStep> steps;
+    for (const auto& [step, request] : waiting_) steps.push_back(step);
+    for (const LibraryStep& step : steps) ask_leader(step);
+    if (unsent_.empty()) return;
+  }
+  begin_looking();  // the link to the next leader may be opening
 }
 
 void IslandOrder::give_up(const LibraryStep& step) {
