@@ -3,9 +3,9 @@
 named in it: atoll-0.1.0-1torch2.14.1-cp311-...whl.
 
 The wheel for the release of `make setup` is built from the archive and not from this folder; for the others only the
-glue to PyTorch is, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the libraries
-into a wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that its symbols need. PyTorch's own
-libraries stay outside: they come with the exact torch that the wheel asks for."""
+glue to PyTorch is, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the
+libraries into a wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that its symbols need.
+PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
 
 import argparse
 import sys
@@ -32,8 +32,8 @@ def only(folder: Path, pattern: str) -> Path:
 
 def archive_in(work: Path) -> tuple[Path, Path]:
     """The source archive, and the folder of what is in it."""
-    command: list[str | Path] = [VENV_BIN / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir", work, ROOT]
-    run_logged(command, LOG, "the source archive")
+    command: list[str | Path] = [VENV_BIN / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir", work]
+    run_logged([*command, ROOT], LOG, "the source archive")
     archive = only(work, "atoll-*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(work / "source", filter="data")
