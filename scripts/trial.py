@@ -2,7 +2,9 @@
 """Tries Atoll as a new user would, and writes how long each step takes: docs/results/new_user.md.
 
 From a fresh clone of the last commit README's commands, then the environment that the guides make and install the
-wheel into, and there every command of theirs. Stops at the first step that fails. Takes about an hour."""
+wheel into, and there every command of theirs. Stops at the first step that fails. Takes about an hour.
+
+With --torch 2.14.1 only what somebody types whose environment holds that torch already: the page's second part."""
 
 import argparse
 import os
@@ -14,10 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common import ROOT, commit, fail, say
+from common import ROOT, commit, fail, say, with_part
 
 PAGE = ROOT / "docs/results/new_user.md"
 LOG = ROOT / "build/logs/trial.log"
+OWN = ("<!-- own torch: begin -->", "<!-- own torch: end -->")
 sys.path += [str(ROOT / "tests/python"), str(ROOT / "bench")]
 
 
@@ -82,33 +85,67 @@ class Trial:
             except AssertionError as error:
                 raise fail(f"{guide}: {error}") from None
 
+    def follow_own_torch(self, torch: str) -> None:
+        """In an environment that holds this torch and nothing else: from the source, then from a wheel."""
+        own, programs = self.folder / "own", self.folder / "own/bin"
+        self.type("before", f"python3 -m venv own && own/bin/pip install torch=={torch}", self.folder)
+        self.type("before", f"git clone --quiet file://{ROOT} atoll", self.folder)
+        self.type("from the source", "pip install .", self.clone, programs)
+        self.type("from the source", "atoll doctor", self.folder, programs)
+        wheels = sorted((ROOT / "dist").glob(f"atoll-*torch{torch}-*.whl"))
+        if not wheels:
+            say(f"dist/ holds no wheel for torch {torch}: make wheel TORCH={torch}")
+            return
+        subprocess.run([own / "bin/pip", "uninstall", "--quiet", "--yes", "atoll"], check=True)
+        (self.folder / wheels[0].name).write_bytes(wheels[0].read_bytes())
+        self.type("from a wheel", f"pip install {wheels[0].name}", self.folder, programs)
+        self.type("from a wheel", "atoll doctor", self.folder, programs)
 
-def page(rows: list[tuple[str, str, float, str]], tried: str, others: float) -> str:
-    from atoll.bench import machine
+
+def rows_of(rows: list[tuple[str, str, float, str]]) -> str:
     from results import table
-
-    computer = machine.describe()
 
     def cell(text: str) -> str:
         return text.replace("|", "\\|").replace("\n", " ")[:100]
 
     lines = [[where, f"`{cell(command)}`", f"{seconds:.1f} s", cell(said)] for where, command, seconds, said in rows]
-    total = sum(seconds for *_, seconds, _ in rows)
+    return table(["where", "typed", "took", "and said"], lines)
+
+
+def run_on(tried: str, others: float, more: str = "") -> str:
+    from atoll.bench import machine
+
+    computer = machine.describe()
     return (
-        "# As a new user\n\n"
         f"Run {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {computer['processor']}, {computer['cores']} cores, Linux "
         f"{computer['kernel']}, at commit {tried}. Others used {others:.2f} cores meanwhile. "
-        "Again with `.venv/bin/python scripts/trial.py`.\n\n"
+        f"Again with `.venv/bin/python scripts/trial.py{more}`.\n\n"
+    )
+
+
+def own_part(rows: list[tuple[str, str, float, str]], torch: str, tried: str, others: float) -> str:
+    return (
+        f"## Where torch {torch} is there already\n\n{run_on(tried, others, f' --torch {torch}')}"
+        "An environment that holds this torch and nothing else; two commands, from the source and from a wheel of "
+        "`make wheel`. Packages of Debian were installed before.\n\n" + rows_of(rows)
+    )
+
+
+def page(rows: list[tuple[str, str, float, str]], tried: str, others: float, own: str) -> str:
+    total = sum(seconds for *_, seconds, _ in rows)
+    return (
+        f"# As a new user\n\n{run_on(tried, others)}"
         "A fresh clone, README's commands in it, the environment that the guides make, what they install there, and "
         "each command that they have for one machine without accelerators; the others' options are checked by "
         "`make test`. Packages of Debian were installed before; PyPI's come over the network.\n\n"
-        f"{table(['where', 'typed', 'took', 'and said'], lines)}\nAll together: {total / 60:.0f} minutes.\n"
+        f"{rows_of(rows)}\nAll together: {total / 60:.0f} minutes.\n\n{OWN[0]}{own}{OWN[1]}\n"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", metavar="RELEASE")
+    torch: str | None = parser.parse_args().torch
     LOG.parent.mkdir(parents=True, exist_ok=True)
     LOG.write_text("")
     tried = commit()
@@ -117,13 +154,20 @@ def main() -> None:
     others = OthersLoad()
     with tempfile.TemporaryDirectory(prefix="atoll-trial-") as name:
         trial = Trial(Path(name))
+        if torch is not None:
+            trial.follow_own_torch(torch)
+            part = own_part(trial.rows, torch, tried, others.cores(own_seconds()))
+            PAGE.write_text(with_part(PAGE.read_text(), *OWN, part))
+            say(f"{PAGE.relative_to(ROOT)} says how long it took")
+            return
         trial.type("README", f"git clone --quiet file://{ROOT} atoll", trial.folder)
         for command in ("make demo", "make test", "make demo", "make wheel TORCH=2.13.0"):
             trial.type("README", command, trial.clone)
         trial.follow_guides()
         rows = trial.rows
     rows[0] = (rows[0][0], "git clone", *rows[0][2:])
-    PAGE.write_text(page(rows, tried, others.cores(own_seconds())))
+    own = PAGE.read_text().partition(OWN[0])[2].partition(OWN[1])[0]
+    PAGE.write_text(page(rows, tried, others.cores(own_seconds()), own))
     minutes = sum(row[2] for row in rows) / 60
     say(f"a new user was through after {minutes:.0f} minutes; {PAGE.relative_to(ROOT)} says more")
 
