@@ -2,34 +2,27 @@
 """Tries Atoll with each release of PyTorch in releases.toml: docs/results/versions.md.
 
 Each gets an environment under build/matrix, with a Python that is found here. libatoll is the one of `make setup`; the
-glue is built for each release, and a selection of the tests runs with it. What could not be installed or has no Python
-here is named with the reason."""
+glue is built for each release, as for its wheel, which is installed; and a selection of the tests runs with it. What
+could not be installed or has no Python here is named with the reason."""
 
 import argparse
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common import BUILD, CPUS, ROOT, commit, fail, say
+import wheel
+from common import CPUS, ROOT, commit, fail, say
+from environments import FOLDER, LIBRARY, installed, interpreter, run
 from releases import Release, releases
 
-FOLDER = BUILD / "matrix"
-LIBRARY = BUILD / "release/src/atoll/libatoll.so"
 RECORD = ROOT / "docs/results/versions.json"
 PAGE = ROOT / "docs/results/versions.md"
-NEEDED = {
-    "numpy", "typer", "rich", "plotly", "jinja2", "tensorboard", "prometheus_client", "scikit-build-core", "cmake",
-    "ninja", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest", "safetensors", "scikit-learn",
-    "transformers",
-}  # fmt: skip
 SELECTION = (
     "test_backend_collectives.py", "test_newer_calls.py", "test_backend_groups.py", "test_mixed_groups.py",
     "test_library_order.py", "clients", "uneven/test_loader.py", "uneven/test_leaves_nothing.py",
@@ -37,75 +30,13 @@ SELECTION = (
 )  # fmt: skip
 SELECTION_LIMIT = 1200
 UNTRIED = ("not tried yet", "not tried yet by `make matrix`; `make test` is with this one")
-NOTHING_BUILT = 5  # seconds of processor time in which nothing was compiled
-BUILDING = "import matrix, pathlib, sys; matrix.build_here(pathlib.Path(sys.argv[1]))"
 
 
-def interpreter(release: Release) -> tuple[str, str] | None:
-    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = [name for name in (release.tried, own, *release.pythons) if name in release.pythons]
-    return next(((found, name) for name in wanted if (found := python_of(name))), None)
-
-
-def python_of(name: str) -> str:
-    """The path of a Python of this version that starts; "" where there is none."""
-    own = Path(sys.base_prefix, "bin", f"python{name}")
-    others = sorted(Path(sys.base_prefix).parent.glob(f"{name}.*/bin/python{name}"))
-    for path in [str(own) if own.exists() else None, shutil.which(f"python{name}"), *map(str, others)]:
-        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
-            return path
-    return ""
-
-
-def pins() -> list[str]:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    return [line for line in lines if line.partition("==")[0] in NEEDED]
-
-
-def run(words: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None, limit: float = 3600) -> int:
-    """The exit status; output goes to the log."""
-    with log.open("ab") as output:
-        try:
-            return subprocess.run([str(word) for word in words], cwd=ROOT, env=environment, stdout=output,
-                                  stderr=subprocess.STDOUT, check=False, timeout=limit).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            output.write(f"\nended after {limit} s\n".encode())
-            return 124
-
-
-def installed(release: Release, python: str, log: Path) -> Path | None:
-    """The environment's Python; None where pip cannot make it."""
-    folder = FOLDER / release.torch
-    own = folder / "bin/python"
-    stamp = folder / "installed"
-    wanted = "\n".join([f"torch=={release.torch}", *pins()])
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return own
-    if run([python, "-m", "venv", "--clear", folder], log) != 0:
-        return None
-    words = [own, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *wanted.splitlines()]
-    # A machine may have a limit of its own on what is installed; the table says which release it is.
-    if run(words, log) != 0 and run(words, log, {**os.environ, "PIP_CONFIG_FILE": os.devnull}) != 0:
-        return None
-    stamp.write_text(wanted)
-    return own
-
-
-def build_here(log: Path) -> None:
-    """For the Python that runs this; says where, and what it took, as JSON."""
-    import gpu_build
-
-    ready = gpu_build.build(log, LIBRARY, FOLDER)
-    print(json.dumps({"paths": [str(path) for path in ready.paths], "seconds": round(ready.cpu_seconds)}))
-
-
-def tested(python: Path, paths: Sequence[str], log: Path) -> dict[str, Any]:
+def tested(python: Path, log: Path) -> dict[str, Any]:
     """The counts of the selection."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATOLL_", "VIRTUAL_ENV"))}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "PATH": f"{python.parent}:{kept['PATH']}"}
-    # Programs of an installed Atoll find torch beside it, which it is not here.
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, python.parents[1].glob("lib/*/site-packages/torch/lib")))
+    environment = {**kept, "PATH": f"{python.parent}:{kept['PATH']}"}
+    environment.pop("PYTHONPATH", None)
     words = [python, "-m", "pytest", "-q", "--numprocesses", str(max(2, CPUS // 2)), "-p", "no:cacheprovider"]
     begin = time.monotonic()
     status = run([*words, *(f"tests/python/{name}" for name in SELECTION)], log, environment, SELECTION_LIMIT)
@@ -131,17 +62,19 @@ def tried(release: Release) -> dict[str, Any]:
     python = installed(release, path, log)
     if python is None:
         return row | {"why": f"pip could not install it: {last_line(log)}"}
-    say(f"torch {release.torch}: building the glue")
-    done = subprocess.run(
-        [python, "-c", BUILDING, log], cwd=ROOT / "scripts", capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        return row | {"why": f"the glue could not be built: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}"}
-    built = json.loads(done.stdout.splitlines()[-1])
+    say(f"torch {release.torch}: building its wheel")
+    begin = os.times()
+    try:
+        with tempfile.TemporaryDirectory(prefix="atoll-matrix-") as work:
+            made = wheel.wheel_in(Path(work), ROOT, release, python, log=log)
+            if run([python, "-m", "pip", "install", "--no-deps", "--force-reinstall", made], log) != 0:
+                return row | {"why": f"pip could not install the wheel: {last_line(log)}"}
+    except SystemExit as error:
+        return row | {"why": f"the wheel could not be built: {str(error).splitlines()[-1][:200]}"}
+    end = os.times()
+    row["built"] = round(end.children_user + end.children_system - begin.children_user - begin.children_system)
     say(f"torch {release.torch}: tests")
-    if built["seconds"] > NOTHING_BUILT:
-        row["built"] = built["seconds"]
-    return row | tested(python, built["paths"], log)
+    return row | tested(python, log)
 
 
 def last_line(log: Path) -> str:
@@ -160,9 +93,10 @@ def verdict(row: dict[str, Any]) -> str:
 
 HEAD = """# With each release of PyTorch
 
-Written by `make matrix`: for each release in `releases.toml` the glue was built beside one `libatoll`, and a selection
-of the tests ran with it: collectives, groups, simulated devices beside CPUs, PyTorch's own clients (DDP, FSDP, DTensor,
-pipelining, compile, checkpoints), the data loader, refusals, split sessions, export.
+Written by `make matrix`: for each release in `releases.toml` a wheel was made, with the glue to that release beside one
+`libatoll`, and installed; a selection of the tests ran with it: collectives, groups, simulated devices beside CPUs,
+PyTorch's own clients (DDP, FSDP, DTensor, pipelining, compile, checkpoints), the data loader, refusals, split sessions,
+export.
 
 | torch | Python | other Pythons on PyPI | glue, s of processor time | tests | s |
 |---|---|---|---:|---|---:|"""

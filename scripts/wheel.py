@@ -3,7 +3,7 @@
 named in it: atoll-0.1.0-1torch2.14.1-cp311-...whl.
 
 The wheel for the release of `make setup` is built from the archive and not from this folder; for the others only the
-glue to PyTorch is, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the
+glue to PyTorch is built, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the
 libraries into a wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that its symbols need.
 PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
 
@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import matrix
+import environments
 from common import BUILD, ROOT, VENV_BIN, fail, run_logged, say
 from releases import Release, releases
 from setup import package_targets
@@ -40,20 +40,20 @@ def archive_in(work: Path) -> tuple[Path, Path]:
     return archive, only(work / "source", "atoll-*")
 
 
-def wheel_in(work: Path, source: Path, release: Release, python: Path) -> Path:
-    """A wheel that needs nothing but what `OUTSIDE` names."""
+def wheel_in(work: Path, source: Path, release: Release, python: Path, *, log: Path = LOG) -> Path:
+    """A wheel that needs nothing but what `OUTSIDE` names. From this folder only the glue is built, in build/wheels."""
     settings = [f"wheel.build-tag=1torch{release.torch}"]
-    if not release.is_setup:
+    if source == ROOT:
         targets = [name for name in package_targets() if name != "atoll"]
-        settings += [f"cmake.define.ATOLL_LIBRARY={matrix.LIBRARY}", f"build.targets={';'.join(targets)}"]
+        settings += [f"cmake.define.ATOLL_LIBRARY={environments.LIBRARY}", f"build.targets={';'.join(targets)}"]
         settings += [f"build-dir={BUILD / 'wheels' / release.torch}"]
     built, repaired = work / release.torch, work / f"{release.torch}-repaired"
     command: list[str | Path] = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
     command += ["--no-deps", "--wheel-dir", built, *(part for each in settings for part in ("-C", each)), source]
-    run_logged(command, LOG, f"the wheel for torch {release.torch}")
+    run_logged(command, log, f"the wheel for torch {release.torch}")
     excluded = [part for library in OUTSIDE for part in ("--exclude", library)]
     command = [VENV_BIN / "python", "-m", "auditwheel", "repair", *excluded, "--wheel-dir", repaired]
-    run_logged([*command, only(built, "atoll-*.whl")], LOG, "the libraries that the wheel needs")
+    run_logged([*command, only(built, "atoll-*.whl")], log, "the libraries that the wheel needs")
     return only(repaired, "atoll-*.whl")
 
 
@@ -61,11 +61,11 @@ def python_for(release: Release) -> Path | str:
     """Of an environment with this torch; or why there is none."""
     if release.is_setup:
         return VENV_BIN / "python"
-    found = matrix.interpreter(release)
+    found = environments.interpreter(release)
     if found is None:
         return f"no Python {' or '.join(release.pythons)} is here"
-    matrix.FOLDER.mkdir(parents=True, exist_ok=True)
-    return matrix.installed(release, found[0], LOG) or f"pip could not install torch {release.torch}: {LOG}"
+    environments.FOLDER.mkdir(parents=True, exist_ok=True)
+    return environments.installed(release, found[0], LOG) or f"pip could not install torch {release.torch}: {LOG}"
 
 
 def make(output: Path, wanted: list[Release]) -> list[str]:
@@ -83,7 +83,7 @@ def make(output: Path, wanted: list[Release]) -> list[str]:
             if isinstance(python, str):
                 missing.append(f"torch {release.torch}: {python}")
                 continue
-            made.append(wheel_in(work, source, release, python))
+            made.append(wheel_in(work, source if release.is_setup else ROOT, release, python))
             (output / made[-1].name).write_bytes(made[-1].read_bytes())
             say(f"{output / made[-1].name} ({made[-1].stat().st_size / 1e6:.1f} MB)")
         (output / archive.name).write_bytes(archive.read_bytes())

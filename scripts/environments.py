@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environments with other releases of PyTorch, under build/matrix: one for each release in releases.toml, with a Python
+that is found here."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import BUILD, ROOT
+from releases import Release
+
+FOLDER = BUILD / "matrix"
+LIBRARY = BUILD / "release/src/atoll/libatoll.so"  # of `make setup`
+NEEDED = {
+    "numpy", "typer", "rich", "plotly", "jinja2", "tensorboard", "prometheus_client", "scikit-build-core", "cmake",
+    "ninja", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest", "safetensors", "scikit-learn",
+    "transformers",
+}  # fmt: skip
+
+
+def interpreter(release: Release) -> tuple[str, str] | None:
+    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = [name for name in (release.tried, own, *release.pythons) if name in release.pythons]
+    return next(((found, name) for name in wanted if (found := python_of(name))), None)
+
+
+def python_of(name: str) -> str:
+    """The path of a Python of this version that starts; "" where there is none."""
+    own = Path(sys.base_prefix, "bin", f"python{name}")
+    others = sorted(Path(sys.base_prefix).parent.glob(f"{name}.*/bin/python{name}"))
+    for path in [str(own) if own.exists() else None, shutil.which(f"python{name}"), *map(str, others)]:
+        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            return path
+    return ""
+
+
+def pins() -> list[str]:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return [line for line in lines if line.partition("==")[0] in NEEDED]
+
+
+def run(words: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None, limit: float = 3600) -> int:
+    """The exit status; output goes to the log."""
+    with log.open("ab") as output:
+        try:
+            return subprocess.run([str(word) for word in words], cwd=ROOT, env=environment, stdout=output,
+                                  stderr=subprocess.STDOUT, check=False, timeout=limit).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            output.write(f"\nended after {limit} s\n".encode())
+            return 124
+
+
+def installed(release: Release, python: str, log: Path) -> Path | None:
+    """The environment's Python; None where pip cannot make it."""
+    folder = FOLDER / release.torch
+    own = folder / "bin/python"
+    stamp = folder / "installed"
+    wanted = "\n".join([f"torch=={release.torch}", *pins()])
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return own
+    if run([python, "-m", "venv", "--clear", folder], log) != 0:
+        return None
+    words = [own, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *wanted.splitlines()]
+    # A machine may have a limit of its own on what is installed; the table says which release it is.
+    if run(words, log) != 0 and run(words, log, {**os.environ, "PIP_CONFIG_FILE": os.devnull}) != 0:
+        return None
+    stamp.write_text(wanted)
+    return own
