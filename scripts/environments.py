@@ -21,10 +21,12 @@ NEEDED = {
 }  # fmt: skip
 
 
-def interpreter(release: Release) -> tuple[str, str] | None:
-    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any."""
+def interpreter(release: Release, python: str = "") -> tuple[str, str] | None:
+    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any.
+    With `python` only that version."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = [name for name in (release.tried, own, *release.pythons) if name in release.pythons]
+    order = [python] if python else [release.tried, own, *release.pythons]
+    wanted = [name for name in order if name in release.pythons]
     return next(((found, name) for name in wanted if (found := python_of(name))), None)
 
 
@@ -54,9 +56,10 @@ def run(words: Sequence[str | Path], log: Path, environment: dict[str, str] | No
             return 124
 
 
-def installed(release: Release, python: str, log: Path) -> Path | None:
-    """The environment's Python; None where pip cannot make it."""
-    folder = FOLDER / release.torch
+def installed(release: Release, found: tuple[str, str], log: Path) -> Path | None:
+    """The Python of an environment for the release and this interpreter; None where pip cannot make it."""
+    python, version = found
+    folder = FOLDER / f"{release.torch}-py{version}"
     own = folder / "bin/python"
     stamp = folder / "installed"
     wanted = "\n".join([f"torch=={release.torch}", *pins()])

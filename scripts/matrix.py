@@ -49,17 +49,17 @@ def tested(python: Path, log: Path) -> dict[str, Any]:
     return {"status": status, "seconds": round(time.monotonic() - begin), "counts": counts, "failed": failed}
 
 
-def tried(release: Release) -> dict[str, Any]:
+def tried(release: Release, wanted: str = "") -> dict[str, Any]:
     """A row of the record."""
     row: dict[str, Any] = {"torch": release.torch, "pythons": list(release.pythons), "python": None}
-    found = interpreter(release)
+    found = interpreter(release, wanted)
     if found is None:
-        return row | {"why": f"no Python {' or '.join(release.pythons)} is here"}
-    path, row["python"] = found
-    log = FOLDER / f"{release.torch}.log"
+        return row | {"why": f"no Python {wanted or ' or '.join(release.pythons)} is here"}
+    row["python"] = found[1]
+    log = FOLDER / f"{release.torch}-py{found[1]}.log"
     log.unlink(missing_ok=True)
     say(f"torch {release.torch}, Python {row['python']}: installing")
-    python = installed(release, path, log)
+    python = installed(release, found, log)
     if python is None:
         return row | {"why": f"pip could not install it: {last_line(log)}"}
     say(f"torch {release.torch}: building its wheel")
@@ -98,8 +98,12 @@ Written by `make matrix`: for each release in `releases.toml` a wheel was made, 
 PyTorch's own clients (DDP, FSDP, DTensor, pipelining, compile, checkpoints), the data loader, refusals, split sessions,
 export.
 
-| torch | Python | other Pythons on PyPI | glue, s of processor time | tests | s |
+| torch | Python | not run, on PyPI | glue, s of processor time | tests | s |
 |---|---|---|---:|---|---:|"""
+
+
+def order(row: dict[str, Any]) -> list[int]:
+    return [int(part) for part in f"{row['torch']}.{row['python'] or 0}".split(".")]
 
 
 def page(record: dict[str, Any]) -> str:
@@ -110,8 +114,9 @@ def page(record: dict[str, Any]) -> str:
         for release in releases()
         if release.torch not in known
     ]
-    for row in sorted([*record["rows"], *untried], key=lambda row: [int(part) for part in row["torch"].split(".")]):
-        others = ", ".join(name for name in row["pythons"] if name != row["python"])
+    run = {(row["torch"], row["python"]) for row in record["rows"]}
+    for row in sorted([*record["rows"], *untried], key=order):
+        others = ", ".join(name for name in row["pythons"] if (row["torch"], name) not in run)
         cells = [
             row["torch"],
             row["python"] or "-",
@@ -122,7 +127,7 @@ def page(record: dict[str, Any]) -> str:
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     failed = [f"- torch {row['torch']}: `{name}`" for row in record["rows"] for name in row.get("failed", [])]
-    lines += ["", "Other Pythons have not run.", *(["", "What failed:", "", *failed] if failed else [])]
+    lines += ["", "What failed:", "", *failed] if failed else []
     runs = sorted({f"{row['when']} at {row['commit']}" for row in record["rows"]})
     return "\n".join([*lines, "", f"Run on {', '.join(runs)}: {record['machine']}.", ""])
 
@@ -130,7 +135,9 @@ def page(record: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="these releases; rows of others stay as they are recorded")
-    only = parser.parse_args().only
+    parser.add_argument("--python", default="", metavar="3.14", help="with this Python, which must be here")
+    options = parser.parse_args()
+    only = options.only
     table = releases()
     unknown = set(only or ()) - {release.torch for release in table}
     if unknown:
@@ -140,17 +147,23 @@ def main() -> int:
     if not LIBRARY.is_file():
         raise fail(f"{LIBRARY} is missing: make setup")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    known = {row["torch"]: row for row in json.loads(RECORD.read_text())["rows"]} if RECORD.is_file() else {}
+    rows: list[dict[str, Any]] = json.loads(RECORD.read_text())["rows"] if RECORD.is_file() else []
     for release in table:
         if not only or release.torch in only:
-            known[release.torch] = {"when": datetime.now(UTC).date().isoformat(), "commit": commit(), **tried(release)}
-            say(f"torch {release.torch}: {verdict(known[release.torch])}")
-    rows = [known[release.torch] for release in table if release.torch in known]
+            row = {"when": datetime.now(UTC).date().isoformat(), "commit": commit(), **tried(release, options.python)}
+            say(f"torch {release.torch}: {verdict(row)}")
+            rows = [
+                old
+                for old in rows
+                if (old["torch"], old["python"]) not in ((release.torch, row["python"]), (release.torch, None))
+            ]
+            rows.append(row)
+    rows.sort(key=order)
     machine = f"{CPUS} cores, Linux"
     record = {"machine": machine, "rows": rows}
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     PAGE.write_text(page(record))
-    bad = [row["torch"] for row in rows if "why" not in row and row["status"] != 0]
+    bad = [f"{row['torch']} and Python {row['python']}" for row in rows if "why" not in row and row["status"] != 0]
     say(f"matrix: FAILED with torch {', '.join(bad)}" if bad else f"matrix: good, {PAGE.relative_to(ROOT)} is written")
     return 1 if bad else 0
 

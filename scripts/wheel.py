@@ -46,7 +46,7 @@ def wheel_in(work: Path, source: Path, release: Release, python: Path, *, log: P
     if source == ROOT:
         targets = [name for name in package_targets() if name != "atoll"]
         settings += [f"cmake.define.ATOLL_LIBRARY={environments.LIBRARY}", f"build.targets={';'.join(targets)}"]
-        settings += [f"build-dir={BUILD / 'wheels' / release.torch}"]
+        settings += [f"build-dir={BUILD / 'wheels' / python.parents[1].name}"]
     built, repaired = work / release.torch, work / f"{release.torch}-repaired"
     command: list[str | Path] = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
     command += ["--no-deps", "--wheel-dir", built, *(part for each in settings for part in ("-C", each)), source]
@@ -65,7 +65,7 @@ def python_for(release: Release) -> Path | str:
     if found is None:
         return f"no Python {' or '.join(release.pythons)} is here"
     environments.FOLDER.mkdir(parents=True, exist_ok=True)
-    return environments.installed(release, found[0], LOG) or f"pip could not install torch {release.torch}: {LOG}"
+    return environments.installed(release, found, LOG) or f"pip could not install torch {release.torch}: {LOG}"
 
 
 def make(output: Path, wanted: list[Release]) -> list[str]:
