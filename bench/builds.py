@@ -30,9 +30,30 @@ def places(options: argparse.Namespace, site: Path | None) -> list[Place]:
     ]
 
 
+def switches(pids: list[int]) -> int:
+    """Of all threads of these processes, from thread to thread, since they began."""
+    lines = [
+        line
+        for pid in pids
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if "ctxt_switches" in line
+    ]
+    return sum(int(line.split()[1]) for line in lines)
+
+
+def switches_of_a_call(ranks: TorchRanks, problem: Problem, calls: int = 50) -> float:
+    contender = ranks.contender("atoll", "own")
+    contender.block(problem, calls, False)
+    before = switches(ranks.pids)
+    contender.block(problem, calls, False)
+    return (switches(ranks.pids) - before) / calls
+
+
 def measured(options: argparse.Namespace) -> list[list[str]]:
     ratios: dict[int, list[float]] = {size: [] for size in options.sizes}
     times: dict[int, list[float]] = {size: [] for size in options.sizes}
+    switched: dict[int, list[float]] = {}
     for launch in range(options.launches):
         with (
             TorchRanks(places(options, None), ["atoll"]) as new,
@@ -43,13 +64,15 @@ def measured(options: argparse.Namespace) -> list[list[str]]:
                 row = compare(builds, Problem(options.operation, size), options.rounds, turns=True)
                 ratios[size].append(1 / row["ratio"]["other"]["median"])
                 times[size].append(row["us"]["this"]["median"])
+                switched[size] = [switches_of_a_call(ranks, Problem(options.operation, size)) for ranks in (new, old)]
                 say(f"launch {launch + 1}, {format_size(size)}: {ratios[size][-1]:.3f} of the other's time")
     rows = []
     for size in options.sizes:
         ratio = median_interval(ratios[size])
         rows.append(
             [format_size(size), f"{sorted(times[size])[len(times[size]) // 2]:.0f}",
-             f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"]
+             f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+             " and ".join(f"{count:.0f}" for count in switched[size])]
         )  # fmt: skip
     return rows
 
@@ -71,7 +94,13 @@ def main() -> int:
     if busy > machine.BUSY_CORES:
         say(f"not measured: others use {busy:.2f} cores of this machine")
         return 4
-    print(table(["size", "us", "of the other's time, median of launches (95 %)"], measured(options)))
+    columns = [
+        "size",
+        "us",
+        "of the other's time, median of launches (95 %)",
+        "switches of threads in a call, this and other",
+    ]
+    print(table(columns, measured(options)))
     return 0
 
 

@@ -216,7 +216,9 @@ def compute_between(rank: int) -> None:
 @pytest.mark.parametrize(
     "job", [reduce_everything, move_everything, send_round, exchange_much, mix_layouts, compute_between]
 )
-def test_every_operation(mixed: Ranks, job: Any) -> None:
+def test_every_operation(mixed: Ranks, job: Any, request: pytest.FixtureRequest) -> None:
+    if job is exchange_much and "gloo" in request.node.name and torch.__version__ < "2.12":
+        pytest.skip("Gloo of torch 2.11 has no alltoall")
     mixed.run(job)
 
 
@@ -275,6 +277,7 @@ def issue_while_capturing(rank: int) -> None:
         _sim.pretend_capturing(False)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch 2.11 cannot be asked whether a stream is captured")
 def test_graph_capture_is_refused() -> None:
     ranks = Ranks(2, ["A", "B"], None, ["cpu", "sim"])
     try:

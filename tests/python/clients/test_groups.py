@@ -137,10 +137,13 @@ def test_functional_collectives(rank: int, size: int) -> None:
     assert functional.all_reduce(value, "sum", group).eq(ranks.sum()).all()
     assert functional.all_reduce(value, "avg", group).eq(ranks.mean()).all()
     assert functional.broadcast(value, size - 1, group).eq(size - 1).all()
-    gathered = functional.all_gather_single(value, 0, group)
+    # 2.11 has the older names alone.
+    gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    scatter = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+    gathered = gather(value, 0, group)
     assert torch.equal(gathered, ranks.repeat_interleave(2 * size)[:, None].expand(-1, 3))
-    assert functional.reduce_scatter_single(value, "sum", 0, group).eq(ranks.sum()).all()
-    assert functional.reduce_scatter_single(value, "sum", 0, group).shape == (2, 3)
+    assert scatter(value, "sum", 0, group).eq(ranks.sum()).all()
+    assert scatter(value, "sum", 0, group).shape == (2, 3)
     pieces = functional.all_to_all_single(value, None, None, group)
     assert torch.equal(pieces, ranks.repeat_interleave(2)[:, None].expand(-1, 3))
     both = functional.all_reduce_coalesced([value, 2 * value[0]], "max", group)
