@@ -99,7 +99,7 @@ class BackendAtoll final : public c10d::Backend {
   /// `output`, on the root: contiguous, with what every rank gives, in their order.
   WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts = {}) override;
   /// Hooks are called once, on any thread, when the group has failed; at once if it has. They must not block.
-  bool supportsAbortHooks() const override { return true; }
+  bool supportsAbortHooks() const { return true; }  // NOLINT: Backend asks since 2.15
   void registerAbortHook(std::int64_t id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t id) override;
 #endif
