@@ -39,11 +39,15 @@ def check_gather_single(rank: int) -> None:
             if whole is not None:
                 expected = torch.arange(float(size)).view(size, *[1] * len(shape)).expand(size, *shape)
                 assert torch.equal(whole.cpu(), expected)
-    wrong = torch.empty(size * 3 + 1, device=device()) if rank == 0 else None
+
+
+def check_wrong_output(rank: int) -> None:
+    size = dist.get_world_size()
+    wrong = torch.empty(size * 3 + 1) if rank == 0 else None
     # The others hear of it, unless what they give has left before.
     with contextlib.suppress(RuntimeError) if rank else raises(Exception, "gather_single"):
-        gather(torch.ones(3, device=device()), wrong, dst=0)
-    tensor = torch.ones(2, device=device())
+        dist.gather_single(torch.ones(3), wrong, dst=0)  # type: ignore[attr-defined]
+    tensor = torch.ones(2)
     dist.all_reduce(tensor)
     assert (tensor == size).all(), "the group goes on"
 
@@ -52,6 +56,7 @@ def check_gather_single(rank: int) -> None:
 @pytest.mark.parametrize("layout", ["A", "AAB", "AB"])
 def test_gather_single(layout: str) -> None:
     run_on(layout, check_gather_single)
+    run_on(layout, check_wrong_output)
 
 
 @SINCE_2_14
