@@ -217,7 +217,8 @@ TEST(IslandOrder, WhatWasGivenUpBeforeItsGrantHoldsUpNothing) {
     Granted granted;
     group.open_island_order();
     if (group.rank() == 2) {
-      for (std::uint64_t number = 0; number < 2000; number += 2) group.give_up_step({Kind::kOutAfterIn, -1, -1, number});
+      for (std::uint64_t number = 0; number < 2000; number += 2)
+        group.give_up_step({Kind::kOutAfterIn, -1, -1, number});
     }
     group.barrier();
     for (std::uint64_t number = 0; number < 2000; ++number) {

@@ -86,11 +86,11 @@ class IslandOrder {
   const Hooks hooks_;
   std::mutex mutex_;          // guards all that follows; held while a `go` is called, so that these come in order
   std::vector<int> present_;  // of the island, who has not left
-  std::map<LibraryStep, StepRequest> waiting_;                // this rank's own, not granted yet
-  std::map<LibraryStep, std::vector<int>> ready_;             // who has requested of this rank what is not granted yet
-  std::deque<LibraryStep> granted_;       // from one on that this rank is not ready for yet, a kOutAfterIn
-  std::set<std::uint64_t> given_up_;      // numbers of kOutAfterIn that may still be granted
-  std::uint64_t first_after_in_ = 0;      // number of the first kOutAfterIn that may still come
+  std::map<LibraryStep, StepRequest> waiting_;     // this rank's own, not granted yet
+  std::map<LibraryStep, std::vector<int>> ready_;  // who has requested of this rank what is not granted yet
+  std::deque<LibraryStep> granted_;                // from one on that this rank is not ready for yet, a kOutAfterIn
+  std::set<std::uint64_t> given_up_;               // numbers of kOutAfterIn that may still be granted
+  std::uint64_t first_after_in_ = 0;               // number of the first kOutAfterIn that may still come
   std::map<int, std::deque<std::vector<std::byte>>> unsent_;  // by rank: what its link did not take yet
   bool is_looking_ = false;                // look() will be called: for deadlines, and what is unsent
   std::optional<LibraryStep> waited_for_;  // kOut: since the last look()

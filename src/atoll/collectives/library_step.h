@@ -16,7 +16,7 @@ struct LibraryStep {
   enum class Kind : std::uint8_t {
     kIn = 1,      ///< brings one part of a collective to the bridge; all ranks of the island
     kOut,         ///< spreads what has crossed, of a collective without kIn; all ranks of the island
-    kOutAfterIn,  ///< spreads what has crossed, which depends on what every rank of the group gave; all ranks of the island
+    kOutAfterIn,  ///< the same of a collective with kIn, whose result depends on what every rank of the group gave
     kMessage,     ///< carries a message from one rank to another
   };
   Kind kind = Kind::kIn;

@@ -39,8 +39,8 @@ class Passage : public std::enable_shared_from_this<Passage> {
     std::optional<std::uint64_t> sequence;  // of its call, where the library takes part
     LibraryParts parts;
     collectives::LibraryStep step(bool goes_back) const;  ///< of the library, in a direction where it has one
-    std::chrono::milliseconds limit{};  // of each step of the library
-    std::exception_ptr error;           // of loading, or of its turn to go back
+    std::chrono::milliseconds limit{};                    // of each step of the library
+    std::exception_ptr error;                             // of loading, or of its turn to go back
     bool is_loading = false;
     bool is_issued = false;  // its way to the host
     bool has_crossed = false;

@@ -18,7 +18,7 @@ void LibraryQueue::enter(collectives::StepRequest request) {
 
 LibraryTurns LibraryQueue::turns() {
   const auto ask = [weak = weak_from_this()](const collectives::LibraryStep& step, std::chrono::milliseconds limit,
-                                   std::function<void(const std::exception_ptr&)> go) {
+                                             std::function<void(const std::exception_ptr&)> go) {
     const auto self = weak.lock();
     const auto group = self ? self->group_.lock() : nullptr;
     if (!group) return;

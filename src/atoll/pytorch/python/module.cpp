@@ -188,7 +188,8 @@ void bind_backend(py::module_& module) {
       .def("time_split", &time_split)
       .def(
           "perform_nocolor_split", [](const BackendAtoll&, const py::object&) {}, py::arg("device"),
-          "Of ranks that are not in a group which is split off: nothing is to be done. Before torch 2.13 Backend has none.")
+          "Of ranks that are not in a group which is split off: nothing is to be done. Before torch 2.13 Backend has "
+          "none.")
       .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
       .def(
           "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },

@@ -24,10 +24,10 @@ struct DeviceKind {
   Rates usual;                                            ///< of operators that are not named
   std::map<std::string, Rates, std::less<>> operators{};  ///< by name, like "addmm"
   double launch_s = 5e-6;                                 ///< of every operator, before it begins
-  double jitter = 0;                                      ///< standard deviation of the logarithm of an operator's time; their mean stays
-  double pageable = 1;                                    ///< rate of copies of memory that is not pinned, relative to others
-  double warm_after_s = 0;                                ///< of work without a pause until the device has slowed down by half of what it will; 0: it does not
-  double warm_speed = 1;                                  ///< of a device that is warm through
+  double jitter = 0;        ///< standard deviation of the logarithm of an operator's time, whose mean stays
+  double pageable = 1;      ///< rate of copies of memory that is not pinned, relative to others
+  double warm_after_s = 0;  ///< of work without a pause, after which half of the way to warm_speed is done; 0: none
+  double warm_speed = 1;    ///< of a device that is warm through
 };
 
 /// How long a simulated device takes. Thread-safe.
