@@ -63,7 +63,7 @@ def tried(release: Release, wanted: str = "") -> dict[str, Any]:
     if python is None:
         return row | {"why": f"pip could not install it: {last_line(log)}"}
     say(f"torch {release.torch}: building its wheel")
-    begin = os.times()
+    begin, is_first = os.times(), not wheel.build_folder(python).exists()
     try:
         with tempfile.TemporaryDirectory(prefix="atoll-matrix-") as work:
             made = wheel.wheel_in(Path(work), ROOT, release, python, log=log)
@@ -72,7 +72,8 @@ def tried(release: Release, wanted: str = "") -> dict[str, Any]:
     except SystemExit as error:
         return row | {"why": f"the wheel could not be built: {str(error).splitlines()[-1][:200]}"}
     end = os.times()
-    row["built"] = round(end.children_user + end.children_system - begin.children_user - begin.children_system)
+    if is_first:
+        row["built"] = round(end.children_user + end.children_system - begin.children_user - begin.children_system)
     say(f"torch {release.torch}: tests")
     return row | tested(python, log)
 

@@ -40,13 +40,18 @@ def archive_in(work: Path) -> tuple[Path, Path]:
     return archive, only(work / "source", "atoll-*")
 
 
+def build_folder(python: Path) -> Path:
+    """Of the glue for the torch of this environment."""
+    return BUILD / "wheels" / python.parents[1].name
+
+
 def wheel_in(work: Path, source: Path, release: Release, python: Path, *, log: Path = LOG) -> Path:
     """A wheel that needs nothing but what `OUTSIDE` names. From this folder only the glue is built, in build/wheels."""
     settings = [f"wheel.build-tag=1torch{release.torch}"]
     if source == ROOT:
         targets = [name for name in package_targets() if name != "atoll"]
         settings += [f"cmake.define.ATOLL_LIBRARY={environments.LIBRARY}", f"build.targets={';'.join(targets)}"]
-        settings += [f"build-dir={BUILD / 'wheels' / python.parents[1].name}"]
+        settings += [f"build-dir={build_folder(python)}"]
     built, repaired = work / release.torch, work / f"{release.torch}-repaired"
     command: list[str | Path] = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
     command += ["--no-deps", "--wheel-dir", built, *(part for each in settings for part in ("-C", each)), source]
