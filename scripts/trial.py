@@ -90,6 +90,7 @@ class Trial:
         own, programs = self.folder / "own", self.folder / "own/bin"
         self.type("before", f"python3 -m venv own && own/bin/pip install torch=={torch}", self.folder)
         self.type("before", f"git clone --quiet file://{ROOT} atoll", self.folder)
+        self.rows[-1] = ("before", "git clone", *self.rows[-1][2:])
         self.type("from the source", "pip install .", self.clone, programs)
         self.type("from the source", "atoll doctor", self.folder, programs)
         wheels = sorted((ROOT / "dist").glob(f"atoll-*torch{torch}-*.whl"))
