@@ -77,11 +77,12 @@ def report(document: dict[str, Any]) -> str:
     for part in document["parts"]:
         name = f"{part['ratio']:g}"
         text += f"\n## {name} : 1\n\n![Step time by share at {name} : 1](shares-{name}.svg)\n\n{_table(part)}"
-    text += (
-        f"\n## {UNLIKE}\n\nDevices of these [kinds](../simulated-device.md#time), at one speed: they differ by "
-        "operator, their times jitter and do not grow in proportion to the batch.\n\n"
-        f"![Step time by share of a gpu beside an npu](shares-unlike.svg)\n\n{_table(document['unlike'])}"
-    )
+    if "unlike" in document:
+        text += (
+            f"\n## {UNLIKE}\n\nDevices of these [kinds](../simulated-device.md#time), at one speed: they differ by "
+            "operator, their times jitter and do not grow in proportion to the batch.\n\n"
+            f"![Step time by share of a gpu beside an npu](shares-unlike.svg)\n\n{_table(document['unlike'])}"
+        )
     return text
 
 
