@@ -79,6 +79,7 @@ def check_hooks(rank: int) -> None:
         dist.barrier(group)
     assert called[0].wait(20), "told on every rank"
     backend.register_abort_hook(9, called[2].set)
+    assert called[2].wait(20), "at once, where it has failed before"
     assert not called[1].is_set()
     fine = dist.new_group()
     other = threading.Event()

@@ -197,8 +197,8 @@ WorkPtr BackendAtoll::gather_single(at::Tensor& output, at::Tensor& input, const
 
 void BackendAtoll::registerAbortHook(std::int64_t id, c10d::AbortHook hook) {
   const auto group = this->group();
-  if (!failure_hooks_->add(id, std::move(hook))) return;
-  group->when_failed([hooks = failure_hooks_] { hooks->call(); });
+  if (failure_hooks_->add(id, hook)) return group->when_failed([hooks = failure_hooks_] { hooks->call(); });
+  if (getError() != c10d::ErrorType::SUCCESS) hook();  // it may have come after the others were called
 }
 
 void BackendAtoll::unregisterAbortHook(std::int64_t id) { failure_hooks_->remove(id); }
