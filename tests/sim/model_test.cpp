@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <thread>
 
 namespace atl::sim {
 namespace {
@@ -97,10 +96,11 @@ TEST(Model, APauseLetsItCool) {
   made.warm_after_s = 0.01;
   made.warm_speed = 0.5;
   Model model(made, 1, 0, 0);
-  const double warm = us(model.operator_time("mm", 1e9, 0));
-  EXPECT_NEAR(warm, 2e5, 1e3);
-  std::this_thread::sleep_for(100ms);  // ten times that in which it cools by half
-  EXPECT_LT(us(model.operator_time("add", 0, 5e4)), 16 * 1.1 + 25);
+  const auto now = Model::Clock::now();
+  EXPECT_NEAR(us(model.operator_time("mm", 1e9, 0, now)), 2e5, 1e3);
+  EXPECT_NEAR(us(model.operator_time("add", 0, 5e4, now)), 50, 0.1) << "still warm";
+  EXPECT_NEAR(us(model.operator_time("add", 0, 5e4, now + 10ms)), 25 / 0.75, 0.5) << "by half";
+  EXPECT_NEAR(us(model.operator_time("add", 0, 5e4, now + 200ms)), 25, 0.1);
 }
 
 }  // namespace

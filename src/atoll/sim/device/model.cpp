@@ -22,16 +22,17 @@ std::chrono::nanoseconds time_of(double bytes, double bytes_per_s) noexcept {
 Model::Model(DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed)
     : kind_(std::move(kind)), speed_(speed), copy_bytes_per_s_(copy_bytes_per_s), random_(seed) {}
 
-std::chrono::nanoseconds Model::operator_time(std::string_view name, double flops, double bytes) {
+std::chrono::nanoseconds Model::operator_time(std::string_view name, double flops, double bytes,
+                                              Clock::time_point now) {
   if (speed_ <= 0) return {};
   const auto known = kind_.operators.find(name);
   const Rates& rates = known == kind_.operators.end() ? kind_.usual : known->second;
   const double work = std::max({flops / rates.flops_per_s, bytes / rates.bytes_per_s, rates.full_s});
   const double seconds = (work + kind_.launch_s) / speed_;
-  return from_seconds(seconds * slowness(seconds));
+  return from_seconds(seconds * slowness(seconds, now));
 }
 
-double Model::slowness(double busy_s) {
+double Model::slowness(double busy_s, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   double factor = 1;
   if (kind_.jitter > 0) {
@@ -40,7 +41,6 @@ double Model::slowness(double busy_s) {
   if (kind_.warm_after_s <= 0) return factor;
   // The device is half as warm as it will be after ln 2 of the time in which warmth settles.
   const double settles_s = kind_.warm_after_s / std::log(2.0);
-  const auto now = Clock::now();
   if (warmth_of_ != Clock::time_point{}) {
     warmth_ *= std::exp(-std::chrono::duration<double>(now - warmth_of_).count() / settles_s);
   }

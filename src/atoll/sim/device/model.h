@@ -33,19 +33,21 @@ struct DeviceKind {
 /// How long a simulated device takes. Thread-safe.
 class Model {
  public:
+  using Clock = std::chrono::steady_clock;
+
   /// `speed`: relative to the kind's; 0: operators take no modelled time. `copy_bytes_per_s`: between host and device, per
   /// direction; 0: copies take no modelled time. `seed`: of the jitter.
   Model(DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed);
 
   /// Of the next operator, which computes `flops` and touches `bytes` of memory: the largest of the times of these and of
-  /// filling the device, plus the launch.
-  std::chrono::nanoseconds operator_time(std::string_view name, double flops, double bytes);
+  /// filling the device, plus the launch. `now`: when it is issued, not before the one before it.
+  std::chrono::nanoseconds operator_time(std::string_view name, double flops, double bytes,
+                                         Clock::time_point now = Clock::now());
 
   std::chrono::nanoseconds copy_time(std::size_t bytes, bool is_pinned) const noexcept;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  double slowness(double busy_s);
+  double slowness(double busy_s, Clock::time_point now);
 
   const DeviceKind kind_;
   const double speed_;
