@@ -73,6 +73,15 @@ class Me:
         """Blocks until the test sends something."""
         return self.connection.recv()
 
+    def run_together(self) -> None:
+        """Tells "running" and waits, through the job's store, until all ranks of the job have told it. A rank that fails
+        after this fails nobody's earlier calls: that its own part of a collective is done does not mean that a peer's is.
+        """
+        self.tell("running")
+        store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=START_S))
+        store.set(f"running/{self.rank}", "")
+        store.wait([f"running/{rank}" for rank in range(self.size)])
+
     def check_sum(self, count: int = 1000, group: dist.ProcessGroup | None = None) -> None:
         """One all_reduce with its result checked, on this rank's device."""
         import atoll

@@ -72,9 +72,9 @@ def fail_on(threads: str) -> None:
 def send_from_a_failed_device(me: Me) -> None:
     me.join()
     me.check_sum()
+    me.run_together()
     if me.rank == 0:
         fail_on("atoll-sends")
-    me.tell("running")
     tensor = torch.zeros(3, device="sim")
     dist.send(tensor, 1) if me.rank == 0 else dist.recv(tensor, 0)
 
@@ -89,9 +89,9 @@ def test_a_send_from_a_failed_device(tmp_path: Path) -> None:
 def reduce_on_a_failed_device(me: Me, count: int) -> None:
     me.join()
     me.check_sum(count)
+    me.run_together()
     if me.rank == 1:
         fail_on("atoll-watch")
-    me.tell("running")
     while True:
         me.check_sum(count)
 
@@ -114,10 +114,10 @@ def end_while_somebody_is_told(me: Me) -> None:
 
     me.join()
     me.check_sum()
+    me.run_together()
     if me.rank == 1:
         _C.set_interrupt(tell_slowly, backend._take_back, threading.main_thread().ident or 0)
         fail_on("atoll-")  # whoever notices, and whoever tells
-    me.tell("running")
     while True:
         me.check_sum()
 
@@ -140,9 +140,9 @@ def deal_with_a_failure(me: Me) -> None:
     me.check_sum()
     _C.set_interrupt(interrupt_late, backend._take_back, threading.main_thread().ident or 0)
     tensor = torch.ones(1000, device="sim")
+    me.run_together()
     if me.rank == 1:
         fail_on("atoll-watch")
-    me.tell("running")
     with expected() as texts:
         while True:
             dist.all_reduce(tensor)
@@ -164,13 +164,12 @@ def wait_again_when_told(me: Me) -> None:
 
     me.join()
     me.check_sum()
+    me.run_together()
     if me.rank == 1:
-        me.tell("running")
         me.listen()
         return
     tensors = [torch.ones(1, device="sim") for _ in range(MANY)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    me.tell("running")
     backend.backend_of().abort()
     for call in (lambda: dist.all_reduce(torch.ones(3)), works[-1].wait):
         with expected() as texts:
