@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every formatter and checker, in one command; `--fix` lets the formatters repair what they can.
 
-Runs clang-format, clang-tidy on the files without PyTorch, those of their headers alone through the compiler that no
+Runs clang-format, clang-tidy on each file without PyTorch, through the compiler alone those of their headers that no
 source includes first, ruff, mypy, the structure tests, and the list and audit of packages. Names all findings, then
 fails if there was one."""
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -24,10 +25,8 @@ from common import BUILD, CPUS, ROOT, VENV_BIN, content_hash, fail, files_under,
 CPP_FOLDERS = ["src", "tests", "bench", "examples"]
 PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
 ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
-RELEASE = BUILD / "release"
-DATABASE = RELEASE / "compile_commands.json"
-NOT_BUILT = "build/release is missing: make setup\n"
 CACHE = BUILD / "check"
+FILES = CACHE / "files"  # how each source is compiled alone: release builds compile several as one
 
 
 def clang_format() -> str:
@@ -77,17 +76,29 @@ def check_clang_format(fix: bool) -> str:
     return output_of([clang_format(), *mode, *files]) if files else ""
 
 
+@functools.cache
+def compile_commands() -> list[dict[str, str]]:
+    """How each source of libatoll is compiled alone; configures a build of single files and generates its headers."""
+    preset = ["--preset", "release", "-B", FILES, "--log-level=NOTICE"]
+    switches = ["ATOLL_UNITY=OFF", "ATOLL_TESTS=OFF", "ATOLL_PYTORCH=OFF"]
+    header = "generated/atoll/infer/wire/messages_generated.h"
+    found = output_of([VENV_BIN / "cmake", *preset, *(f"-D{switch}" for switch in switches)])
+    found = found or output_of([VENV_BIN / "cmake", "--build", FILES, "--target", header])
+    if found:
+        raise fail(f"the sources could not be configured for the checks:\n{found}")
+    commands: list[dict[str, str]] = json.loads((FILES / "compile_commands.json").read_text())
+    return commands
+
+
 def run_clang_tidy(name: str, *options: str) -> str:
-    if not DATABASE.is_file():
-        return NOT_BUILT
-    compiled = {Path(entry["file"]) for entry in json.loads(DATABASE.read_text())}
+    compiled = {Path(entry["file"]) for entry in compile_commands()}
     sources = [path for path in files_under(["src"], [".cpp"]) if path in compiled and without_pytorch(path)]
     key = content_hash(
         [*files_under(["src"], [".h"]), ROOT / ".clang-tidy", ROOT / "requirements.txt"], " ".join(options)
     )
     # The compiler's warnings, which are not asked for, would be shown as errors.
     command: list[str | Path] = [VENV_BIN / "clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
-                                 "--extra-arg=-Wno-error", *options, "-p", RELEASE]  # fmt: skip
+                                 "--extra-arg=-Wno-error", *options, "-p", FILES]  # fmt: skip
 
     def tidy(path: Path) -> str:
         return cached(name, path, content_hash([path], key), lambda: output_of([*command, path]))
@@ -104,18 +115,16 @@ def check_clang_analyzer(_fix: bool) -> str:
 
 
 def compiled_first() -> set[str]:
-    """Headers that a source includes before anything else and, as nothing is precompiled for it, was compiled with."""
+    """Headers that a source includes before anything else: clang-tidy compiles each source by itself."""
     first = set()
-    for entry in json.loads(DATABASE.read_text()):
+    for entry in compile_commands():
         includes = re.search(r'^#include ([<"]\S+)', Path(entry["file"]).read_text(), re.MULTILINE)
-        if includes and "cmake_pch" not in entry["command"]:
+        if includes:
             first.add(includes[1].strip('<">'))
     return first
 
 
 def check_headers(_fix: bool) -> str:
-    if not DATABASE.is_file():
-        return NOT_BUILT
     proven = compiled_first()
     headers = [path for path in files_under(["src"], [".h"]) if without_pytorch(path)]
     key = content_hash(headers)

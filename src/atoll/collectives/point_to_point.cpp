@@ -10,7 +10,7 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::milliseconds kMaxSleep{100};
 constexpr std::chrono::milliseconds kAskAfter{200};
 constexpr std::chrono::milliseconds kAskAgain{1000};
 
@@ -333,7 +333,7 @@ void PointToPoint::work() {
       sleeper.reset();
       ask_at = Clock::now() + kAskAfter;
     } else {
-      sleeper.wait_briefly(kLongestSleep);
+      sleeper.wait_briefly(kMaxSleep);
     }
   }
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<const char*, 4> kMemoryFormats{"contiguous_format", "preserve_format", "channels_last",
                                                     "channels_last_3d"};
 
-[[noreturn]] void broken(const std::string& where, const Json& value, const std::string& wanted) {
+[[noreturn]] void wrong_value(const std::string& where, const Json& value, const std::string& wanted) {
   throw Error(ErrorKind::kProtocol, where + " is " + value.dump().substr(0, 80) + ": give " + wanted);
 }
 
@@ -22,7 +22,7 @@ double float_from_text(const Json& value, const std::string& where) {
   if (value == "inf") return std::numeric_limits<double>::infinity();
   if (value == "-inf") return -std::numeric_limits<double>::infinity();
   if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
-  broken(where, value, R"("inf", "-inf" or "nan")");
+  wrong_value(where, value, R"("inf", "-inf" or "nan")");
 }
 
 Json float_json(double value) {
@@ -33,14 +33,14 @@ Json float_json(double value) {
 
 double float_from(const Json& value, const std::string& where) {
   if (value.is_string()) return float_from_text(value, where);
-  if (!value.is_number()) broken(where, value, "a number");
+  if (!value.is_number()) wrong_value(where, value, "a number");
   return value.get<double>();
 }
 
 // `read` of each entry of the list `value`.
 template <typename List, typename Read>
 List list_from(const Json& value, const std::string& where, Read read) {
-  if (!value.is_array()) broken(where, value, "a list");
+  if (!value.is_array()) wrong_value(where, value, "a list");
   if (value.size() > kMaxArguments) {
     throw Error(ErrorKind::kProtocol,
                 where + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(kMaxArguments));
@@ -56,13 +56,13 @@ std::optional<int> optional_tensor_from(const Json& value, const std::string& wh
 }
 
 bool boolean_from(const Json& value, const std::string& where) {
-  if (!value.is_boolean()) broken(where, value, "true or false");
+  if (!value.is_boolean()) wrong_value(where, value, "true or false");
   return value.get<bool>();
 }
 
 Dtype dtype_from(const Json& value, const std::string& where) {
   const std::optional<Dtype> dtype = value.is_string() ? try_dtype(value.get<std::string>()) : std::nullopt;
-  if (!dtype) broken(where, value, "the name of an element type, such as \"float32\"");
+  if (!dtype) wrong_value(where, value, "the name of an element type, such as \"float32\"");
   return *dtype;
 }
 
@@ -70,12 +70,12 @@ MemoryFormat memory_format_from(const Json& value, const std::string& where) {
   for (std::size_t i = 0; i < kMemoryFormats.size(); ++i) {
     if (value == kMemoryFormats[i]) return static_cast<MemoryFormat>(i);
   }
-  broken(where, value, "the name of a memory format, such as \"contiguous_format\"");
+  wrong_value(where, value, "the name of a memory format, such as \"contiguous_format\"");
 }
 
 // {"ints": [1, 2]} and its like: one key says what the value is.
 Argument tagged_from(const Json& value, const std::string& where) {
-  if (value.size() != 1) broken(where, value, "an object with one key that says what it is");
+  if (value.size() != 1) wrong_value(where, value, "an object with one key that says what it is");
   const std::string& tag = value.begin().key();
   const Json& content = value.begin().value();
   if (tag == "tensor") return TensorId{tensor_from(content, where)};
@@ -91,7 +91,7 @@ Argument tagged_from(const Json& value, const std::string& where) {
   if (tag == "memory_format") return memory_format_from(content, where);
   if (tag == "layout" && content == "strided") return Layout::kStrided;
   if (tag == "device" && content == true) return RunnersDevice{};
-  broken(where, value, "one of the forms that docs/regions.md lists");
+  wrong_value(where, value, "one of the forms that docs/regions.md lists");
 }
 
 Json tagged(const char* tag, Json content) {
@@ -129,18 +129,18 @@ std::int64_t integer_from(const Json& value, const std::string& where) {
   const bool small = value.is_number_unsigned()
                          ? value.get<std::uint64_t>() < std::uint64_t{kIntegerBound}
                          : value.is_number_integer() && value.get<std::int64_t>() > -kIntegerBound;
-  if (!small) broken(where, value, "an integer of less than 2^40");
+  if (!small) wrong_value(where, value, "an integer of less than 2^40");
   return value.get<std::int64_t>();
 }
 
 int tensor_from(const Json& value, const std::string& where) {
   const std::int64_t id = integer_from(value, where);
-  if (id < 0 || id >= static_cast<std::int64_t>(kMaxTensors)) broken(where, value, "the index of a tensor");
+  if (id < 0 || id >= static_cast<std::int64_t>(kMaxTensors)) wrong_value(where, value, "the index of a tensor");
   return static_cast<int>(id);
 }
 
 std::string text_from(const Json& value, const std::string& where) {
-  if (!value.is_string()) broken(where, value, "a text");
+  if (!value.is_string()) wrong_value(where, value, "a text");
   return value.get<std::string>();
 }
 
@@ -150,7 +150,7 @@ Argument argument_from(const Json& value, const std::string& where) {
   if (value.is_number_float()) return value.get<double>();
   if (value.is_number()) return integer_from(value, where);
   if (value.is_object()) return tagged_from(value, where);
-  broken(where, value, "a value, or an object with one key that says what it is");
+  wrong_value(where, value, "a value, or an object with one key that says what it is");
 }
 
 Json argument_json(const Argument& argument) {

@@ -15,7 +15,7 @@
 namespace atl::infer {
 namespace {
 
-std::string read(const std::filesystem::path& path) {
+std::string read_graph_text(const std::filesystem::path& path) {
   std::error_code failed;
   const auto size = std::filesystem::file_size(path, failed);
   if (failed) {
@@ -52,7 +52,7 @@ void check_weights(const Graph& graph, const WeightFile& file, const std::string
 
 Bundle load_bundle(const std::string& folder) {
   const std::filesystem::path path(folder);
-  std::string text = read(path / "graph.json");
+  std::string text = read_graph_text(path / "graph.json");
   const WeightFile file((path / "weights.safetensors").string());
   Bundle bundle = make_bundle(std::move(text), file.bytes(), folder);
   std::error_code failed;
@@ -88,6 +88,10 @@ std::string text_of(const wire::BundleHash& hash) {
     text += kDigits[std::to_integer<unsigned>(each) & 15U];
   }
   return text;
+}
+
+bool is_hash_text(std::string_view text) noexcept {
+  return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace atl::infer

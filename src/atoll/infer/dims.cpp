@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <string>
 
-#include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
+#include "atoll/plan/text.h"
 
 namespace atl::infer {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); }
 
 int dim_of(const std::vector<int>& dims, int tensor) { return dims[static_cast<std::size_t>(tensor)]; }
 
@@ -67,12 +65,12 @@ std::optional<Partial> follow_sums(const Graph& graph, const Node& node, const s
 
 std::vector<int> choose_dims(const Graph& graph, int input_tensor, int dim) {
   if (std::find(graph.inputs.begin(), graph.inputs.end(), input_tensor) == graph.inputs.end()) {
-    refuse("tensor " + std::to_string(input_tensor) + " is not an input of the graph");
+    plan::refuse("tensor " + std::to_string(input_tensor) + " is not an input of the graph");
   }
   const Shape& shape = graph.tensors.at(static_cast<std::size_t>(input_tensor)).shape;
   if (dim < 0 || static_cast<std::size_t>(dim) >= shape.size()) {
-    refuse("input tensor " + std::to_string(input_tensor) + " has " + std::to_string(shape.size()) +
-           " dimensions, not dimension " + std::to_string(dim));
+    plan::refuse("input tensor " + std::to_string(input_tensor) + " has " + std::to_string(shape.size()) +
+                 " dimensions, not dimension " + std::to_string(dim));
   }
   std::vector<int> dims(graph.tensors.size(), -1);
   dims[static_cast<std::size_t>(input_tensor)] = dim;
@@ -100,7 +98,7 @@ std::optional<Partial> partial_of(const Graph& graph, const Node& node, const st
 
 Localities count(const Graph& graph, const std::vector<int>& dims) {
   if (dims.size() != graph.tensors.size()) {
-    refuse(std::to_string(dims.size()) + " dimensions for " + std::to_string(graph.tensors.size()) + " tensors");
+    plan::refuse(std::to_string(dims.size()) + " dimensions for " + std::to_string(graph.tensors.size()) + " tensors");
   }
   std::vector<bool> depends(graph.tensors.size(), false);  // on an input
   for (const int input : graph.inputs) depends[static_cast<std::size_t>(input)] = true;

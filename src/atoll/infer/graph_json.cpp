@@ -5,23 +5,22 @@
 #include <set>
 #include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
+#include "atoll/infer/malformed.h"
 #include "atoll/plan/json_fields.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr int kMaxDepth = 8;  // a well-formed graph has 6
-
-[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+constexpr int kMaxGraphDepth = 8;  // a well-formed graph has 6
 
 // Of two values under one key, readers take the first or the last: nobody knows which was meant.
 Json parse(const std::string& text) {
   if (text.size() > kMaxGraphBytes) {
-    broken("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(kMaxGraphBytes));
+    malformed("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " +
+              std::to_string(kMaxGraphBytes));
   }
-  if (plan::is_deeper(text, kMaxDepth)) broken("the graph's JSON is nested deeper than its form");
+  if (plan::is_deeper(text, kMaxGraphDepth)) malformed("the graph's JSON is nested deeper than its form");
   std::vector<std::set<std::string>> open;
   std::string twice;
   const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
@@ -34,8 +33,8 @@ Json parse(const std::string& text) {
     return true;
   };
   Json value = Json::parse(text, watch, false);
-  if (value.is_discarded()) broken("the graph is not JSON: " + text.substr(0, 80));
-  if (!twice.empty()) broken("the graph's JSON has the key \"" + twice.substr(0, 80) + "\" twice in one object");
+  if (value.is_discarded()) malformed("the graph is not JSON: " + text.substr(0, 80));
+  if (!twice.empty()) malformed("the graph's JSON has the key \"" + twice.substr(0, 80) + "\" twice in one object");
   return value;
 }
 
@@ -43,7 +42,7 @@ Json parse(const std::string& text) {
 class Object {
  public:
   Object(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json_.is_object()) broken(where_ + " is " + json_.dump().substr(0, 80) + ": give an object with keys");
+    if (!json_.is_object()) malformed(where_ + " is " + json_.dump().substr(0, 80) + ": give an object with keys");
   }
 
   const std::string& where() const { return where_; }
@@ -56,14 +55,14 @@ class Object {
   }
   const Json& at(const char* key) {
     const Json* value = find(key);
-    if (value == nullptr) broken(where_ + " lacks \"" + std::string(key) + "\"");
+    if (value == nullptr) malformed(where_ + " lacks \"" + std::string(key) + "\"");
     return *value;
   }
   const Json& list(const char* key, std::size_t most) {
     const Json& value = at(key);
-    if (!value.is_array()) broken(at_key(key) + " is " + value.dump().substr(0, 80) + ": give a list");
+    if (!value.is_array()) malformed(at_key(key) + " is " + value.dump().substr(0, 80) + ": give a list");
     if (value.size() > most) {
-      broken(at_key(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
+      malformed(at_key(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
     }
     return value;
   }
@@ -75,7 +74,7 @@ class Object {
   }
   void done() const {
     for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) broken(where_ + " has an unknown key \"" + key.substr(0, 80) + "\"");
+      if (!asked_.contains(key)) malformed(where_ + " has an unknown key \"" + key.substr(0, 80) + "\"");
     }
   }
 
@@ -90,7 +89,7 @@ Tensor tensor_of(const Json& json, std::size_t index) {
   Tensor tensor;
   const std::string name = object.text("dtype");
   const std::optional<Dtype> dtype = try_dtype(name);
-  if (!dtype) broken(object.where() + " has the dtype \"" + name.substr(0, 80) + "\", which is not supported");
+  if (!dtype) malformed(object.where() + " has the dtype \"" + name.substr(0, 80) + "\", which is not supported");
   tensor.dtype = *dtype;
   for (const Json& size : object.list("shape", kMaxDims)) {
     tensor.shape.push_back(integer_from(size, object.at_key("shape")));
@@ -127,7 +126,8 @@ Node node_of(const Json& json, std::size_t index) {
   }
   node.outputs = object.ids("outputs", kMaxArguments);
   const Json& list = object.at("list");
-  if (!list.is_boolean()) broken(object.at_key("list") + " is " + list.dump().substr(0, 80) + ": give true or false");
+  if (!list.is_boolean())
+    malformed(object.at_key("list") + " is " + list.dump().substr(0, 80) + ": give true or false");
   node.is_list = list.get<bool>();
   if (object.find("module") != nullptr) node.module = object.text("module");
   object.done();
@@ -140,7 +140,7 @@ Argument output_of(const Json& json, std::size_t index) {
   Argument output = constant != nullptr ? argument_from(*constant, object.where())
                                         : Argument(TensorId{tensor_from(object.at("tensor"), object.where())});
   if (constant != nullptr && (std::holds_alternative<TensorId>(output) || std::holds_alternative<TensorIds>(output))) {
-    broken(object.where() + " is a constant that is a tensor: give {\"tensor\": index}");
+    malformed(object.where() + " is a constant that is a tensor: give {\"tensor\": index}");
   }
   object.done();
   return output;
@@ -159,7 +159,7 @@ Graph graph_from_json(const std::string& text) {
   const Json json = parse(text);
   Object object(json, "the graph");
   if (const Json& version = object.at("atoll_graph"); version != 1) {
-    broken("the graph has version " + version.dump().substr(0, 80) + ", this reads version 1: export it again");
+    malformed("the graph has version " + version.dump().substr(0, 80) + ", this reads version 1: export it again");
   }
   Graph graph;
   graph.tensors = entries<Tensor>(object.list("tensors", kMaxTensors), tensor_of);

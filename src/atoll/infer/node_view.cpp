@@ -3,16 +3,14 @@
 
 #include <algorithm>
 
-#include "atoll/core/error.h"
+#include "atoll/infer/malformed.h"
 
 namespace atl::infer {
 namespace {
 
-[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
-
 const Tensor& tensor_at(const Graph& graph, int id, const NodeView& view) {
   if (id < 0 || static_cast<std::size_t>(id) >= graph.tensors.size()) {
-    broken(view.name() + ", has no tensor " + std::to_string(id));
+    malformed(view.name() + ", has no tensor " + std::to_string(id));
   }
   return graph.tensors[static_cast<std::size_t>(id)];
 }
@@ -23,7 +21,7 @@ NodeView::NodeView(const Graph& graph, const Node& node) : graph_(graph), node_(
 
 int NodeView::tensor_of(std::size_t operand) const {
   if (operand >= operands_.size()) {
-    broken(name() + ", lacks operand " + std::to_string(operand) + ": it has " + std::to_string(operands_.size()));
+    malformed(name() + ", lacks operand " + std::to_string(operand) + ": it has " + std::to_string(operands_.size()));
   }
   return operands_[operand];
 }
@@ -33,7 +31,7 @@ const Tensor& NodeView::operand(std::size_t operand) const { return tensor_at(gr
 std::int64_t NodeView::rows(std::size_t operand, int dim) const {
   const Shape& sizes = shape(operand);
   if (dim < 0 || static_cast<std::size_t>(dim) >= sizes.size()) {
-    broken(name() + ", has operand " + std::to_string(operand) + " without dimension " + std::to_string(dim));
+    malformed(name() + ", has operand " + std::to_string(operand) + " without dimension " + std::to_string(dim));
   }
   return sizes[static_cast<std::size_t>(dim)];
 }
@@ -59,14 +57,14 @@ std::pair<std::size_t, std::size_t> NodeView::operand_list_at(std::size_t argume
 }
 
 const Tensor& NodeView::output() const {
-  if (node_.outputs.empty()) broken(node_.name() + " has no output");
+  if (node_.outputs.empty()) malformed(node_.name() + " has no output");
   return tensor_at(graph_, node_.outputs.front(), *this);
 }
 
 std::int64_t NodeView::output_rows(int dim) const {
   const Shape& sizes = output_shape();
   if (dim < 0 || static_cast<std::size_t>(dim) >= sizes.size()) {
-    broken(name() + ", has no dimension " + std::to_string(dim));
+    malformed(name() + ", has no dimension " + std::to_string(dim));
   }
   return sizes[static_cast<std::size_t>(dim)];
 }
@@ -87,7 +85,8 @@ bool NodeView::uses_output(std::size_t index) const {
 
 const Argument& NodeView::argument(std::size_t argument) const {
   if (argument >= node_.args.size()) {
-    broken(name() + ", lacks argument " + std::to_string(argument) + ": it has " + std::to_string(node_.args.size()));
+    malformed(name() + ", lacks argument " + std::to_string(argument) + ": it has " +
+              std::to_string(node_.args.size()));
   }
   return node_.args[argument];
 }
@@ -139,7 +138,7 @@ std::string NodeView::text(std::size_t argument) const {
 int NodeView::normal(std::int64_t dim, int rank) const {
   const std::int64_t wrapped = dim < 0 ? dim + rank : dim;
   if (wrapped < 0 || wrapped >= rank) {
-    broken(name() + ", has the dimension " + std::to_string(dim) + " of " + std::to_string(rank));
+    malformed(name() + ", has the dimension " + std::to_string(dim) + " of " + std::to_string(rank));
   }
   return static_cast<int>(wrapped);
 }
@@ -156,7 +155,7 @@ std::string NodeView::name() const {
 }
 
 void NodeView::wrong(std::size_t argument, const std::string& wanted) const {
-  broken(name() + ", has argument " + std::to_string(argument) + " of another kind: it must be " + wanted);
+  malformed(name() + ", has argument " + std::to_string(argument) + " of another kind: it must be " + wanted);
 }
 
 }  // namespace atl::infer

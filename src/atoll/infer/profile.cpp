@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "atoll/infer/bundle.h"
 #include "atoll/infer/graph.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/text.h"
@@ -12,12 +13,10 @@ namespace {
 
 using plan::Fields;
 using plan::Json;
-using plan::refuse;
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::size_t kMostText = 256;
 constexpr std::size_t kMostNodes = 1'000'000;
-constexpr std::size_t kHashDigits = 64;
 constexpr double kMostSeconds = 86'400;
 
 double seconds_of(const Json& value, const std::string& name) {
@@ -25,31 +24,27 @@ double seconds_of(const Json& value, const std::string& name) {
     const double seconds = value.get<double>();
     if (seconds >= 0 && seconds <= kMostSeconds) return seconds;
   }
-  refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMostSeconds));
+  plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMostSeconds));
 }
 
 std::string short_text(Fields& fields, const std::string& key) {
   std::string text = fields.text(key);
   if (text.size() <= kMostText) return text;
-  refuse("the profile's \"" + key + "\" has " + std::to_string(text.size()) + " bytes: give at most " +
-         std::to_string(kMostText));
-}
-
-bool is_hash(const std::string& text) {
-  return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  plan::refuse("the profile's \"" + key + "\" has " + std::to_string(text.size()) + " bytes: give at most " +
+               std::to_string(kMostText));
 }
 
 int index_of(Fields& fields, const char* key, std::int64_t most) {
   const std::int64_t value = fields.integer(key);
   if (value >= -1 && value < most) return static_cast<int>(value);
-  refuse(std::string("the profile's \"") + key + "\" is " + std::to_string(value) + ": give -1 to " +
-         std::to_string(most - 1));
+  plan::refuse(std::string("the profile's \"") + key + "\" is " + std::to_string(value) + ": give -1 to " +
+               std::to_string(most - 1));
 }
 
 void read_node(const Json& value, Profile& profile) {
   const std::string name = "node " + std::to_string(profile.whole.size()) + " of the profile";
   if (!value.is_array() || value.size() != 3) {
-    refuse(name + " is " + value.dump().substr(0, 80) + ": give [fixed, per_row, whole]");
+    plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give [fixed, per_row, whole]");
   }
   profile.fixed.push_back(seconds_of(value[0], name + ": fixed"));
   profile.per_row.push_back(seconds_of(value[1], name + ": per_row"));
@@ -73,23 +68,24 @@ Profile profile_from_json(const std::string& text) {
   const Json root = plan::parse_json(text, "a profile");
   Fields fields(root, "the profile");
   if (const std::int64_t version = fields.integer("atoll_profile"); version != kVersion) {
-    refuse("the profile has version " + std::to_string(version) + ", this is " + std::to_string(kVersion) +
-           ": measure the model again");
+    plan::refuse("the profile has version " + std::to_string(version) + ", this is " + std::to_string(kVersion) +
+                 ": measure the model again");
   }
   Profile profile;
   profile.device = short_text(fields, "device");
   profile.runner = short_text(fields, "runner");
   profile.model = short_text(fields, "model");
-  if (!profile.model.empty() && !is_hash(profile.model)) {
-    refuse("the profile's model is \"" + profile.model + "\": give the hash of its bundle, " +
-           std::to_string(kHashDigits) + " hexadecimal digits");
+  if (!profile.model.empty() && !is_hash_text(profile.model)) {
+    plan::refuse("the profile's model is \"" + profile.model + "\": give the hash of its bundle, " +
+                 std::to_string(kHashDigits) + " hexadecimal digits");
   }
   profile.input_tensor = index_of(fields, "input", static_cast<std::int64_t>(kMaxTensors));
   profile.dim = index_of(fields, "dim", static_cast<std::int64_t>(kMaxDims));
   profile.total = seconds_of(fields.at("total"), "the profile's total");
   const Json& nodes = fields.list("nodes");
   if (nodes.size() > kMostNodes) {
-    refuse("the profile has " + std::to_string(nodes.size()) + " nodes: give at most " + std::to_string(kMostNodes));
+    plan::refuse("the profile has " + std::to_string(nodes.size()) + " nodes: give at most " +
+                 std::to_string(kMostNodes));
   }
   for (const Json& each : nodes) read_node(each, profile);
   fields.done();

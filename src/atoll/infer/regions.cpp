@@ -8,11 +8,10 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/rules/rules.h"
+#include "atoll/plan/text.h"
 
 namespace atl::infer {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); }
 
 // The one table of a process: users add to it before they split anything.
 class Table {
@@ -39,7 +38,7 @@ class Table {
   }
   void add(const std::string& op, const Rule& rule) {
     const std::unique_lock lock(mutex_);
-    if (!rules_.try_emplace(op, rule).second) refuse("the operator " + op + " has a rule already");
+    if (!rules_.try_emplace(op, rule).second) plan::refuse("the operator " + op + " has a rule already");
   }
 
  private:
@@ -54,20 +53,18 @@ Table& table() {
 
 void require_dim(const NodeView& view, int output_dim) {
   if (output_dim < 0 || output_dim >= view.output_rank()) {
-    refuse(view.name() + ", has no dimension " + std::to_string(output_dim) + ": its output has " +
-           std::to_string(view.output_rank()));
+    plan::refuse(view.name() + ", has no dimension " + std::to_string(output_dim) + ": its output has " +
+                 std::to_string(view.output_rank()));
   }
 }
 
 [[noreturn]] void refuse_dim(const NodeView& view, std::size_t operand, int dim) {
-  refuse(view.name() + ", has no dimension " + std::to_string(dim) + " of operand " + std::to_string(operand));
+  plan::refuse(view.name() + ", has no dimension " + std::to_string(dim) + " of operand " + std::to_string(operand));
 }
 
 std::optional<NodeSplit> local_split(const Rule& rule, const NodeView& view, int output_dim) {
   return rule.split ? rule.split(view, output_dim) : std::nullopt;
 }
-
-std::string shown(Region rows) { return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")"; }
 
 // A call may read less than is declared, never more.
 void require_declared(const NodeView& view, const NodeSplit& split, const SlicedCall& call, Region rows) {
@@ -81,7 +78,7 @@ void require_declared(const NodeView& view, const NodeSplit& split, const Sliced
   }
   if (!good) {
     throw Error(ErrorKind::kInternal,
-                "the rule of " + view.name() + ", reads other rows than it declares for " + shown(rows));
+                "the rule of " + view.name() + ", reads other rows than it declares for " + to_string(rows));
   }
 }
 
@@ -123,11 +120,12 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
   require_dim(view, output_dim);
   if (rows.is_empty()) return {};
   if (!Region{0, view.output_rows(output_dim)}.holds(rows)) {
-    refuse(view.name() + ", has " + std::to_string(view.output_rows(output_dim)) + " rows, not " + shown(rows));
+    plan::refuse(view.name() + ", has " + std::to_string(view.output_rows(output_dim)) + " rows, not " +
+                 to_string(rows));
   }
   const Rule* rule = table().find(node);
   const auto local = rule == nullptr ? std::nullopt : local_split(*rule, view, output_dim);
-  if (!local) refuse(view.name() + ", cannot be computed in parts along dimension " + std::to_string(output_dim));
+  if (!local) plan::refuse(view.name() + ", cannot be computed in parts along dimension " + std::to_string(output_dim));
   const bool as_it_is = !rule->slice || is_whole_call(view, *local, output_dim, rows);
   SlicedCall call = as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
   require_declared(view, *local, call, rows);

@@ -8,19 +8,18 @@
 namespace atl::infer {
 namespace {
 
-using namespace maps;
 using Rows = std::int64_t;
 
-Region reach_of(const Identity& /*map*/, Region rows, Rows /*n*/) { return rows; }
+Region reach_of(const maps::Identity& /*map*/, Region rows, Rows /*n*/) { return rows; }
 
-Region reach_of(const Nothing& /*map*/, Region /*rows*/, Rows /*n*/) { return {}; }
+Region reach_of(const maps::Nothing& /*map*/, Region /*rows*/, Rows /*n*/) { return {}; }
 
-Region reach_of(const Window& map, Region rows, Rows /*n*/) {
+Region reach_of(const maps::Window& map, Region rows, Rows /*n*/) {
   return {rows.begin * map.stride - map.padding,
           (rows.end - 1) * map.stride - map.padding + map.dilation * (map.kernel - 1) + 1};
 }
 
-Region reach_of(const Grid& map, Region rows, Rows n) {
+Region reach_of(const maps::Grid& map, Region rows, Rows n) {
   const Rows last = floor_div(n - map.kernel, map.stride);  // of the starts that leave a kernel of rows
   const Rows first = rows.begin - ceil_div(map.padding, map.stride);
   const Rows begin = std::max<Rows>(0, std::min(first, last)) * map.stride;
@@ -28,7 +27,7 @@ Region reach_of(const Grid& map, Region rows, Rows n) {
 }
 
 // Row i makes the rows i s - p + d j, for j from 0 to k - 1.
-Region reach_of(const Transposed& map, Region rows, Rows /*n*/) {
+Region reach_of(const maps::Transposed& map, Region rows, Rows /*n*/) {
   const Rows span = map.dilation * (map.kernel - 1);
   const Rows first = rows.begin + map.padding;
   const Rows last = rows.end - 1 + map.padding;
@@ -37,25 +36,27 @@ Region reach_of(const Transposed& map, Region rows, Rows /*n*/) {
   return {std::max<Rows>(0, begin), end};
 }
 
-Region reach_of(const Blocks& map, Region rows, Rows /*n*/) {
+Region reach_of(const maps::Blocks& map, Region rows, Rows /*n*/) {
   const Rows begin = std::max<Rows>(0, floor_div(rows.begin, map.outputs) - map.low);
   const Rows end = ceil_div(rows.end - map.overlap, map.outputs) + map.high;
   return {begin * map.inputs, end * map.inputs + map.overlap};
 }
 
-Region reach_of(const Scale& map, Region rows, Rows /*n*/) {
+Region reach_of(const maps::Scale& map, Region rows, Rows /*n*/) {
   return {floor_div(rows.begin * map.times, map.over), ceil_div(rows.end * map.times, map.over)};
 }
 
-Region reach_of(const Stride& map, Region rows, Rows /*n*/) {
+Region reach_of(const maps::Stride& map, Region rows, Rows /*n*/) {
   return {map.start + rows.begin * map.step, map.start + (rows.end - 1) * map.step + 1};
 }
 
-Region reach_of(const Shift& map, Region rows, Rows /*n*/) { return {rows.begin + map.offset, rows.end + map.offset}; }
+Region reach_of(const maps::Shift& map, Region rows, Rows /*n*/) {
+  return {rows.begin + map.offset, rows.end + map.offset};
+}
 
 // Row t < 0 is row -t, row t >= n is row 2 (n - 1) - t. The operator reflects at the ends of what it gets, so where a
 // border is passed the rows begin there.
-Region reach_of(const Reflect& map, Region rows, Rows n) {
+Region reach_of(const maps::Reflect& map, Region rows, Rows n) {
   const Region t{rows.begin - map.low, rows.end - map.low};
   Region reach{std::max<Rows>(0, t.begin), std::min(n, t.end)};
   if (t.end > n) reach = {std::min(reach.begin, 2 * n - 1 - t.end), n};
@@ -63,25 +64,25 @@ Region reach_of(const Reflect& map, Region rows, Rows n) {
   return reach;
 }
 
-Region reach_of(const Replicate& map, Region rows, Rows n) {
+Region reach_of(const maps::Replicate& map, Region rows, Rows n) {
   const Region t{rows.begin - map.low, rows.end - map.low};
   return {std::clamp<Rows>(t.begin, 0, n - 1), std::clamp<Rows>(t.end, 1, n)};
 }
 
-Region reach_of(const Flip& /*map*/, Region rows, Rows n) { return {n - rows.end, n - rows.begin}; }
+Region reach_of(const maps::Flip& /*map*/, Region rows, Rows n) { return {n - rows.end, n - rows.begin}; }
 
-Region reach_of(const Wrap& map, Region rows, Rows n) {
+Region reach_of(const maps::Wrap& map, Region rows, Rows n) {
   const Rows shifted = rows.begin - map.shift;
   const Rows begin = shifted - floor_div(shifted, n) * n;
   if (begin + rows.size() > n) return {0, n};
   return {begin, begin + rows.size()};
 }
 
-Region reach_of(const Part& map, Region rows, Rows n) {
+Region reach_of(const maps::Part& map, Region rows, Rows n) {
   return intersection({rows.begin - map.offset, rows.end - map.offset}, {0, n});
 }
 
-Region reach_of(const Prefix& /*map*/, Region rows, Rows /*n*/) { return {0, rows.end}; }
+Region reach_of(const maps::Prefix& /*map*/, Region rows, Rows /*n*/) { return {0, rows.end}; }
 
 std::string listed(const char* name, std::initializer_list<std::pair<const char*, Rows>> values) {
   std::string text = name;
@@ -93,35 +94,35 @@ std::string listed(const char* name, std::initializer_list<std::pair<const char*
   return values.size() == 0 ? text : text + ")";
 }
 
-std::string text_of(const Identity& /*map*/) { return "identity"; }
-std::string text_of(const Nothing& /*map*/) { return "nothing"; }
-std::string text_of(const Window& map) {
+std::string text_of(const maps::Identity& /*map*/) { return "identity"; }
+std::string text_of(const maps::Nothing& /*map*/) { return "nothing"; }
+std::string text_of(const maps::Window& map) {
   return listed("window",
                 {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
 }
-std::string text_of(const Grid& map) {
+std::string text_of(const maps::Grid& map) {
   return listed("grid", {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}});
 }
-std::string text_of(const Transposed& map) {
+std::string text_of(const maps::Transposed& map) {
   return listed("transposed",
                 {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
 }
-std::string text_of(const Blocks& map) {
+std::string text_of(const maps::Blocks& map) {
   return listed("blocks", {{"inputs", map.inputs},
                            {"outputs", map.outputs},
                            {"low", map.low},
                            {"high", map.high},
                            {"overlap", map.overlap}});
 }
-std::string text_of(const Scale& map) { return listed("scale", {{"times", map.times}, {"over", map.over}}); }
-std::string text_of(const Stride& map) { return listed("stride", {{"start", map.start}, {"step", map.step}}); }
-std::string text_of(const Shift& map) { return listed("shift", {{"offset", map.offset}}); }
-std::string text_of(const Reflect& map) { return listed("reflect", {{"low", map.low}}); }
-std::string text_of(const Replicate& map) { return listed("replicate", {{"low", map.low}}); }
-std::string text_of(const Flip& /*map*/) { return "flip"; }
-std::string text_of(const Wrap& map) { return listed("wrap", {{"shift", map.shift}}); }
-std::string text_of(const Part& map) { return listed("part", {{"offset", map.offset}}); }
-std::string text_of(const Prefix& /*map*/) { return "prefix"; }
+std::string text_of(const maps::Scale& map) { return listed("scale", {{"times", map.times}, {"over", map.over}}); }
+std::string text_of(const maps::Stride& map) { return listed("stride", {{"start", map.start}, {"step", map.step}}); }
+std::string text_of(const maps::Shift& map) { return listed("shift", {{"offset", map.offset}}); }
+std::string text_of(const maps::Reflect& map) { return listed("reflect", {{"low", map.low}}); }
+std::string text_of(const maps::Replicate& map) { return listed("replicate", {{"low", map.low}}); }
+std::string text_of(const maps::Flip& /*map*/) { return "flip"; }
+std::string text_of(const maps::Wrap& map) { return listed("wrap", {{"shift", map.shift}}); }
+std::string text_of(const maps::Part& map) { return listed("part", {{"offset", map.offset}}); }
+std::string text_of(const maps::Prefix& /*map*/) { return "prefix"; }
 
 }  // namespace
 
@@ -142,6 +143,8 @@ Cut cut(Region reach, std::int64_t operand_rows) {
   parts.high = std::max<std::int64_t>(0, reach.end - std::max(reach.begin, operand_rows));
   return parts;
 }
+
+std::string to_string(Region rows) { return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")"; }
 
 std::string to_string(const RowMap& map) {
   return std::visit([](const auto& kind) { return text_of(kind); }, map);

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr int kMaxDepth = 4;
+constexpr int kMaxHeaderDepth = 4;
 
 struct Mapping {
   void* begin = nullptr;
@@ -160,7 +160,7 @@ void WeightFile::read_header() {
   std::set<std::string> names;
   std::string fault;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) fault = "its header is nested too deeply";
+    if (depth > kMaxHeaderDepth) fault = "its header is nested too deeply";
     if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
       fault = "it has two tensors \"" + parsed.get<std::string>().substr(0, 80) + "\"";
     }

@@ -6,16 +6,12 @@
 #include <queue>
 #include <tuple>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan {
 namespace {
 
 using Batches = std::vector<std::int64_t>;
-
-std::int64_t sum_of(const Batches& batches) {
-  std::int64_t sum = 0;
-  for (const std::int64_t batch : batches) sum += batch;
-  return sum;
-}
 
 std::vector<Bounds> settled_bounds(std::span<const Rank> ranks, std::int64_t batch) {
   return settled(bounds_of(ranks), batch, names_of(ranks));
@@ -110,7 +106,7 @@ ReachableSums sums_within(const std::vector<Bounds>& bounds, const Batches& tops
 Split split_unequal_quanta(std::span<const Rank> ranks, const std::vector<Bounds>& bounds, std::int64_t batch) {
   const auto fits = [&](double limit) {
     const Batches tops = within(ranks, bounds, limit);
-    return sum_of(tops) >= batch && sums_within(bounds, tops, batch).reaches(batch);
+    return total_of(tops) >= batch && sums_within(bounds, tops, batch).reaches(batch);
   };
   double high = longest_least(ranks, bounds);
   if (!fits(high)) {
@@ -150,7 +146,7 @@ Split greedy(std::span<const Rank> ranks, std::int64_t batch) {
   if (!same_quantum(bounds)) return split_unequal_quanta(ranks, bounds, batch);
   Batches batches;
   for (const Bounds& bound : bounds) batches.push_back(bound.least);
-  give_one_by_one(ranks, bounds, batches, batch - sum_of(batches));
+  give_one_by_one(ranks, bounds, batches, batch - total_of(batches));
   return split_of(ranks, std::move(batches));
 }
 
@@ -166,23 +162,23 @@ Split threshold(std::span<const Rank> ranks, std::int64_t batch) {
   Batches least;
   for (const Bounds& bound : bounds) least.push_back(bound.least);
   Batches batches = within(ranks, bounds, low);
-  if (sum_of(batches) >= batch) {  // even the leasts take this long, so the greedy rule fills up below
+  if (total_of(batches) >= batch) {  // even the leasts take this long, so the greedy rule fills up below
     const double level = low;
     low = 0;
     high = level;
     batches = least;
   }
-  for (double middle = between(low, high); batch - sum_of(batches) > few && middle != low;
+  for (double middle = between(low, high); batch - total_of(batches) > few && middle != low;
        middle = between(low, high)) {
     Batches tried = within(ranks, bounds, middle);
-    if (sum_of(tried) >= batch) {
+    if (total_of(tried) >= batch) {
       high = middle;
     } else {
       low = middle;
       batches = std::move(tried);
     }
   }
-  const std::int64_t left = batch - sum_of(batches);
+  const std::int64_t left = batch - total_of(batches);
   if (left <= few) {
     give_one_by_one(ranks, bounds, batches, left);
   } else {

@@ -4,24 +4,18 @@
 #include <algorithm>
 #include <string>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/stages.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 std::string text(Region region) { return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")"; }
 
 const char* name_of(Side side) { return side == Side::kRobot ? "robot" : "server"; }
 Side other(Side side) { return side == Side::kRobot ? Side::kServer : Side::kRobot; }
 
-std::string name_of(const OperatorGraph& graph, int index) {
-  return "operator " + std::to_string(index) + " (" + operator_at(graph, index).name + ")";
-}
-
-bool is_input(const OperatorGraph& graph, int index) { return operator_at(graph, index).operands.empty(); }
 Region all_of(const OperatorGraph& graph, int index) { return {0, operator_at(graph, index).rows}; }
 
 Region needed(const OperatorGraph& graph, const Operand& operand, Region made) {
@@ -35,14 +29,14 @@ void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
            counted(static_cast<std::int64_t>(graph.operators.size()), "operator") + ": give one for each");
   }
   for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
-    const Share& share = shares[at(i)];
+    const Share& share = shares[as_index(i)];
     for (const Side side : {Side::kRobot, Side::kServer}) {
       if (all_of(graph, i).holds(made_by(share, side))) continue;
-      refuse(name_of(graph, i) + " has " + counted(operator_at(graph, i).rows, "row") + ", and its share on the " +
-             name_of(side) + " is " + text(made_by(share, side)));
+      refuse(operator_name(graph, i) + " has " + counted(operator_at(graph, i).rows, "row") +
+             ", and its share on the " + name_of(side) + " is " + text(made_by(share, side)));
     }
-    if (is_input(graph, i) && (share.robot != all_of(graph, i) || !share.server.is_empty())) {
-      refuse(name_of(graph, i) + " is an input: give the robot all its rows and the server none");
+    if (operator_at(graph, i).is_input() && (share.robot != all_of(graph, i) || !share.server.is_empty())) {
+      refuse(operator_name(graph, i) + " is an input: give the robot all its rows and the server none");
     }
   }
 }
@@ -66,33 +60,33 @@ class Wanting {
 
  private:
   void find_awaits(int user) {
-    const Region made = made_by(shares_[at(user)], side_);
+    const Region made = made_by(shares_[as_index(user)], side_);
     if (made.is_empty()) return;
     const std::vector<Operand>& operands = operator_at(graph_, user).operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      const int producer = operands[at(i)].producer;
-      if (want(producer, needed(graph_, operands[at(i)], made))) needs_.awaits.push_back({user, i, producer});
+      const int producer = operands[as_index(i)].producer;
+      if (want(producer, needed(graph_, operands[as_index(i)], made))) needs_.awaits.push_back({user, i, producer});
     }
   }
 
   // Until `settle`, the lacks are what is needed of operators that are not wholly at hand.
   bool want(int producer, Region rows) {
-    if (made_by(shares_[at(producer)], side_).holds(rows)) return false;
-    needs_.lacks[at(producer)].push_back(rows);
+    if (made_by(shares_[as_index(producer)], side_).holds(rows)) return false;
+    needs_.lacks[as_index(producer)].push_back(rows);
     return true;
   }
 
   void settle(int producer) {
-    std::vector<Region>& lacks = needs_.lacks[at(producer)];
+    std::vector<Region>& lacks = needs_.lacks[as_index(producer)];
     if (lacks.empty()) return;
-    const Region own = made_by(shares_[at(producer)], side_);
-    const Region others = made_by(shares_[at(producer)], other(side_));
+    const Region own = made_by(shares_[as_index(producer)], side_);
+    const Region others = made_by(shares_[as_index(producer)], other(side_));
     lacks = without(lacks, own);
     for (const Region part : lacks) {
       if (others.holds(part)) continue;
-      refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " + name_of(graph_, producer) +
-             " and computes " + text(own) + ", the " + name_of(other(side_)) + " computes " + text(others) +
-             ": give every row that is needed to one of them");
+      refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " +
+             operator_name(graph_, producer) + " and computes " + text(own) + ", the " + name_of(other(side_)) +
+             " computes " + text(others) + ": give every row that is needed to one of them");
     }
   }
 
@@ -124,31 +118,31 @@ class Streaming {
 
   // Takes the input's rows up to `end`.
   std::vector<OperatorRows> take(int input, std::int64_t end) {
-    reach_[at(input)] = end;
+    reach_[as_index(input)] = end;
     std::vector<OperatorRows> possible;
     for (const int index : operators_) {
-      const std::int64_t from = std::max(made(index).begin, reach_[at(index)]);
+      const std::int64_t from = std::max(made(index).begin, reach_[as_index(index)]);
       const std::int64_t to = possible_end(index);
       if (to == from) continue;
-      reach_[at(index)] = to;
+      reach_[as_index(index)] = to;
       possible.push_back({index, {from, to}});
     }
     return possible;
   }
 
  private:
-  Region made(int index) const { return shares_[at(index)].server; }
+  Region made(int index) const { return shares_[as_index(index)].server; }
 
   void find_operators(const Needs& needs) {
     std::size_t awaited = 0;
     for (; next_ < static_cast<int>(shares_.size()); ++next_) {
-      if (made(next_).is_empty() || is_input(graph_, next_)) continue;
+      if (made(next_).is_empty() || operator_at(graph_, next_).is_input()) continue;
       if (operator_at(graph_, next_).is_state) break;  // it is made once, not once for each chunk
       const auto& operands = operator_at(graph_, next_).operands;
       if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
       bool from_inputs = true;
       for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next_; ++awaited) {
-        from_inputs = from_inputs && is_input(graph_, needs.awaits[awaited].producer);
+        from_inputs = from_inputs && operator_at(graph_, needs.awaits[awaited].producer).is_input();
       }
       if (!from_inputs) break;
       operators_.push_back(next_);
@@ -162,10 +156,10 @@ class Streaming {
     const auto is_possible = [&](std::int64_t end) {
       return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
         const Region rows = needed(graph_, operand, {begin, end});
-        return rows.is_empty() || rows.end <= reach_[at(operand.producer)];
+        return rows.is_empty() || rows.end <= reach_[as_index(operand.producer)];
       });
     };
-    std::int64_t low = std::max(begin, reach_[at(index)]);
+    std::int64_t low = std::max(begin, reach_[as_index(index)]);
     std::int64_t high = made(index).end;
     while (low < high) {
       const std::int64_t middle = low + (high - low + 1) / 2;
@@ -232,7 +226,7 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
   Stream stream;
   std::vector<int> inputs;
   for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
-    if (is_input(graph, i) && !needs.lacks[at(i)].empty()) inputs.push_back(i);
+    if (operator_at(graph, i).is_input() && !needs.lacks[as_index(i)].empty()) inputs.push_back(i);
   }
   if (inputs.empty()) return stream;
   Streaming streaming(graph, shares, needs);
@@ -241,7 +235,7 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
     stream.next = streaming.next();
   }
   for (const int input : inputs) {
-    const std::vector<Region>& lacks = needs.lacks[at(input)];
+    const std::vector<Region>& lacks = needs.lacks[as_index(input)];
     const std::int64_t rows = rows_of(lacks);
     const std::int64_t count = std::min<std::int64_t>(chunks, rows);
     std::int64_t begin = lacks.front().begin;

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <limits>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/shared_medium.h"
 #include "atoll/plan/text.h"
 #include "atoll/plan/timeline.h"
@@ -17,11 +17,8 @@
 namespace atl::plan {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::size_t kRobot = 0;
 constexpr std::size_t kServer = 1;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Arrival {
   double time;
@@ -43,12 +40,12 @@ struct State {
   std::vector<bool> is_there{};
   std::vector<Arrival> arrivals{};  // that are on their way
   std::size_t leg[2] = {0, 0};
-  double end[2] = {kNever, kNever};                // of the leg that is being computed
+  double end[2] = {kInfinity, kInfinity};          // of the leg that is being computed
   std::set<std::pair<double, int>> ready[2] = {};  // by medium: messages that wait for the robot's link
   int on_air[2] = {-1, -1};
   bool has_turn = false;
-  double wanted = kNever;  // since when it waits for a turn
-  double keeps_until = kNever;
+  double wanted = kInfinity;  // since when it waits for a turn
+  double keeps_until = kInfinity;
 
   // Of all frames.
   int begun_frames = 0;
@@ -66,7 +63,7 @@ class Events {
     while (true) {
       settle();
       const double next = next_time();
-      if (next == kNever) break;
+      if (next == kInfinity) break;
       now_ = std::max(now_, next);
     }
     FleetRun result;
@@ -83,7 +80,7 @@ class Events {
     return side == kRobot ? state.course.robot : state.course.server;
   }
   static std::size_t medium_of(const State& state, int message) {
-    return state.robot.link.is_half_duplex || state.course.messages[at(message)].lane == Lane::kUp ? 0 : 1;
+    return state.robot.link.is_half_duplex || state.course.messages[as_index(message)].lane == Lane::kUp ? 0 : 1;
   }
   static double seconds_of(const State& state, Lane lane, double bytes) {
     const LinkCost& link = state.robot.link;
@@ -91,10 +88,10 @@ class Events {
   }
 
   double next_frame(const State& state) const {
-    if (state.is_running || (span_.frames > 0 && state.begun_frames >= span_.frames)) return kNever;
+    if (state.is_running || (span_.frames > 0 && state.begun_frames >= span_.frames)) return kInfinity;
     const double comes = state.robot.period > 0 ? state.robot.first + state.begun_frames * state.robot.period
                                                 : std::max(state.robot.first, state.done);
-    return span_.seconds > 0 && comes >= span_.seconds ? kNever : comes;
+    return span_.seconds > 0 && comes >= span_.seconds ? kInfinity : comes;
   }
 
   // What can happen at this moment, in an order that does not depend on the order of robots but for turns: computing
@@ -141,10 +138,10 @@ class Events {
     state.is_running = true;
     ++state.begun_frames;
     state.left = course.messages.size() + course.robot.size() + course.server.size();
-    state.is_there.assign(at(course.parts), false);
+    state.is_there.assign(as_index(course.parts), false);
     state.leg[kRobot] = state.leg[kServer] = 0;
     for (int i = 0; i < static_cast<int>(course.messages.size()); ++i) {
-      if (course.messages[at(i)].is_input) state.ready[medium_of(state, i)].emplace(now_, i);
+      if (course.messages[as_index(i)].is_input) state.ready[medium_of(state, i)].emplace(now_, i);
     }
   }
 
@@ -153,8 +150,8 @@ class Events {
     for (const Arrival& arrival : state.arrivals) {
       if (arrival.time > now_) continue;
       has_moved = true;
-      const Course::Message& message = state.course.messages[at(arrival.message)];
-      state.is_there[at(message.first_part) + arrival.mark] = true;
+      const Course::Message& message = state.course.messages[as_index(arrival.message)];
+      state.is_there[as_index(message.first_part) + arrival.mark] = true;
       if (arrival.mark + 1 < message.behind.size()) continue;
       --state.left;
       if (message.is_output) state.output = now_;
@@ -164,12 +161,12 @@ class Events {
   }
 
   static bool is_ready(const State& state, const Course::Leg& leg) {
-    return std::all_of(leg.parts.begin(), leg.parts.end(), [&](int part) { return state.is_there[at(part)]; });
+    return std::all_of(leg.parts.begin(), leg.parts.end(), [&](int part) { return state.is_there[as_index(part)]; });
   }
 
   void end_leg(State& state, std::size_t side) {
     const Course::Leg& leg = legs(state, side)[state.leg[side]++];
-    state.end[side] = kNever;
+    state.end[side] = kInfinity;
     --state.left;
     if (leg.message >= 0) state.ready[medium_of(state, leg.message)].emplace(now_, leg.message);
     if (leg.is_output) state.output = now_;
@@ -177,7 +174,7 @@ class Events {
 
   bool compute(State& state) {
     for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kRobot] != kNever) {
+      if (state.end[kRobot] != kInfinity) {
         if (state.end[kRobot] > now_) return has_moved;
         end_leg(state, kRobot);
         continue;
@@ -191,7 +188,7 @@ class Events {
 
   bool serve(State& state) {
     for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kServer] != kNever) {
+      if (state.end[kServer] != kInfinity) {
         if (state.end[kServer] > now_) return has_moved;
         end_leg(state, kServer);
         continue;
@@ -199,7 +196,7 @@ class Events {
       if (state.leg[kServer] == state.course.server.size()) return give_up(state) || has_moved;
       const Course::Leg& leg = state.course.server[state.leg[kServer]];
       if (!is_ready(state, leg)) return has_waited(state) || has_moved;
-      state.keeps_until = kNever;
+      state.keeps_until = kInfinity;
       if (!state.has_turn) return wants(state) || has_moved;
       state.end[kServer] = now_ + leg.seconds;
       state.sums.on_server += leg.seconds;
@@ -209,12 +206,12 @@ class Events {
   // For rows, until the turn is given up.
   bool has_waited(State& state) {
     if (!state.has_turn) return false;
-    if (state.keeps_until == kNever) state.keeps_until = now_ + shared_.patience;
+    if (state.keeps_until == kInfinity) state.keeps_until = now_ + shared_.patience;
     return state.keeps_until <= now_ && give_up(state);
   }
 
   bool wants(State& state) {
-    if (state.wanted != kNever) return false;
+    if (state.wanted != kInfinity) return false;
     state.wanted = now_;
     waiting_.push_back(&state);
     return true;
@@ -223,7 +220,7 @@ class Events {
   bool give_up(State& state) {
     if (!state.has_turn) return false;
     state.has_turn = false;
-    state.keeps_until = kNever;
+    state.keeps_until = kInfinity;
     --computing_;
     return true;
   }
@@ -234,7 +231,7 @@ class Events {
       State& state = *waiting_.front();
       waiting_.pop_front();
       state.has_turn = has_moved = true;
-      state.sums.turn_wait += now_ - std::exchange(state.wanted, kNever);
+      state.sums.turn_wait += now_ - std::exchange(state.wanted, kInfinity);
       ++state.sums.turns;
       ++computing_;
     }
@@ -251,7 +248,7 @@ class Events {
         state.arrivals.push_back({now_ + state.robot.link.latency, message, passed.mark});
         has_moved = true;
         if (!passed.is_last) continue;
-        const Course::Message& sent = state.course.messages[at(message)];
+        const Course::Message& sent = state.course.messages[as_index(message)];
         state.sums.on_radio += now_ - passed.since;
         state.sums.radio_wait += now_ - passed.since - seconds_of(state, sent.lane, sent.bytes);
         state.on_air[medium] = -1;
@@ -270,7 +267,7 @@ class Events {
     const int message = state.ready[medium].begin()->second;
     state.ready[medium].erase(state.ready[medium].begin());
     state.on_air[medium] = message;
-    const Course::Message& sent = state.course.messages[at(message)];
+    const Course::Message& sent = state.course.messages[as_index(message)];
     std::vector<double> marks;
     for (const double bytes : sent.behind) marks.push_back(seconds_of(state, sent.lane, bytes));
     media_[medium].start(index, seconds_of(state, sent.lane, sent.bytes), std::move(marks), now_);

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "atoll/plan/fluid_bound.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -102,7 +102,7 @@ struct Prices {
 double bound_at(const std::vector<Times>& all, const Shared& shared, const Prices& prices) {
   double bound = -prices.server * shared.turns - prices.radio * shared.airtime;
   for (const Times& times : all) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     for (std::size_t server = 0; server <= kLevels; ++server) {
       for (std::size_t radio = 0; radio <= kLevels; ++radio) {
         const double price = prices.server * lower_part(server) + prices.radio * lower_part(radio);

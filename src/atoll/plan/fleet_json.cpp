@@ -18,7 +18,7 @@
 namespace atl::plan {
 namespace {
 
-struct Request {
+struct FleetRequest {
   std::vector<FleetRobot> robots;
   std::vector<std::string> models;  // of each
   Shared shared;
@@ -27,7 +27,7 @@ struct Request {
 };
 
 // Robots with the same model over the same link.
-void read_robots(const Json& value, const TableOptions& table, Request& request) {
+void read_robots(const Json& value, const TableOptions& table, FleetRequest& request) {
   Fields fields(value, "robots");
   std::optional<std::int64_t> input_bytes;
   if (fields.has("input_bytes")) input_bytes = fields.integer("input_bytes");
@@ -50,10 +50,10 @@ void read_robots(const Json& value, const TableOptions& table, Request& request)
   }
 }
 
-Request read(const std::string& text) {
+FleetRequest read(const std::string& text) {
   const Json root = parse_json(text, "a request about several robots");
   Fields fields(root, "the request");
-  Request request;
+  FleetRequest request;
   TableOptions table;
   table.search_seconds = fields.number("search_seconds", table.search_seconds);
   require_amount("\"search_seconds\"", table.search_seconds);
@@ -107,7 +107,7 @@ Json written(const FleetSimulator& fleet, const FleetPlan& plan) {
 }  // namespace
 
 std::string plan_fleet_json(const std::string& text) {
-  const Request request = read(text);
+  const FleetRequest request = read(text);
   const FleetSimulator fleet(request.robots, request.shared);
   Json answer{{"bound", fleet_bound(request.robots, request.shared)}, {"policies", Json::array()}};
   for (const std::string& policy : fleet_policies()) {

@@ -3,19 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
 #include "atoll/plan/fleet_expectation.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
 
-using Choice = std::vector<std::size_t>;
+using FleetChoice = std::vector<std::size_t>;
 
-constexpr double kGain = 1e-9;  // of which anything smaller is rounding
+constexpr double kMinFleetGain = 1e-9;  // of which anything smaller is rounding
 
 class Planner {
  public:
@@ -24,15 +24,15 @@ class Planner {
     if (!(options_.span.seconds > 0) && options_.span.frames < 1) options_.span = usual_span(fleet);
   }
 
-  Choice selfish() const {
+  FleetChoice selfish() const {
     return each([&](const OperatorPlan& plan) { return plan.seconds + options_.joule_seconds * plan.joules; });
   }
 
-  Choice local() const {
-    const Choice alone = selfish();
-    Choice choice = each([](const OperatorPlan& plan) {
+  FleetChoice local() const {
+    const FleetChoice alone = selfish();
+    FleetChoice choice = each([](const OperatorPlan& plan) {
       const bool is_alone = plan.server_busy + plan.up_bytes + plan.down_bytes == 0;
-      return is_alone ? plan.seconds : std::numeric_limits<double>::infinity();
+      return is_alone ? plan.seconds : kInfinity;
     });
     for (std::size_t i = 0; i < choice.size(); ++i) {
       const OperatorPlan& plan = fleet_.candidate(i, choice[i]);
@@ -43,13 +43,13 @@ class Planner {
 
   // The best of all that were simulated.
   FleetPlan aware() {
-    const Choice starts[] = {selfish(), local()};
-    for (const Choice& start : starts) simulated(start);
+    const FleetChoice starts[] = {selfish(), local()};
+    for (const FleetChoice& start : starts) simulated(start);
     const bool is_whole = count_of_choices() <= options_.most_choices;
     if (is_whole) {
       simulate_all();
     } else {
-      for (const Choice& start : starts) simulated(improved_by_expectation(start));
+      for (const FleetChoice& start : starts) simulated(improved_by_expectation(start));
       limit_ = simulations_ + options_.simulations;
       improve_by_simulation(best()->first);
     }
@@ -58,15 +58,15 @@ class Planner {
     return plan;
   }
 
-  FleetPlan plan_of(const std::string& policy, const Choice& choice) {
+  FleetPlan plan_of(const std::string& policy, const FleetChoice& choice) {
     const double value = simulated(choice);
     return {policy, choice, fleet_.run(choice, options_.span), value, false, simulations_};
   }
 
  private:
   template <typename Cost>
-  Choice each(const Cost& cost) const {
-    Choice choice;
+  FleetChoice each(const Cost& cost) const {
+    FleetChoice choice;
     for (std::size_t i = 0; i < fleet_.robots().size(); ++i) {
       std::size_t best = 0;
       for (std::size_t plan = 1; plan < fleet_.candidates(i); ++plan) {
@@ -83,20 +83,20 @@ class Planner {
     return count;
   }
 
-  double simulated(const Choice& choice) {
+  double simulated(const FleetChoice& choice) {
     const auto found = values_.find(choice);
     if (found != values_.end()) return found->second;
     ++simulations_;
     return values_[choice] = value_of(fleet_.run(choice, options_.span), options_);
   }
 
-  std::map<Choice, double>::const_iterator best() const {
+  std::map<FleetChoice, double>::const_iterator best() const {
     return std::min_element(values_.begin(), values_.end(),
                             [](const auto& a, const auto& b) { return a.second < b.second; });
   }
 
   void simulate_all() {
-    Choice choice(fleet_.robots().size(), 0);
+    FleetChoice choice(fleet_.robots().size(), 0);
     while (true) {
       simulated(choice);
       std::size_t i = 0;
@@ -105,7 +105,7 @@ class Planner {
     }
   }
 
-  double expected(const Choice& choice) const {
+  double expected(const FleetChoice& choice) const {
     FleetRun run;
     const std::vector<double> seconds = expected_seconds(fleet_, choice);
     for (std::size_t i = 0; i < choice.size(); ++i) {
@@ -117,15 +117,15 @@ class Planner {
     return value_of(run, options_);
   }
 
-  Choice improved_by_expectation(Choice choice) const {
+  FleetChoice improved_by_expectation(FleetChoice choice) const {
     double value = expected(choice);
     for (bool is_better = true; std::exchange(is_better, false);) {
       for (std::size_t i = 0; i < choice.size(); ++i) {
         for (std::size_t plan = 0; plan < fleet_.candidates(i); ++plan) {
-          Choice other = choice;
+          FleetChoice other = choice;
           other[i] = plan;
           const double other_value = expected(other);
-          if (other_value >= value * (1 - kGain)) continue;
+          if (other_value >= value * (1 - kMinFleetGain)) continue;
           choice = std::move(other);
           value = other_value;
           is_better = true;
@@ -136,29 +136,29 @@ class Planner {
   }
 
   // The choices that differ in one robot, those first that are expected to be best.
-  std::vector<Choice> neighbours(const Choice& choice, std::size_t robot) const {
-    std::vector<std::pair<double, Choice>> found;
+  std::vector<FleetChoice> neighbours(const FleetChoice& choice, std::size_t robot) const {
+    std::vector<std::pair<double, FleetChoice>> found;
     for (std::size_t plan = 0; plan < fleet_.candidates(robot); ++plan) {
       if (plan == choice[robot]) continue;
-      Choice other = choice;
+      FleetChoice other = choice;
       other[robot] = plan;
       const double value = expected(other);
       found.emplace_back(value, std::move(other));
     }
     std::sort(found.begin(), found.end());
-    std::vector<Choice> result;
+    std::vector<FleetChoice> result;
     for (auto& [value, other] : found) result.push_back(std::move(other));
     return result;
   }
 
-  void improve_by_simulation(Choice choice) {
+  void improve_by_simulation(FleetChoice choice) {
     double value = simulated(choice);
     for (bool is_better = true; std::exchange(is_better, false);) {
       for (std::size_t i = 0; i < choice.size(); ++i) {
-        for (const Choice& other : neighbours(choice, i)) {
+        for (const FleetChoice& other : neighbours(choice, i)) {
           if (simulations_ >= limit_) return;
           const double other_value = simulated(other);
-          if (other_value >= value * (1 - kGain)) continue;
+          if (other_value >= value * (1 - kMinFleetGain)) continue;
           choice = other;
           value = other_value;
           is_better = true;
@@ -169,7 +169,7 @@ class Planner {
 
   const FleetSimulator& fleet_;
   FleetOptions options_;
-  std::map<Choice, double> values_;
+  std::map<FleetChoice, double> values_;
   int simulations_ = 0;
   int limit_ = 0;
 };
@@ -180,7 +180,7 @@ FleetSpan usual_span(const FleetSimulator& fleet) {
   constexpr double kFrames = 15;
   double slowest = 0;
   for (std::size_t i = 0; i < fleet.robots().size(); ++i) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     for (std::size_t plan = 0; plan < fleet.candidates(i); ++plan) {
       least = std::min(least, fleet.candidate(i, plan).seconds);
     }

@@ -6,13 +6,13 @@
 #include <numeric>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan {
 namespace {
 
 constexpr int kMostCuts = 200;
 constexpr double kGap = 1e-6;
-
-std::size_t place(int index) { return static_cast<std::size_t>(index); }
 
 // Rows of an operator that some plan must compute. Rows are looked at one by one only where they are not all wanted:
 // operators may have many.
@@ -99,7 +99,7 @@ FluidBounds::FluidBounds(const OperatorGraph& graph)
 void FluidBounds::look_at_rows() {
   const std::size_t count = graph_.operators.size();
   std::vector<Wanted> wants(count);
-  for (const int output : graph_.outputs) wants[place(output)].is_all = true;
+  for (const int output : graph_.outputs) wants[as_index(output)].is_all = true;
   for (std::size_t i = count; i-- > 0;) {
     const Operator& each = graph_.operators[i];
     spared_[i].assign(each.operands.size(), 0);
@@ -113,8 +113,8 @@ void FluidBounds::look_at_rows() {
     std::vector<char> needs_any;  // by row, where some operand needs other rows
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
-      Wanted& from = wants[place(operand.producer)];
-      const std::int64_t rows = graph_.operators[place(operand.producer)].rows;
+      Wanted& from = wants[as_index(operand.producer)];
+      const std::int64_t rows = graph_.operators[as_index(operand.producer)].rows;
       if (!operand.needed) {
         from.is_all = from.is_all || computed > 0;
         does_each_need = true;

@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/stages.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-9;  // of the deadline
-constexpr double kTriedFor = 1.2;   // of a deadline: what the robot alone may take, which is not known well
+constexpr double kDeadlineRounding = 1e-9;  // of the deadline
+constexpr double kTriedFor = 1.2;           // of a deadline: what the robot alone may take, which is not known well
 
 // The rows of `wanted` that are not held, from the first to the last.
 Region missing(Region wanted, std::vector<Region> held) {
@@ -83,14 +82,14 @@ Guarded Guard::watch(const Timeline& timeline, double latency, double deadline) 
   std::size_t done = 0;
   std::size_t received = 0;
   double free = 0;
-  Guarded result{kNever, false, kNever, 0, 0};
+  Guarded result{kInfinity, false, kInfinity, 0, 0};
   deadline = guarded_deadline(deadline, rest({}, {}, timeline).total);
   const Rest* left = nullptr;
   while (true) {
     left = &rest(events.first(done), all.first(received), timeline);
     const double latest = std::max(free, deadline - left->total);
-    const double arrival = received < all.size() ? all[received].arrival : kNever;
-    const double begin = done < events.size() ? events[done].begin : kNever;
+    const double arrival = received < all.size() ? all[received].arrival : kInfinity;
+    const double begin = done < events.size() ? events[done].begin : kInfinity;
     if (done == events.size() && timeline.seconds <= latest) break;
     if (std::min(arrival, begin) > latest) {
       result.local_begin = latest;
@@ -101,14 +100,14 @@ Guarded Guard::watch(const Timeline& timeline, double latency, double deadline) 
       continue;
     }
     const Rest& then = rest(events.first(done + 1), all.first(received), timeline);
-    if (events[done].end + then.total > deadline * (1 + kRounding)) {
+    if (events[done].end + then.total > deadline * (1 + kDeadlineRounding)) {
       result.local_begin = latest;
       break;
     }
     result.robot_busy += events[done].end - events[done].begin;
     free = events[done++].end;
   }
-  const double answer = done == events.size() ? timeline.seconds : kNever;
+  const double answer = done == events.size() ? timeline.seconds : kInfinity;
   const double local_end = result.local_begin + left->total;
   result.is_local = local_end < answer;
   result.seconds = std::min(local_end, answer);

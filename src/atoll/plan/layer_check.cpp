@@ -9,11 +9,10 @@
 namespace atl::plan {
 namespace {
 
-constexpr double kMostSeconds = 1e9;
-constexpr double kMostBytes = 1e15;
-constexpr std::int64_t kMostCount = std::int64_t{1} << 20;
-constexpr std::int64_t kMostStep = std::int64_t{1} << 30;
-constexpr std::size_t kMostItems = 2048;
+constexpr double kMaxLayerSeconds = 1e9;
+constexpr double kMaxLayerBytes = 1e15;
+constexpr double kMaxMeasuredSamples = 1 << 20;
+constexpr std::int64_t kMaxClassDevices = std::int64_t{1} << 20;
 
 void require_at_most(const std::string& name, double value, double most, const std::string& unit) {
   require_amount(name, value);
@@ -29,20 +28,20 @@ void check_times(const std::string& name, const LayerItem& item, const LayerRequ
     const std::string times = name + "'s times on " + request.devices[device].name;
     if (item.times[device].empty()) refuse(times + " are missing: measure them, or leave the class out");
     for (const LayerTime& time : item.times[device]) {
-      require_at_most(times + ": samples", time.samples, static_cast<double>(kMostCount), "samples");
+      require_at_most(times + ": samples", time.samples, kMaxMeasuredSamples, "samples");
       if (time.samples < 1) refuse(times + ": samples are " + number(time.samples) + ": give at least 1");
-      require_at_most(times + ": forward", time.forward, kMostSeconds, "seconds");
-      require_at_most(times + ": backward", time.backward, kMostSeconds, "seconds");
-      require_at_most(times + ": adding gradients", time.accumulate, kMostSeconds, "seconds");
+      require_at_most(times + ": forward", time.forward, kMaxLayerSeconds, "seconds");
+      require_at_most(times + ": backward", time.backward, kMaxLayerSeconds, "seconds");
+      require_at_most(times + ": adding gradients", time.accumulate, kMaxLayerSeconds, "seconds");
     }
   }
 }
 
 void check_items(const LayerRequest& request) {
   if (request.items.empty()) refuse("there are no items: give at least one");
-  if (request.items.size() > kMostItems) {
+  if (request.items.size() > kMaxLayerItems) {
     refuse("there are " + std::to_string(request.items.size()) + " items: join some, up to " +
-           std::to_string(kMostItems));
+           std::to_string(kMaxLayerItems));
   }
   std::set<std::string> names;
   for (std::size_t i = 0; i < request.items.size(); ++i) {
@@ -50,12 +49,12 @@ void check_items(const LayerRequest& request) {
     const std::string name = "item " + std::to_string(i) + " (" + item.name + ")";
     if (item.name.empty() || !names.insert(item.name).second) refuse(name + " needs a name that no other item has");
     check_times(name, item, request);
-    require_at_most(name + "'s weight_bytes", item.weight_bytes, kMostBytes, "bytes");
-    require_at_most(name + "'s gradient_bytes", item.gradient_bytes, kMostBytes, "bytes");
-    require_at_most(name + "'s optimiser_bytes", item.optimiser_bytes, kMostBytes, "bytes");
-    require_at_most(name + "'s kept_bytes", item.kept_bytes, kMostBytes, "bytes");
-    require_at_most(name + "'s recompute_bytes", item.recompute_bytes.value_or(0), kMostBytes, "bytes");
-    require_at_most(name + "'s output_bytes", item.output_bytes, kMostBytes, "bytes");
+    require_at_most(name + "'s weight_bytes", item.weight_bytes, kMaxLayerBytes, "bytes");
+    require_at_most(name + "'s gradient_bytes", item.gradient_bytes, kMaxLayerBytes, "bytes");
+    require_at_most(name + "'s optimiser_bytes", item.optimiser_bytes, kMaxLayerBytes, "bytes");
+    require_at_most(name + "'s kept_bytes", item.kept_bytes, kMaxLayerBytes, "bytes");
+    require_at_most(name + "'s recompute_bytes", item.recompute_bytes.value_or(0), kMaxLayerBytes, "bytes");
+    require_at_most(name + "'s output_bytes", item.output_bytes, kMaxLayerBytes, "bytes");
   }
 }
 
@@ -68,8 +67,9 @@ void check_devices(const LayerRequest& request) {
     if (devices.name.empty() || !names.insert(devices.name).second) {
       refuse("a class of devices is named \"" + devices.name + "\": give a name that no other class has");
     }
-    if (devices.count < 1 || devices.count > kMostCount) {
-      refuse(name + " has " + std::to_string(devices.count) + " devices: give 1 to " + std::to_string(kMostCount));
+    if (devices.count < 1 || devices.count > kMaxClassDevices) {
+      refuse(name + " has " + std::to_string(devices.count) + " devices: give 1 to " +
+             std::to_string(kMaxClassDevices));
     }
     if (std::isnan(devices.memory_bytes) || devices.memory_bytes < 0) {
       refuse(name + "'s memory_bytes is " + number(devices.memory_bytes) + ": give a number of at least 0");
@@ -89,7 +89,7 @@ void check_devices(const LayerRequest& request) {
     refuse("there are " + std::to_string(request.links.size()) + " links: give one for each pair of classes");
   }
   for (const LayerLink& link : request.links) {
-    require_at_most("a link's latency", link.latency, kMostSeconds, "seconds");
+    require_at_most("a link's latency", link.latency, kMaxLayerSeconds, "seconds");
     require_at_most("a link's seconds_per_byte", link.seconds_per_byte, 1, "seconds");
   }
 }
@@ -124,8 +124,8 @@ void check_ties(const LayerRequest& request) {
 
 void check_step(const LayerRequest& request) {
   const auto positive = [](const std::string& name, std::int64_t value) {
-    if (value < 1 || value > kMostStep) {
-      refuse(name + " is " + std::to_string(value) + ": give 1 to " + std::to_string(kMostStep));
+    if (value < 1 || value > kMaxLayerCount) {
+      refuse(name + " is " + std::to_string(value) + ": give 1 to " + std::to_string(kMaxLayerCount));
     }
   };
   positive("the batch", request.batch);

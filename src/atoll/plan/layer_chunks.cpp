@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <tuple>
 #include <utility>
 
 #include "atoll/plan/layer_ties.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMostLooks = std::size_t{1} << 22;
 
 // Bytes that devices lack, seconds of the step, and how uneven the devices are: a smaller one is better.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "atoll/plan/cost.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
@@ -119,7 +120,7 @@ double LayerCosts::reduce_seconds(double bytes, const std::vector<std::size_t>& 
 
 double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t item, const std::vector<double>& prices,
                          OfItem seconds) const {
-  double best = std::numeric_limits<double>::infinity();
+  double best = kInfinity;
   for (std::size_t device = 0; device < classes(); ++device) {
     if (counts[device] > 0) best = std::min(best, prices[device] * (this->*seconds)(device, item));
   }

@@ -3,28 +3,15 @@
 
 #include <utility>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan {
 namespace {
 
 constexpr int kMostPrices = 64;
-constexpr double kGain = 1e-9;  // what a further price must gain, of the whole
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-bool is_input(const Operator& each) { return each.operands.empty(); }
+constexpr double kMinPriceGain = 1e-9;  // what a further price must gain, of the whole
 
 Region all_of(const Operator& each) { return {0, each.rows}; }
-
-// What is an output, or used by what is wanted.
-std::vector<bool> wanted_operators(const OperatorGraph& graph) {
-  std::vector<bool> wanted(graph.operators.size(), false);
-  for (const int output : graph.outputs) wanted[at(output)] = true;
-  for (std::size_t i = wanted.size(); i-- > 0;) {
-    if (!wanted[i]) continue;
-    for (const Operand& operand : graph.operators[i].operands) wanted[at(operand.producer)] = true;
-  }
-  return wanted;
-}
 
 // A plan and its place in the plane of energy over time.
 struct Corner {
@@ -41,7 +28,7 @@ CutGraph::CutGraph(const OperatorGraph& graph)
     : graph_(graph), wanted_(wanted_operators(graph)), is_output_(graph.operators.size(), false) {
   source_ = network_.add_node();
   sink_ = network_.add_node();
-  for (const int output : graph.outputs) is_output_[at(output)] = true;
+  for (const int output : graph.outputs) is_output_[as_index(output)] = true;
   const std::size_t count = graph.operators.size();
   edges_.resize(count);
   std::vector<Consumers> consumers(count);
@@ -49,7 +36,7 @@ CutGraph::CutGraph(const OperatorGraph& graph)
     const Operator& each = graph.operators[i];
     operand_edges_.emplace_back(each.operands.size());
     // The robot holds an input and the server does not: both nodes are on the sink's side for good.
-    if (is_input(each) || !wanted_[i]) {
+    if (each.is_input() || !wanted_[i]) {
       nodes_.push_back({sink_, sink_});
       continue;
     }
@@ -59,7 +46,7 @@ CutGraph::CutGraph(const OperatorGraph& graph)
     edges_[i].server = network_.add_edge(nodes.server, sink_, 0);
     edges_[i].computed = network_.add_edge(nodes.robot, nodes.server, kUncut);
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
-      consumers[at(each.operands[k].producer)].emplace_back(static_cast<int>(i), static_cast<int>(k));
+      consumers[as_index(each.operands[k].producer)].emplace_back(static_cast<int>(i), static_cast<int>(k));
     }
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -69,32 +56,32 @@ CutGraph::CutGraph(const OperatorGraph& graph)
 
 // A node between says "the server has it", "the robot has not"; with one consumer, that consumer's node says as much.
 void CutGraph::add_sending(int index, const Consumers& consumers) {
-  const Nodes& nodes = nodes_[at(index)];
-  OperatorEdges& edges = edges_[at(index)];
+  const Nodes& nodes = nodes_[as_index(index)];
+  OperatorEdges& edges = edges_[as_index(index)];
   const auto operand = [&](const std::pair<int, int>& consumer) -> OperandEdges& {
-    return operand_edges_[at(consumer.first)][at(consumer.second)];
+    return operand_edges_[as_index(consumer.first)][as_index(consumer.second)];
   };
   if (consumers.size() == 1) {
-    edges.up = network_.add_edge(nodes_[at(consumers[0].first)].server, nodes.server, 0);
+    edges.up = network_.add_edge(nodes_[as_index(consumers[0].first)].server, nodes.server, 0);
     operand(consumers[0]).up = edges.up;
   } else if (!consumers.empty()) {
     const int has = network_.add_node();
     edges.up = network_.add_edge(has, nodes.server, 0);
     for (const auto& consumer : consumers) {
-      operand(consumer).up = network_.add_edge(nodes_[at(consumer.first)].server, has, kUncut);
+      operand(consumer).up = network_.add_edge(nodes_[as_index(consumer.first)].server, has, kUncut);
     }
   }
-  if (is_input(graph_.operators[at(index)])) return;
-  if (is_output_[at(index)]) {
+  if (graph_.operators[as_index(index)].is_input()) return;
+  if (is_output_[as_index(index)]) {
     edges.down = network_.add_edge(nodes.robot, sink_, 0);
   } else if (consumers.size() == 1) {
-    edges.down = network_.add_edge(nodes.robot, nodes_[at(consumers[0].first)].robot, 0);
+    edges.down = network_.add_edge(nodes.robot, nodes_[as_index(consumers[0].first)].robot, 0);
     operand(consumers[0]).down = edges.down;
   } else {
     const int lacks = network_.add_node();
     edges.down = network_.add_edge(nodes.robot, lacks, 0);
     for (const auto& consumer : consumers) {
-      operand(consumer).down = network_.add_edge(lacks, nodes_[at(consumer.first)].robot, kUncut);
+      operand(consumer).down = network_.add_edge(lacks, nodes_[as_index(consumer.first)].robot, kUncut);
     }
   }
 }
@@ -133,8 +120,8 @@ LayerCut CutGraph::cheapest(const CutWeights& weights) {
   std::vector<bool> robot(nodes_.size());
   std::vector<bool> server(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    robot[i] = !cut.source_side[at(nodes_[i].robot)];
-    server[i] = cut.source_side[at(nodes_[i].server)];
+    robot[i] = !cut.source_side[as_index(nodes_[i].robot)];
+    server[i] = cut.source_side[as_index(nodes_[i].server)];
   }
   LayerCut plan = plan_of(std::move(robot), std::move(server));
   plan.value = cut.value;
@@ -153,19 +140,19 @@ LayerCut CutGraph::plan_of(std::vector<bool> robot, std::vector<bool> server) co
     const bool sends_down = robot_wants[i] && !robot[i];
     if (sends_up) plan.totals.up_bytes += static_cast<double>(each.bytes);
     if (sends_down) plan.totals.down_bytes += static_cast<double>(each.bytes);
-    if (is_input(each)) {
+    if (each.is_input()) {
       plan.shares[i].robot = all_of(each);
       continue;
     }
     if (robot[i] && (robot_wants[i] || sends_up)) {
       plan.shares[i].robot = all_of(each);
       plan.totals.robot_seconds += each.robot.seconds(each.rows);
-      for (const Operand& operand : each.operands) robot_wants[at(operand.producer)] = true;
+      for (const Operand& operand : each.operands) robot_wants[as_index(operand.producer)] = true;
     }
     if (server[i] && (server_wants[i] || sends_down)) {
       plan.shares[i].server = all_of(each);
       plan.totals.server_seconds += each.server.seconds(each.rows);
-      for (const Operand& operand : each.operands) server_wants[at(operand.producer)] = true;
+      for (const Operand& operand : each.operands) server_wants[as_index(operand.producer)] = true;
     }
   }
   return plan;
@@ -175,7 +162,7 @@ LayerCut CutGraph::everything_on(Side side) const {
   std::vector<bool> robot(nodes_.size(), side == Side::kRobot);
   std::vector<bool> server(nodes_.size(), side == Side::kServer);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    if (!is_input(graph_.operators[i])) continue;
+    if (!graph_.operators[i].is_input()) continue;
     robot[i] = true;
     server[i] = false;
   }
@@ -184,7 +171,7 @@ LayerCut CutGraph::everything_on(Side side) const {
 
 CutGraph::Multipliers CutGraph::multipliers() {
   const std::vector<double> flow = network_.maximum_flow();
-  const auto of = [&](int edge) { return edge < 0 ? 0 : flow[at(edge)]; };
+  const auto of = [&](int edge) { return edge < 0 ? 0 : flow[as_index(edge)]; };
   Multipliers result;
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     result.computed.push_back(of(edges_[i].computed));
@@ -195,14 +182,14 @@ CutGraph::Multipliers CutGraph::multipliers() {
 }
 
 void CutGraph::set_required(int index, int operand, bool is_required) {
-  operand_edges_[at(index)][at(operand)].is_required = is_required;
+  operand_edges_[as_index(index)][as_index(operand)].is_required = is_required;
 }
 
 std::vector<Share> everything_on(Side side, const OperatorGraph& graph) {
   std::vector<Share> shares;
   for (const Operator& each : graph.operators) {
     Share& share = shares.emplace_back();
-    (side == Side::kRobot || is_input(each) ? share.robot : share.server) = all_of(each);
+    (side == Side::kRobot || each.is_input() ? share.robot : share.server) = all_of(each);
   }
   return shares;
 }
@@ -261,7 +248,7 @@ std::vector<Share> energy_cut(const OperatorGraph& graph, const LinkCost& link, 
     const double price = (feasible.joules - infeasible.joules) / (infeasible.seconds - feasible.seconds);
     Corner next = cheapest(price);
     consider(next);
-    if (next.cost(price) >= (1 - kGain) * feasible.cost(price)) break;
+    if (next.cost(price) >= (1 - kMinPriceGain) * feasible.cost(price)) break;
     (next.seconds <= deadline ? feasible : infeasible) = std::move(next);
   }
   return best.cut.shares;

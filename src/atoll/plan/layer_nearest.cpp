@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/plan/layer_pipeline.h"
 #include "atoll/plan/layer_search.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -57,7 +57,7 @@ void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer)
 // until one fits; then the largest that does is looked for between it and the last that did not.
 void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
   const std::vector<std::int64_t> counts = counts_of(request);
-  const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::int64_t devices = total_of(counts);
   const auto items = static_cast<std::int64_t>(request.items.size());
   const std::int64_t fewest = request.leave_out ? 1 : (devices + items - 1) / items;
   const std::size_t place = answer.nearest.size();
@@ -107,7 +107,7 @@ bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement&
 double missing_bytes(const LayerRequest& request) {
   double least = HUGE_VAL;
   const std::vector<std::int64_t> counts = counts_of(request);
-  const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::int64_t devices = total_of(counts);
   const auto most_devices = request.leave_out ? devices : static_cast<std::int64_t>(request.items.size());
   for (const std::int64_t size : request.micro_batches) {
     if (request.batch % size != 0) continue;

@@ -2,18 +2,15 @@
 #include "atoll/plan/layer_pipeline.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "atoll/plan/layer_price.h"
 #include "atoll/plan/layer_stages.h"
 #include "atoll/plan/layer_ties.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-12;  // of sums of the same seconds in another order
 
 // Limits of the period from candidate `first` to `last`, and a sum that none of their pipelines goes below.
 struct Interval {
@@ -23,10 +20,10 @@ struct Interval {
   double bound = 0;
 };
 
-class Search {
+class PipelineSearch {
  public:
-  Search(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches, bool leave_out,
-         double cutoff)
+  PipelineSearch(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches,
+                 bool leave_out, double cutoff)
       : costs_(costs),
         counts_(counts),
         micro_batches_(micro_batches),
@@ -47,7 +44,7 @@ class Search {
   }
 
   std::optional<LayerPipeline> run() {
-    const std::int64_t all = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
+    const std::int64_t all = total_of(counts_);
     const std::vector<TieCase> cases = tie_cases(costs_, counts_);
     if (leave_out_ && costs_.needs_stages()) {
       const std::int64_t most = std::min(all, static_cast<std::int64_t>(costs_.items()));
@@ -69,7 +66,7 @@ class Search {
 
   // The sum of a pipeline with this period that takes as long as the best one.
   double sum_for(double period) const {
-    return best_ < kInfinity ? costs_.chunks() * (best_ - weight_ * period) * (1 + kRounding) : kInfinity;
+    return best_ < kInfinity ? costs_.chunks() * (best_ - weight_ * period) * (1 + kPipelineRounding) : kInfinity;
   }
 
   std::optional<LayerPipeline> probe(const TieCase& ties, double limit, double from) {
@@ -104,7 +101,7 @@ class Search {
           std::min_element(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.bound < b.bound; });
       const Interval interval = *next;
       open.erase(next);
-      if (interval.bound >= best_ * (1 - kRounding)) return;
+      if (interval.bound >= best_ * (1 - kPipelineRounding)) return;
       const std::size_t middle = interval.first + (interval.last - interval.first) / 2;
       const std::optional<LayerPipeline> found = probe(ties, limits[middle], limits[interval.first]);
       add(open, limits, middle + 1, interval.last + 1, interval.least_sum);
@@ -138,7 +135,7 @@ class Search {
   void collect(std::size_t device, std::size_t next, bool recompute, double below, std::vector<double>& found) const {
     const LayerRecompute wish = costs_.request().recompute;
     if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return;
-    const double least = least_period_ * (1 - kRounding);
+    const double least = least_period_ * (1 - kPipelineRounding);
     for (std::size_t end = 1; end <= costs_.items(); ++end) {
       for (std::size_t begin = end; begin-- > 0;) {
         const double seconds = costs_.busy(device, next, begin, end, recompute);
@@ -165,12 +162,12 @@ class Search {
 
 std::optional<LayerPipeline> best_pipeline(const LayerCosts& costs, const std::vector<std::int64_t>& counts,
                                            std::int64_t micro_batches, bool leave_out, double cutoff) {
-  return Search(costs, counts, micro_batches, leave_out, cutoff).run();
+  return PipelineSearch(costs, counts, micro_batches, leave_out, cutoff).run();
 }
 
 bool pipeline_fits(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches,
                    bool leave_out, double extra_bytes) {
-  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::int64_t all = total_of(counts);
   const bool counted = leave_out && costs.needs_stages();
   const std::vector<TieCase> cases = tie_cases(costs, counts);
   for (std::int64_t stages = counted ? 1 : 0; stages <= (counted ? all : 0); ++stages) {

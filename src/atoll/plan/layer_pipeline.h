@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "atoll/plan/layer_costs.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
+
+/// By which sums of the same seconds in another order may differ, as a share.
+inline constexpr double kPipelineRounding = 1e-12;
 
 /// The fastest pipeline of `counts` devices by class for so many micro-batches: none where nothing fits the memories,
 /// or where nothing takes less than `cutoff` seconds. Exact for LayerPipeline::seconds over cuts, orders of devices,
@@ -20,8 +23,7 @@ namespace atl::plan {
 /// those of the best bound first, until no bound is below the best pipeline. A probe that ends at a shorter period than
 /// its limit settles all limits between.
 std::optional<LayerPipeline> best_pipeline(const LayerCosts& costs, const std::vector<std::int64_t>& counts,
-                                           std::int64_t micro_batches, bool leave_out,
-                                           double cutoff = std::numeric_limits<double>::infinity());
+                                           std::int64_t micro_batches, bool leave_out, double cutoff = kInfinity);
 
 /// Whether any stages keep to the memories, each `extra_bytes` larger. Never slower than the above; exact.
 bool pipeline_fits(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches,

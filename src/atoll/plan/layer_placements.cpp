@@ -4,19 +4,17 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "atoll/plan/apportion.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-constexpr std::int64_t kMostSteps = 200000;  // of the enumeration, most of which may lead nowhere
-
-std::int64_t sum_of(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+constexpr std::int64_t kMaxEnumerationSteps = 200000;  // of the enumeration, most of which may lead nowhere
 
 Placement gathered(const std::map<Counts, std::int64_t, std::greater<>>& parts) {
   Placement placement;
@@ -71,11 +69,11 @@ class Enumeration {
 
   // Parts come in falling order, so that each way is met once.
   void divide(const Counts& left, std::int64_t replicas, const Counts& last) {
-    if (!out_.complete || ++steps_ > kMostSteps) {
+    if (!out_.complete || ++steps_ > kMaxEnumerationSteps) {
       out_.complete = false;
       return;
     }
-    const std::int64_t devices = sum_of(left);
+    const std::int64_t devices = total_of(left);
     if (replicas == 0) {
       if (devices == 0) add();
       return;
@@ -99,9 +97,9 @@ class Enumeration {
     for (std::size_t device = 0; device < left.size(); ++device) part[device] = left[device] / times;
     const Counts most = part;
     // All parts of at most `most` and below `last`, in falling order.
-    while (out_.complete && steps_ <= kMostSteps) {
+    while (out_.complete && steps_ <= kMaxEnumerationSteps) {
       ++steps_;
-      const std::int64_t devices = sum_of(part);
+      const std::int64_t devices = total_of(part);
       if (part < last && devices >= 1 && devices <= most_devices_) {
         Counts rest = left;
         for (std::size_t device = 0; device < left.size(); ++device) rest[device] -= times * part[device];
@@ -116,7 +114,7 @@ class Enumeration {
       std::copy(most.begin() + static_cast<std::ptrdiff_t>(place), most.end(),
                 part.begin() + static_cast<std::ptrdiff_t>(place));
     }
-    if (steps_ > kMostSteps) out_.complete = false;
+    if (steps_ > kMaxEnumerationSteps) out_.complete = false;
   }
 
   void add() {
@@ -141,11 +139,11 @@ class Enumeration {
 Placements placements(const std::vector<std::int64_t>& counts, std::int64_t replicas, std::int64_t most_devices,
                       std::int64_t most) {
   Placements found;
-  const std::int64_t devices = sum_of(counts);
+  const std::int64_t devices = total_of(counts);
   if (replicas < 1 || devices < replicas) return found;
   for (Placement& each : std::vector<Placement>{dealt(counts, replicas), separate(counts, replicas)}) {
     const bool fits = !each.empty() && std::all_of(each.begin(), each.end(), [&](const PlacementPart& part) {
-      return sum_of(part.counts) <= most_devices;
+      return total_of(part.counts) <= most_devices;
     });
     const bool is_new = std::find(found.all.begin(), found.all.end(), each) == found.all.end();
     if (fits && is_new && static_cast<std::int64_t>(found.all.size()) < most) found.all.push_back(std::move(each));

@@ -3,22 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/plan/batches.h"
 #include "atoll/plan/layer_pipeline.h"
 #include "atoll/plan/layer_price.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-12;
-constexpr int kMostSteps = 32;  // down in time, for one placement
+constexpr int kMaxPlacementSteps = 32;  // down in time, for one placement
 
 // A pipeline's devices and micro-batches, and what is known of the best pipeline for them.
 struct Known {
@@ -36,8 +33,8 @@ class PlacementSearch {
     // What the gradients take at least does not change with the stages.
     const double gradients = least_gradients(placement);
     double below = best() - gradients;
-    for (int step = 0; step < kMostSteps; ++step) {
-      const std::vector<std::int64_t> most = most_by_part(placement, below * (1 - kRounding));
+    for (int step = 0; step < kMaxPlacementSteps; ++step) {
+      const std::vector<std::int64_t> most = most_by_part(placement, below * (1 - kPipelineRounding));
       if (most.empty()) {
         if (step == 0) ++out_.proof.pruned;
         return;
@@ -80,7 +77,7 @@ class PlacementSearch {
     std::int64_t stages = 0;
     for (const PlacementPart& part : placement) {
       replicas += part.times;
-      stages = std::max(stages, std::accumulate(part.counts.begin(), part.counts.end(), std::int64_t{0}));
+      stages = std::max(stages, total_of(part.counts));
     }
     double bytes = 0;
     for (const LayerItem& item : request_.items) bytes += item.gradient_bytes;
@@ -182,7 +179,7 @@ class PlacementSearch {
   std::map<std::pair<std::vector<std::int64_t>, std::int64_t>, Known> known_;
 };
 
-struct Choice {
+struct ReplicaChoice {
   std::size_t costs = 0;
   std::int64_t replicas = 0;
   double bound = 0;
@@ -214,9 +211,9 @@ LayerSearch search_layers(const LayerRequest& request) {
   out.proof.stages = true;
   out.proof.search = true;
   const std::vector<std::int64_t> counts = counts_of(request);
-  const std::int64_t devices = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::int64_t devices = total_of(counts);
   std::vector<LayerCosts> costs;
-  std::vector<Choice> choices;
+  std::vector<ReplicaChoice> choices;
   for (const std::int64_t size : request.micro_batches) {
     if (request.batch % size != 0) continue;
     costs.emplace_back(request, size);
@@ -225,9 +222,10 @@ LayerSearch search_layers(const LayerRequest& request) {
       choices.push_back({costs.size() - 1, replicas, step_bound(costs.back(), replicas)});
     }
   }
-  std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.bound < b.bound; });
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const ReplicaChoice& a, const ReplicaChoice& b) { return a.bound < b.bound; });
   const auto most_devices = request.leave_out ? devices : static_cast<std::int64_t>(request.items.size());
-  for (const Choice& choice : choices) {
+  for (const ReplicaChoice& choice : choices) {
     if (out.plan && choice.bound >= out.plan->seconds) break;
     const LayerCosts& each = costs[choice.costs];
     const Placements ways = placements(counts, choice.replicas, most_devices, request.most_placements);

@@ -2,15 +2,14 @@
 #include "atoll/plan/layer_stages.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMostStates = std::size_t{1} << 24;
 
 // The first of [0, end] for which `fits` holds, which it does for all later ones; `end` stands for none.

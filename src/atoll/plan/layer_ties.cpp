@@ -2,8 +2,8 @@
 #include "atoll/plan/layer_ties.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -69,7 +69,7 @@ class Ways {
   TieCase priced(TieCase each, std::vector<std::size_t> classes) const {
     if (classes.empty()) return each;
     TieCost cost{items_.front(), std::vector<double>(costs_.classes(), 0)};
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     classes.push_back(0);
     for (std::size_t device = 0; device < costs_.classes(); ++device) {
       classes.back() = device;

@@ -7,6 +7,7 @@
 
 #include "atoll/plan/layer_nearest.h"
 #include "atoll/plan/layer_search.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -73,7 +74,7 @@ double layer_bound(const LayerRequest& request) {
   const std::vector<std::int64_t> counts = counts_of(request);
   std::int64_t devices = 0;
   for (const std::int64_t count : counts) devices += count;
-  double bound = std::numeric_limits<double>::infinity();
+  double bound = kInfinity;
   for (const std::int64_t size : request.micro_batches) {
     if (request.batch % size != 0) continue;
     const LayerCosts costs(request, size);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -8,6 +9,11 @@
 #include <vector>
 
 namespace atl::plan {
+
+/// The most items of a request.
+inline constexpr std::size_t kMaxLayerItems = 2048;
+/// The most of a batch, of micro-batches and of a request's other numbers of that kind.
+inline constexpr std::int64_t kMaxLayerCount = std::int64_t{1} << 30;
 
 /// What other runtimes call an item; the planner itself treats all alike.
 enum class LayerKind { kEmbedding, kBlock, kNorm, kHead, kOther };

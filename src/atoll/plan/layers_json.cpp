@@ -13,9 +13,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::size_t kMostItems = 2048;
-constexpr std::size_t kMostClasses = 256;                  // of which each pair has a link
-constexpr std::int64_t kMostStep = std::int64_t{1} << 30;  // samples
+constexpr std::size_t kMostClasses = 256;  // of which each pair has a link
 
 template <class Value>
 Value named(const std::map<std::string, Value>& known, const std::string& name, const std::string& what) {
@@ -91,9 +89,9 @@ void read_item(const Json& value, LayerRequest& request) {
   const bool repeats = fields.has("count");
   const std::int64_t count = fields.integer("count", 1);
   fields.done();
-  if (count < 1 || static_cast<std::uint64_t>(count) > kMostItems - request.items.size()) {
+  if (count < 1 || static_cast<std::uint64_t>(count) > kMaxLayerItems - request.items.size()) {
     refuse(name + " has \"count\": " + std::to_string(count) + ": give at least 1, and up to " +
-           std::to_string(kMostItems) + " items in all");
+           std::to_string(kMaxLayerItems) + " items in all");
   }
   for (std::int64_t i = 0; i < count; ++i) {
     request.items.push_back(item);
@@ -273,8 +271,8 @@ LayerRequest read(const Json& root, LayerPlan* plan) {
     request.leave_out = true;
     request.batch = 0;
     for (const LayerPipeline& pipeline : plan->pipelines) {
-      if (pipeline.micro_batches < 1 || pipeline.micro_batches > kMostStep || plan->micro_batch < 1 ||
-          plan->micro_batch > kMostStep || request.batch > kMostStep) {
+      if (pipeline.micro_batches < 1 || pipeline.micro_batches > kMaxLayerCount || plan->micro_batch < 1 ||
+          plan->micro_batch > kMaxLayerCount || request.batch > kMaxLayerCount) {
         refuse("the plan's micro_batch and micro_batches must be at least 1, and not more than a step can have");
       }
       request.batch += pipeline.micro_batches * plan->micro_batch;

@@ -21,7 +21,6 @@ using Shares = std::vector<Share>;
 
 Share all_on_robot(std::int64_t rows) { return {{0, rows}, {}}; }
 Share all_on_server(std::int64_t rows) { return {{}, {0, rows}}; }
-bool is_input(const Operator& made) { return made.operands.empty(); }
 
 // Whether parts of the rows need only parts of some operand.
 bool is_divisible(const Operator& made) {
@@ -44,7 +43,7 @@ Shares by_speed(const OperatorGraph& graph) {
   const double share = robot + server > 0 ? robot / (robot + server) : 0.5;
   Shares shares;
   for (const Operator& made : graph.operators) {
-    if (is_input(made)) {
+    if (made.is_input()) {
       shares.push_back(all_on_robot(made.rows));
     } else if (is_divisible(made)) {
       shares.push_back(divided(part_of(made.rows, share), made.rows));
@@ -62,7 +61,7 @@ Shares at_random(const OperatorGraph& graph, std::uint64_t seed) {
   for (const Operator& made : graph.operators) {
     const std::int64_t rows = made.rows;
     const std::uint64_t kind = random.below(4);
-    if (is_input(made) || kind == 0) {
+    if (made.is_input() || kind == 0) {
       shares.push_back(all_on_robot(rows));
     } else if (kind == 1) {
       shares.push_back(all_on_server(rows));
@@ -95,7 +94,7 @@ class SharesProblem {
         is_large_(graph.operators.size(), false),
         variable_(graph.operators.size(), -1) {
     double input_bytes = 0;
-    for (const Operator& made : graph.operators) input_bytes += is_input(made) ? static_cast<double>(made.bytes) : 0;
+    for (const Operator& made : graph.operators) input_bytes += made.is_input() ? static_cast<double>(made.bytes) : 0;
     for (const Stage& stage : stages_of(graph).stages) {
       bool is_first = true;
       for (const int index : stage.operators) {
@@ -122,12 +121,12 @@ class SharesProblem {
     Shares result(graph_.operators.size());
     for (std::size_t v = graph_.operators.size(); v-- > 0;) {
       const Operator& made = graph_.operators[v];
-      if (is_input(made)) result[v] = all_on_robot(made.rows);
-      if (is_input(made) || !is_wanted_[v]) continue;
+      if (made.is_input()) result[v] = all_on_robot(made.rows);
+      if (made.is_input() || !is_wanted_[v]) continue;
       result[v] = share_of(v, needed[v], robot_shares);
       for (const Operand& operand : made.operands) {
         const auto from = static_cast<std::size_t>(operand.producer);
-        if (is_input(graph_.operators[from]) || !(is_literal_ ? is_large_[v] : is_large_[from])) continue;
+        if (graph_.operators[from].is_input() || !(is_literal_ ? is_large_[v] : is_large_[from])) continue;
         const std::int64_t rows = graph_.operators[from].rows;
         needed[from].robot = hull(needed[from].robot, rows_needed(operand, result[v].robot, rows));
         needed[from].server = hull(needed[from].server, rows_needed(operand, result[v].server, rows));

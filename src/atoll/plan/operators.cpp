@@ -3,14 +3,11 @@
 
 #include <cmath>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
-
-std::string name_of(const OperatorGraph& graph, int index) {
-  return "operator " + std::to_string(index) + " (" + graph.operators[static_cast<std::size_t>(index)].name + ")";
-}
 
 void check_cost(const std::string& name, const RowCost& cost) {
   require_amount(name + ".fixed", cost.fixed);
@@ -20,20 +17,20 @@ void check_cost(const std::string& name, const RowCost& cost) {
 bool is_free(const RowCost& cost) { return cost.fixed == 0 && cost.per_row == 0; }
 
 void check_operand(const OperatorGraph& graph, int index, const Operand& operand) {
-  const std::string name = name_of(graph, index);
+  const std::string name = operator_name(graph, index);
   if (operand.producer < 0 || operand.producer >= index) {
     refuse(name + " takes operand " + std::to_string(operand.producer) +
            ", which does not come before it: put operators in an order in which they can run");
   }
   if (!operand.needed) return;
-  if (graph.operators[static_cast<std::size_t>(operand.producer)].is_state) {
+  if (graph.operators[as_index(operand.producer)].is_state) {
     refuse(name + " says which rows of the state " + std::to_string(operand.producer) +
            " it needs, and a state is needed of all rows: leave `needed` empty");
   }
-  const int one = graph.operators[static_cast<std::size_t>(operand.producer)].rows == 1 ? operand.producer : index;
-  if (graph.operators[static_cast<std::size_t>(one)].rows == 1) {
+  const int one = graph.operators[as_index(operand.producer)].rows == 1 ? operand.producer : index;
+  if (graph.operators[as_index(one)].rows == 1) {
     refuse(name + " says which rows of operand " + std::to_string(operand.producer) + " it needs, and " +
-           name_of(graph, one) + " has 1 row, which is not split: leave `needed` empty");
+           operator_name(graph, one) + " has 1 row, which is not split: leave `needed` empty");
   }
 }
 
@@ -51,11 +48,25 @@ double OperatorGraph::server_seconds() const noexcept {
   return seconds;
 }
 
+std::string operator_name(const OperatorGraph& graph, int index) {
+  return "operator " + std::to_string(index) + " (" + graph.operators[as_index(index)].name + ")";
+}
+
+std::vector<bool> wanted_operators(const OperatorGraph& graph) {
+  std::vector<bool> wanted(graph.operators.size(), false);
+  for (const int output : graph.outputs) wanted[as_index(output)] = true;
+  for (std::size_t i = wanted.size(); i-- > 0;) {
+    if (!wanted[i]) continue;
+    for (const Operand& operand : graph.operators[i].operands) wanted[as_index(operand.producer)] = true;
+  }
+  return wanted;
+}
+
 void check(const OperatorGraph& graph) {
   const int count = static_cast<int>(graph.operators.size());
   for (int i = 0; i < count; ++i) {
-    const Operator& each = graph.operators[static_cast<std::size_t>(i)];
-    const std::string name = name_of(graph, i);
+    const Operator& each = graph.operators[as_index(i)];
+    const std::string name = operator_name(graph, i);
     if (each.rows < 1) refuse(name + " has " + counted(each.rows, "row") + ": give at least 1");
     if (each.bytes < 0) refuse(name + " has " + counted(each.bytes, "byte") + ": give at least 0");
     check_cost(name + ".robot", each.robot);
@@ -71,7 +82,7 @@ void check(const OperatorGraph& graph) {
     if (output < 0 || output >= count) {
       refuse("output " + std::to_string(output) + " is none of the " + counted(count, "operator"));
     }
-    if (graph.operators[static_cast<std::size_t>(output)].is_state) {
+    if (graph.operators[as_index(output)].is_state) {
       refuse("output " + std::to_string(output) + " is a state: name the operator that makes something of it");
     }
   }

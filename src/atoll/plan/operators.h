@@ -40,6 +40,8 @@ struct Operator {
   /// Its rows are summed up: whichever of them a message has, it has all of `bytes`, and a user needs those of all rows. It
   /// is no output; its rows are those of its first operand.
   bool is_state = false;
+
+  bool is_input() const noexcept { return operands.empty(); }
 };
 
 /// Operators in an order in which they can run: operands come before whoever uses them. The robot wants the outputs of `outputs`.
@@ -50,6 +52,12 @@ struct OperatorGraph {
   double robot_seconds() const noexcept;  ///< of the whole model there
   double server_seconds() const noexcept;
 };
+
+/// "operator 3 (conv1)", for messages.
+std::string operator_name(const OperatorGraph& graph, int index);
+
+/// By operator: whether it is an output, or used by what is wanted.
+std::vector<bool> wanted_operators(const OperatorGraph& graph);
 
 struct LinkCost {
   double up_bytes_per_second = 0;

@@ -61,7 +61,7 @@ RobotPower read_power(Fields& parent) {
   return power;
 }
 
-struct Request {
+struct OperatorRequest {
   Model model;
   LinkCost link;
   RobotPower power;
@@ -89,8 +89,8 @@ Json with_gap(Json plan, double bound) {
   return plan;
 }
 
-Json plans_of(const Request& request, const LinkCost& link, const std::vector<std::string>& policies, double bound,
-              bool is_whole) {
+Json plans_of(const OperatorRequest& request, const LinkCost& link, const std::vector<std::string>& policies,
+              double bound, bool is_whole) {
   Json plans = Json::array();
   for (const std::string& policy : policies) {
     const OperatorPlan plan = make_plan(policy, request.model.graph, link, request.power, request.options);
@@ -110,7 +110,7 @@ Json written(const FluidBound& bound) {
 }
 
 // Each policy at other rates, the ratio of both directions kept.
-Json sensitivity_of(const Request& request, const std::vector<double>& rates,
+Json sensitivity_of(const OperatorRequest& request, const std::vector<double>& rates,
                     const std::vector<std::string>& policies) {
   Json answer = Json::array();
   FluidBounds bounds(request.model.graph);
@@ -126,7 +126,7 @@ Json sensitivity_of(const Request& request, const std::vector<double>& rates,
 }
 
 // Everything up to an operator on the robot, the rest on the server: [operator, seconds, up bytes, robot, link, server].
-Json cuts_of(const Request& request, const LinkCost& link) {
+Json cuts_of(const OperatorRequest& request, const LinkCost& link) {
   const OperatorGraph& graph = request.model.graph;
   std::vector<Share> shares = everything_on(Side::kServer, graph);
   const std::vector<Share> local = everything_on(Side::kRobot, graph);
@@ -193,7 +193,7 @@ Trace read_trace(Fields& fields) {
 // All replays of one request over one trace.
 class Replays {
  public:
-  Replays(const Request& request, const Json& value) : request_(request) {
+  Replays(const OperatorRequest& request, const Json& value) : request_(request) {
     Fields fields(value, "the trace");
     trace_ = std::make_unique<Trace>(read_trace(fields));
     options_.latency = request.link.latency;
@@ -282,7 +282,7 @@ class Replays {
     return choose_by_rate(std::move(rates), std::move(predicted));
   }
 
-  const Request& request_;
+  const OperatorRequest& request_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<LinkPast> past_;
   ReplayOptions options_;
@@ -304,7 +304,7 @@ std::vector<std::string> names_in(Fields& fields, const std::string& key, std::v
 std::string plan_operators(const std::string& text) {
   const Json root = parse_json(text, "the request");
   Fields fields(root, "the request");
-  Request request;
+  OperatorRequest request;
   request.model = read_model(fields.at("model"));
   request.link = read_link(fields.at("link"));
   request.power = read_power(fields);

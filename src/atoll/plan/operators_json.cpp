@@ -14,7 +14,7 @@ namespace atl::plan {
 namespace {
 
 using NeededRows = std::function<Region(Region)>;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxOperatorRows = std::int64_t{1} << 40;
 constexpr std::int64_t kMostFactor = std::int64_t{1} << 20;
 
 std::int64_t factor(Fields& fields, const std::string& key, std::int64_t least, std::int64_t fallback,
@@ -87,7 +87,7 @@ Operator read_operator(const Json& value, std::size_t place) {
   result.name = fields.text("name", "");
   const std::string name = "operator " + std::to_string(place) + " (" + result.name + ")";
   result.rows = fields.integer("rows", 1);
-  if (result.rows > kMostRows) refuse(name + " has " + counted(result.rows, "row") + ": give fewer than 2^40");
+  if (result.rows > kMaxOperatorRows) refuse(name + " has " + counted(result.rows, "row") + ": give fewer than 2^40");
   result.bytes = fields.integer("bytes");
   result.is_state = fields.boolean("state", false);
   result.robot = read_cost(fields, "robot", name);

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "atoll/plan/apportion.h"
 #include "atoll/plan/balancenet.h"
 #include "atoll/plan/energy.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/random.h"
 #include "atoll/plan/text.h"
 
@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 9> kPolicies = {
     "equal",          "random",          "fixed",  "kaitian", "kaitian-iterative",
     "balancenet-eq5", "balancenet-alg1", "energy", "minmax"};
 
-struct Choice {
+struct BatchDivision {
   Batches batches;
   bool exact = false;
   std::vector<std::string> notes;
@@ -32,16 +32,18 @@ Batches apportioned(const Request& request, const Weights& weights) {
   return apportion(weights, request.batch, bounds_of(request.ranks), names_of(request.ranks));
 }
 
-Choice equal(const Request& request) { return {apportioned(request, Weights(request.ranks.size(), 1)), false, {}}; }
+BatchDivision equal(const Request& request) {
+  return {apportioned(request, Weights(request.ranks.size(), 1)), false, {}};
+}
 
-Choice random(const Request& request) {
+BatchDivision random(const Request& request) {
   Random numbers(request.seed, request.epoch, Purpose::kShares);
   Weights weights(request.ranks.size());
   for (double& weight : weights) weight = 1 - numbers.unit();  // never 0
   return {apportioned(request, weights), false, {}};
 }
 
-Choice fixed(const Request& request) {
+BatchDivision fixed(const Request& request) {
   if (request.shares.empty()) refuse("the policy fixed needs shares, one per rank");
   return {apportioned(request, request.shares), false, {}};
 }
@@ -68,16 +70,16 @@ Weights speeds(const Request& request, const Batches& batches) {
   return result;
 }
 
-Choice kaitian(const Request& request) {
+BatchDivision kaitian(const Request& request) {
   const std::int64_t probe = probe_of(request);
   // score = t_fastest / t: with one probe for all, in proportion to the speeds.
   const Weights scores = speeds(request, Batches(request.ranks.size(), probe));
   return {apportioned(request, scores), false, {"scores measured with " + counted(probe, "sample")}};
 }
 
-Choice kaitian_iterative(const Request& request) {
+BatchDivision kaitian_iterative(const Request& request) {
   if (request.rounds < 0) refuse("rounds are " + std::to_string(request.rounds) + ": give at least 0");
-  Choice best = kaitian(request);
+  BatchDivision best = kaitian(request);
   double shortest = step_seconds(request.ranks, best.batches);
   Batches batches = best.batches;
   int rounds = 0;
@@ -98,9 +100,9 @@ Choice kaitian_iterative(const Request& request) {
   return best;
 }
 
-Choice balancenet_by(const Request& request, BalanceNetRule rule) {
+BatchDivision balancenet_by(const Request& request, BalanceNetRule rule) {
   BalanceNet result = balancenet(request.ranks, request.batch, rule);
-  Choice choice;
+  BatchDivision choice;
   choice.notes = std::move(result.notes);
   if (request.form == "normalised") {
     Weights shares;
@@ -125,19 +127,19 @@ Choice balancenet_by(const Request& request, BalanceNetRule rule) {
   return choice;
 }
 
-Choice energy(const Request& request) {
+BatchDivision energy(const Request& request) {
   if (!std::isfinite(request.slowdown) || request.slowdown < 0) {
     refuse("the slowdown is " + number(request.slowdown) + ": give a share of at least 0, such as 0.1");
   }
   const double limit = threshold(request.ranks, request.batch).seconds * (1 + request.slowdown);
   EnergySplit split = least_energy(request.ranks, request.batch, limit);
-  Choice choice{std::move(split.batches), split.exact, {}};
+  BatchDivision choice{std::move(split.batches), split.exact, {}};
   choice.notes.push_back("steps may take " + percent(request.slowdown) + " longer than the optimum");
   if (!split.exact) choice.notes.emplace_back("not exact: too large for the exact search");
   return choice;
 }
 
-Choice choose(const Request& request) {
+BatchDivision choose(const Request& request) {
   if (request.policy == "equal") return equal(request);
   if (request.policy == "random") return random(request);
   if (request.policy == "fixed") return fixed(request);
@@ -165,7 +167,7 @@ BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches) {
   plan.policy = request.policy;
   if (request.policy.starts_with("balancenet")) plan.form = request.form;
   plan.names = names_of(request.ranks);
-  plan.total = std::accumulate(batches.begin(), batches.end(), std::int64_t{0});
+  plan.total = total_of(batches);
   bool watts = plan.total > 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     plan.seconds.push_back(request.ranks[i].cost.seconds(batches[i]));
@@ -190,7 +192,7 @@ BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches) {
 
 BatchPlan plan_batches(const Request& request) {
   if (request.ranks.empty()) refuse("a plan has no ranks: give at least one");
-  Choice choice = choose(request);
+  BatchDivision choice = choose(request);
   BatchPlan plan = evaluate(request, std::move(choice.batches));
   plan.exact = choice.exact;
   plan.notes = std::move(choice.notes);

@@ -13,7 +13,7 @@ namespace atl::plan {
 namespace {
 
 constexpr double kMilliseconds = 1e-3;
-constexpr std::uint64_t kMostRows = std::uint64_t{1} << 31;  // shares of rows are products of two such counts
+constexpr std::uint64_t kMaxProfileRows = std::uint64_t{1} << 31;  // shares of rows are products of two such counts
 constexpr std::int64_t kMostValues = std::int64_t{1} << 40;
 
 struct Layer {
@@ -34,7 +34,7 @@ std::vector<std::int64_t> first_shape(const Json& shapes, const std::string& nam
   if (!shapes[0].is_array()) refuse(name + " has output_shapes that are no lists: " + shapes.dump().substr(0, 80));
   std::vector<std::int64_t> shape;
   for (const Json& size : shapes[0]) {
-    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > kMostRows) {
+    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > kMaxProfileRows) {
       refuse(name + " has a size that is no count: " + size.dump().substr(0, 80));
     }
     shape.push_back(size.get<std::int64_t>());
@@ -92,7 +92,7 @@ class Builder {
   OperatorGraph take() { return std::move(graph_); }
 
  private:
-  bool is_input(int index) const { return graph_.operators[static_cast<std::size_t>(index)].operands.empty(); }
+  bool is_input(int index) const { return graph_.operators[static_cast<std::size_t>(index)].is_input(); }
 
   std::vector<int> operands_of(const Layer& layer) const {
     std::vector<int> operands;

@@ -36,11 +36,11 @@ using Passages = std::vector<std::vector<std::vector<Passage>>>;
 
 // One grid, with inputs that are sent whole or in chunks. Labels of a tensor are final when the tensor before it has
 // been gone through: all ways lead forward.
-class Search {
+class GridSearch {
  public:
-  Search(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link, const std::vector<Price>& prices,
-         const std::vector<GridTensor>& tensors, Passages& known, int chunks, double limit, double slack,
-         Clock::time_point end)
+  GridSearch(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link,
+             const std::vector<Price>& prices, const std::vector<GridTensor>& tensors, Passages& known, int chunks,
+             double limit, double slack, Clock::time_point end)
       : graph_(graph),
         chain_(chain),
         link_(link),
@@ -330,7 +330,7 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
     if (!is_first) keep_near(chain, result.plan.shares, options.window, tensors);
     Passages known;
     for (const int chunks : chunkings) {
-      Search search(graph, chain, link, prices, tensors, known, chunks, limit, slack, end);
+      GridSearch search(graph, chain, link, prices, tensors, known, chunks, limit, slack, end);
       search.run();
       result.labels += search.steps();
       for (const std::vector<Meeting>& meetings : search.plans()) {

@@ -2,8 +2,9 @@
 #include "atoll/plan/shared_medium.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
+
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 
@@ -13,7 +14,7 @@ void SharedMedium::start(std::size_t sender, double seconds, std::vector<double>
 }
 
 double SharedMedium::next() const noexcept {
-  double time = std::numeric_limits<double>::infinity();
+  double time = kInfinity;
   for (const Message& message : messages_) time = std::min(time, time_of_next(message));
   return time;
 }

@@ -3,27 +3,26 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate_engine.h"
 #include "atoll/plan/simulate_links.h"
 
 namespace atl::plan::simulated {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 std::string where_of(const Plan& plan, const Event& event, const std::map<std::pair<int, int>, int>& transports) {
-  if (event.what == What::kReduction) return plan.reductions[at(event.stage)].name;
+  if (event.what == What::kReduction) return plan.reductions[as_index(event.stage)].name;
   if (event.what == What::kTransfer) {
     const auto found = transports.find({event.rank, event.peer});
-    return found == transports.end() ? "" : plan.transports[at(found->second)].name;
+    return found == transports.end() ? "" : plan.transports[as_index(found->second)].name;
   }
-  const std::string& device_class = plan.ranks[at(event.rank)].device_class;
+  const std::string& device_class = plan.ranks[as_index(event.rank)].device_class;
   if (event.what == What::kOptimiser || event.stage < 0) return device_class;
-  return "stage " + plan.pipelines[at(event.pipeline)].stages[at(event.stage)].name + " (" + device_class + ")";
+  return "stage " + plan.pipelines[as_index(event.pipeline)].stages[as_index(event.stage)].name + " (" + device_class +
+         ")";
 }
 
 // From the last end back to what each event waited for last. A cause may go on after what it caused has begun: then
@@ -36,9 +35,9 @@ std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events
   std::map<std::pair<What, std::string>, PathPart> found;
   const auto later = [](const Event& a, const Event& b) { return a.end < b.end; };
   auto index = static_cast<std::int32_t>(std::max_element(events.begin(), events.end(), later) - events.begin());
-  double until = events[at(index)].end;
+  double until = events[as_index(index)].end;
   while (index >= 0) {
-    const Event& event = events[at(index)];
+    const Event& event = events[as_index(index)];
     if (event.what == What::kTransfer) {
       transports.try_emplace({event.rank, event.peer}, links.path(event.rank, event.peer, false).transport);
     }
@@ -88,25 +87,25 @@ Least least_of(const Plan& plan, std::size_t index, Links& links) {
   const Pipeline& pipeline = plan.pipelines[index];
   const auto stages = static_cast<int>(pipeline.stages.size());
   Least least;
-  std::vector<bool> is_split(at(stages), false);
+  std::vector<bool> is_split(as_index(stages), false);
   for (const auto& actions : pipeline.actions) {
     for (const Action& action : actions)
-      is_split[at(action.stage)] = is_split[at(action.stage)] || action.work == Work::kInput;
+      is_split[as_index(action.stage)] = is_split[as_index(action.stage)] || action.work == Work::kInput;
   }
   for (const int place :
        places_of(pipeline.actions, {static_cast<int>(pipeline.ranks.size()), stages, pipeline.micro_batches},
                  "pipeline " + std::to_string(index))) {
-    least.ranks.push_back(pipeline.ranks[at(place)]);
+    least.ranks.push_back(pipeline.ranks[as_index(place)]);
   }
   double to = 0;
   double back = 0;
   for (int stage = 0; stage < stages; ++stage) {
-    const int rank = least.ranks[at(stage)];
-    StageSeconds seconds = seconds_of(pipeline.stages[at(stage)], plan.ranks[at(rank)]);
-    if (!is_split[at(stage)]) seconds.input = seconds.backward;
-    if (stage > 0 && least.ranks[at(stage) - 1] != rank) {
-      const Stage& before = pipeline.stages[at(stage) - 1];
-      const int other = least.ranks[at(stage) - 1];
+    const int rank = least.ranks[as_index(stage)];
+    StageSeconds seconds = seconds_of(pipeline.stages[as_index(stage)], plan.ranks[as_index(rank)]);
+    if (!is_split[as_index(stage)]) seconds.input = seconds.backward;
+    if (stage > 0 && least.ranks[as_index(stage) - 1] != rank) {
+      const Stage& before = pipeline.stages[as_index(stage) - 1];
+      const int other = least.ranks[as_index(stage) - 1];
       to += alone_seconds(links.path(other, rank, false), before.boundary_bytes);
       back += alone_seconds(links.path(rank, other, false), before.boundary_gradient_bytes);
     }
@@ -123,8 +122,8 @@ Least least_of(const Plan& plan, std::size_t index, Links& links) {
 // The most of all ranks, of their work alone or with the way to them and back.
 double least_seconds(const Plan& plan, bool with_ways) {
   struct OfRank {
-    double to = std::numeric_limits<double>::infinity();
-    double back = std::numeric_limits<double>::infinity();
+    double to = kInfinity;
+    double back = kInfinity;
     double work = 0;
     double before_back = 0;  // forwards, and what backwards need before their input's gradient is there
     double optimiser = 0;
@@ -159,8 +158,8 @@ double later_step_seconds(const Plan& plan, const std::vector<Event>& events) {
   double longest = 0;
   for (const Event& event : events) {
     if (event.what != What::kOptimiser) continue;
-    if (event.step == 0) first[at(event.rank)] = event.end;
-    if (event.step == plan.steps - 1) longest = std::max(longest, event.end - first[at(event.rank)]);
+    if (event.step == 0) first[as_index(event.rank)] = event.end;
+    if (event.step == plan.steps - 1) longest = std::max(longest, event.end - first[as_index(event.rank)]);
   }
   return longest / (plan.steps - 1);
 }

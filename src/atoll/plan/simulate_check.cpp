@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate.h"
 #include "atoll/plan/text.h"
 
@@ -17,8 +17,6 @@ namespace {
 constexpr std::int64_t kMostEvents = 50'000'000;
 constexpr std::size_t kMostRanks = 1 << 16;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 std::string numbered(const char* what, std::size_t index) { return what + std::string(" ") + std::to_string(index); }
 
 void require_at_least(const std::string& name, std::int64_t value, std::int64_t least) {
@@ -26,7 +24,7 @@ void require_at_least(const std::string& name, std::int64_t value, std::int64_t 
 }
 
 void require_index(const std::string& name, int index, std::size_t size) {
-  if (index >= 0 && at(index) < size) return;
+  if (index >= 0 && as_index(index) < size) return;
   refuse(name + " is " + std::to_string(index) + ", but there are only " + std::to_string(size) + ", from 0");
 }
 
@@ -91,7 +89,7 @@ void check_links(const Plan& plan) {
       require_index(which + "'s rail", hop.rail, plan.rails.size());
       require_within(which + "'s latency", hop.latency, 0, kMostSeconds);
       require_at_least(which + "'s stripes", hop.stripes, 0);
-      const double most = std::numeric_limits<double>::infinity();
+      const double most = kInfinity;
       require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, most);
     }
   }
@@ -158,9 +156,9 @@ void check_pipeline(const Plan& plan, std::size_t index, std::set<int>& taken) {
   const std::vector<int> places = places_of(pipeline.actions, shape, name);
   for (int stage = 0; stage < stages; ++stage) {
     const std::string which = name + "'s stage " + std::to_string(stage);
-    check_stage(which, pipeline.stages[at(stage)]);
-    const int rank = pipeline.ranks[at(places[at(stage)])];
-    check_times(which, pipeline.stages[at(stage)], plan.ranks[at(rank)].device_class);
+    check_stage(which, pipeline.stages[as_index(stage)]);
+    const int rank = pipeline.ranks[as_index(places[as_index(stage)])];
+    check_times(which, pipeline.stages[as_index(stage)], plan.ranks[as_index(rank)].device_class);
   }
 }
 
@@ -176,7 +174,7 @@ void check_reductions(const Plan& plan) {
     std::set<std::pair<int, int>> members;
     for (const Member& member : reduction.members) {
       require_index(name + "'s pipeline", member.pipeline, plan.pipelines.size());
-      require_index(name + "'s stage", member.stage, plan.pipelines[at(member.pipeline)].stages.size());
+      require_index(name + "'s stage", member.stage, plan.pipelines[as_index(member.pipeline)].stages.size());
       if (!members.emplace(member.pipeline, member.stage).second) {
         refuse(name + " names stage " + std::to_string(member.stage) + " of pipeline " +
                std::to_string(member.pipeline) + " twice: give it once");

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <utility>
+
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan::simulated {
 namespace {
@@ -47,30 +48,30 @@ Engine::Engine(const Plan& plan) : plan_(plan), links_(plan), lines_(plan.pipeli
 }
 
 void Engine::make_line(int pipeline) {
-  const Pipeline& given = plan_.pipelines[at(pipeline)];
+  const Pipeline& given = plan_.pipelines[as_index(pipeline)];
   const auto stages = static_cast<int>(given.stages.size());
   Line& made = line(pipeline);
   for (const int place : places_of(given.actions, {static_cast<int>(given.ranks.size()), stages, given.micro_batches},
                                    "pipeline " + std::to_string(pipeline))) {
-    made.ranks.push_back(given.ranks[at(place)]);
+    made.ranks.push_back(given.ranks[as_index(place)]);
   }
   for (int stage = 0; stage < stages; ++stage) {
-    const int rank = made.ranks[at(stage)];
-    made.seconds.push_back(seconds_of(given.stages[at(stage)], plan_.ranks[at(rank)]));
+    const int rank = made.ranks[as_index(stage)];
+    made.seconds.push_back(seconds_of(given.stages[as_index(stage)], plan_.ranks[as_index(rank)]));
     const auto path = [&](int other) -> const Path* {
-      if (other < 0 || other >= stages || made.ranks[at(other)] == rank) return nullptr;
-      return &links_.path(rank, made.ranks[at(other)], false);
+      if (other < 0 || other >= stages || made.ranks[as_index(other)] == rank) return nullptr;
+      return &links_.path(rank, made.ranks[as_index(other)], false);
     };
     made.there.push_back(path(stage + 1));
     made.back.push_back(path(stage - 1));
     lane(rank).stages.push_back(stage);
-    lane(rank).held_bytes += given.stages[at(stage)].weight_bytes;
+    lane(rank).held_bytes += given.stages[as_index(stage)].weight_bytes;
   }
-  made.groups.resize(at(stages));
-  made.in_flight.assign(at(stages), 0);
-  made.most_in_flight.assign(at(stages), 0);
-  made.gradients.assign(at(stages), 0);
-  made.units.resize(at(stages) * at(plan_.steps) * at(given.micro_batches));
+  made.groups.resize(as_index(stages));
+  made.in_flight.assign(as_index(stages), 0);
+  made.most_in_flight.assign(as_index(stages), 0);
+  made.gradients.assign(as_index(stages), 0);
+  made.units.resize(as_index(stages) * as_index(plan_.steps) * as_index(given.micro_batches));
   for (std::size_t place = 0; place < given.ranks.size(); ++place) {
     Lane& its = lane(given.ranks[place]);
     its.pipeline = its.use.pipeline = pipeline;
@@ -86,16 +87,16 @@ void Engine::make_groups() {
     Group group;
     group.members = given.members;
     for (const Member& member : given.members) {
-      const int rank = line(member.pipeline).ranks[at(member.stage)];
+      const int rank = line(member.pipeline).ranks[as_index(member.stage)];
       if (std::find(group.ranks.begin(), group.ranks.end(), rank) == group.ranks.end()) group.ranks.push_back(rank);
     }
     std::sort(group.ranks.begin(), group.ranks.end());
     group.phases = phases_of(group.ranks, given.bytes / plan_.reduction.buckets, plan_, links_);
-    group.ready.assign(at(plan_.reduction.buckets), 0);
+    group.ready.assign(as_index(plan_.reduction.buckets), 0);
     groups_.push_back(std::move(group));
     if (groups_.back().phases.empty()) continue;
     for (const Member& member : given.members) {
-      line(member.pipeline).groups[at(member.stage)].push_back(static_cast<int>(i));
+      line(member.pipeline).groups[as_index(member.stage)].push_back(static_cast<int>(i));
     }
     for (const int rank : groups_.back().ranks) lane(rank).open_reductions = ++lane(rank).reductions;
   }
@@ -103,8 +104,8 @@ void Engine::make_groups() {
 
 std::size_t Engine::unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const {
   const std::size_t on_stage = line.units.size() / line.ranks.size();
-  const int micro_batches = plan_.pipelines[at(pipeline)].micro_batches;
-  return at(stage) * on_stage + at(step) * at(micro_batches) + at(micro_batch);
+  const int micro_batches = plan_.pipelines[as_index(pipeline)].micro_batches;
+  return as_index(stage) * on_stage + as_index(step) * as_index(micro_batches) + as_index(micro_batch);
 }
 
 void Engine::after(double seconds, Kind kind, int index) { calendar_.push({now_ + seconds, order_++, kind, index}); }
@@ -122,18 +123,17 @@ void Engine::run() {
   FairRails& rails = links_.rails();
   while (true) {
     rails.settle(now_);
-    const double next =
-        std::min(calendar_.empty() ? std::numeric_limits<double>::infinity() : calendar_.top().time, rails.next());
+    const double next = std::min(calendar_.empty() ? kInfinity : calendar_.top().time, rails.next());
     if (!std::isfinite(next)) break;
     now_ = std::max(now_, next);
     for (const int flow : rails.finish(now_)) {
-      const Owner owner = owners_[at(flow)];
+      const Owner owner = owners_[as_index(flow)];
       if (!owner.is_reduction) {
-        Transfer& transfer = transfers_[at(owner.index)];
+        Transfer& transfer = transfers_[as_index(owner.index)];
         const Leg& leg = transfer.path->legs[transfer.leg];
-        after(tail_seconds(*transfer.path, leg, events_[at(transfer.event)].bytes), Kind::kLegOver, owner.index);
-      } else if (--groups_[at(owner.index)].flows == 0) {
-        const Group& group = groups_[at(owner.index)];
+        after(tail_seconds(*transfer.path, leg, events_[as_index(transfer.event)].bytes), Kind::kLegOver, owner.index);
+      } else if (--groups_[as_index(owner.index)].flows == 0) {
+        const Group& group = groups_[as_index(owner.index)];
         after(group.phases[group.phase].latency, Kind::kPhaseOver, owner.index);
       }
     }
@@ -144,7 +144,7 @@ void Engine::run() {
         case Kind::kComputed: end_action(entry.index); break;
         case Kind::kLegOver: go_on(entry.index); break;
         case Kind::kPhaseOver: end_phase(entry.index); break;
-        case Kind::kReady: ready(readies_[at(entry.index)]); break;
+        case Kind::kReady: ready(readies_[as_index(entry.index)]); break;
       }
     }
   }
@@ -170,7 +170,7 @@ Engine::Edge* Engine::edge_of(const Lane& lane, const Action& action) {
   Unit& unit = its.units[unit_at(its, lane.pipeline, action.stage, lane.step, action.micro_batch)];
   if (action.work == Work::kForward) return action.stage > 0 ? &unit.input : nullptr;
   if (action.work == Work::kWeight) return nullptr;
-  return at(action.stage) + 1 < its.ranks.size() ? &unit.gradient : nullptr;
+  return as_index(action.stage) + 1 < its.ranks.size() ? &unit.gradient : nullptr;
 }
 
 bool Engine::is_there(int rank, const Action& action) {
@@ -201,7 +201,7 @@ void Engine::account(Lane& lane, std::int32_t cause) {
   if (wait <= 0) return;
   double known = 0;
   if (cause >= 0 && cause != lane.last) {
-    const Event& event = events_[at(cause)];
+    const Event& event = events_[as_index(cause)];
     known = std::max(0.0, now_ - std::max(since, event.begin));
     if (event.what == What::kTransfer) {
       lane.use.transfers += known;
@@ -220,10 +220,10 @@ void Engine::begin(int rank, const Action& action) {
   const Edge* edge = edge_of(its, action);
   const std::int32_t cause = latest(its, edge == nullptr ? -1 : edge->arrived);
   account(its, cause);
-  double seconds = seconds_of(pipeline.seconds[at(action.stage)], action.work);
+  double seconds = seconds_of(pipeline.seconds[as_index(action.stage)], action.work);
   const bool has_gradients = action.work == Work::kBackward || action.work == Work::kWeight;
-  if (has_gradients && pipeline.gradients[at(action.stage)]++ > 0) {
-    seconds += pipeline.seconds[at(action.stage)].accumulate;
+  if (has_gradients && pipeline.gradients[as_index(action.stage)]++ > 0) {
+    seconds += pipeline.seconds[as_index(action.stage)].accumulate;
   }
   Event event{what_of(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step, cause};
   its.last = add(event);
@@ -231,10 +231,10 @@ void Engine::begin(int rank, const Action& action) {
   its.use.computes += seconds;
   its.is_busy = true;
   if (action.work == Work::kForward) {
-    int& in_flight = pipeline.in_flight[at(action.stage)];
-    int& most = pipeline.most_in_flight[at(action.stage)];
+    int& in_flight = pipeline.in_flight[as_index(action.stage)];
+    int& most = pipeline.most_in_flight[as_index(action.stage)];
     most = std::max(most, ++in_flight);
-    its.held_bytes += plan_.pipelines[at(its.pipeline)].stages[at(action.stage)].activation_bytes;
+    its.held_bytes += plan_.pipelines[as_index(its.pipeline)].stages[as_index(action.stage)].activation_bytes;
     its.use.peak_bytes = std::max(its.use.peak_bytes, its.held_bytes);
   }
   if (plan_.reduction.overlaps && has_gradients) announce(rank, action, seconds);
@@ -254,8 +254,8 @@ void Engine::end_action(int rank) {
   if (action.work == Work::kForward) unit.forward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kInput) unit.backward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kWeight) {
-    --pipeline.in_flight[at(action.stage)];
-    its.held_bytes -= plan_.pipelines[at(its.pipeline)].stages[at(action.stage)].activation_bytes;
+    --pipeline.in_flight[as_index(action.stage)];
+    its.held_bytes -= plan_.pipelines[as_index(its.pipeline)].stages[as_index(action.stage)].activation_bytes;
   }
   if (action.work != Work::kWeight) deliver(rank, action);
   wake(rank);
@@ -285,7 +285,7 @@ void Engine::optimise(int rank, std::int32_t cause) {
   Lane& its = lane(rank);
   account(its, cause);
   double seconds = 0;
-  for (const int stage : its.stages) seconds += line(its.pipeline).seconds[at(stage)].optimiser;
+  for (const int stage : its.stages) seconds += line(its.pipeline).seconds[as_index(stage)].optimiser;
   const int stage = its.stages.empty() ? -1 : its.stages.front();
   Event event{What::kOptimiser, rank, -1, its.pipeline, stage, -1, its.step, cause};
   its.last = add(event);
@@ -301,7 +301,7 @@ void Engine::end_step(int rank) {
   its.next = 0;
   its.open_reductions = its.reductions;
   its.has_gradients = false;
-  for (const int stage : its.stages) line(its.pipeline).gradients[at(stage)] = 0;
+  for (const int stage : its.stages) line(its.pipeline).gradients[as_index(stage)] = 0;
   if (++its.step < plan_.steps) {
     wake(rank);
   } else {
@@ -325,7 +325,7 @@ Simulation Engine::result() {
   }
   simulation.rails = links_.kinds();
   for (int i = 0; i < links_.rails().rails(); ++i) {
-    RailUse& use = simulation.rails[at(i)];
+    RailUse& use = simulation.rails[as_index(i)];
     use.bytes = links_.rails().carried(i);
     if (simulation.seconds > 0) use.share = use.bytes / (links_.rails().bytes_per_second(i) * simulation.seconds);
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate.h"
 #include "atoll/plan/simulate_links.h"
 #include "atoll/plan/simulate_reductions.h"
@@ -119,11 +120,10 @@ class Engine {
     int index = 0;
   };
 
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  Lane& lane(int rank) { return lanes_[at(rank)]; }
-  Line& line(int pipeline) { return lines_[at(pipeline)]; }
+  Lane& lane(int rank) { return lanes_[as_index(rank)]; }
+  Line& line(int pipeline) { return lines_[as_index(pipeline)]; }
   std::size_t unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const;
-  double end_of(std::int32_t event) const { return event < 0 ? 0 : events_[at(event)].end; }
+  double end_of(std::int32_t event) const { return event < 0 ? 0 : events_[as_index(event)].end; }
   void after(double seconds, Kind kind, int index);
   std::int32_t add(Event event);
 

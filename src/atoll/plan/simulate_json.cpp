@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
 namespace {
 
 constexpr int kMostForwards = 10'000'000;  // of one pipeline, as in a plan
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
   const Rank& rank = plan.ranks[index];
@@ -105,8 +104,8 @@ class Trace {
     if (event.end <= event.begin) return;
     const std::string batch = event.micro_batch >= 0 ? " " + std::to_string(event.micro_batch) : "";
     if (event.what == What::kReduction) {
-      const std::string text = "reduction of " + plan_.reductions[at(event.stage)].name + batch;
-      for (const int rank : members_[at(event.stage)]) slice(event, rank, free_lane(event, rank), text);
+      const std::string text = "reduction of " + plan_.reductions[as_index(event.stage)].name + batch;
+      for (const int rank : members_[as_index(event.stage)]) slice(event, rank, free_lane(event, rank), text);
     } else if (event.what == What::kTransfer) {
       slice(event, event.rank, free_lane(event, event.rank), "to " + std::to_string(event.peer) + batch);
     } else {
@@ -123,7 +122,7 @@ class Trace {
   std::vector<int> ranks_of(const Reduction& reduction) const {
     std::vector<int> ranks;
     for (const Member& member : reduction.members) {
-      const Pipeline& pipeline = plan_.pipelines[at(member.pipeline)];
+      const Pipeline& pipeline = plan_.pipelines[as_index(member.pipeline)];
       for (std::size_t place = 0; place < pipeline.actions.size(); ++place) {
         const auto& actions = pipeline.actions[place];
         const auto has = [&](const Action& action) { return action.stage == member.stage; };
@@ -137,12 +136,12 @@ class Trace {
 
   // Slices of one track must not overlap. Events come in order of their begin.
   int free_lane(const Event& event, int rank) {
-    std::vector<double>& ends = ends_[at(rank)];
+    std::vector<double>& ends = ends_[as_index(rank)];
     const auto free = std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= event.begin; });
     const auto lane = std::min<std::ptrdiff_t>(free - ends.begin(), kTracks - 2);
     if (static_cast<std::size_t>(lane) == ends.size()) {
       ends.push_back(0);
-      name("thread_name", islands_of_[at(rank)], track(rank, static_cast<int>(lane) + 1),
+      name("thread_name", islands_of_[as_index(rank)], track(rank, static_cast<int>(lane) + 1),
            "rank " + std::to_string(rank) + " sends, reduces");
     }
     ends[static_cast<std::size_t>(lane)] = event.end;
@@ -160,8 +159,9 @@ class Trace {
     char times[160];
     std::snprintf(times, sizeof(times), "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"step\":%d,\"bytes\":%.0f}",
                   event.begin * 1e6, (event.end - event.begin) * 1e6, event.step, event.bytes);
-    line("{\"ph\":\"X\",\"name\":" + Json(text).dump() + ",\"cat\":\"" + to_string(event.what) + "\",\"pid\":" +
-         std::to_string(islands_of_[at(rank)]) + ",\"tid\":" + std::to_string(track(rank, lane)) + "," + times + "}");
+    line("{\"ph\":\"X\",\"name\":" + Json(text).dump() + ",\"cat\":\"" + to_string(event.what) +
+         "\",\"pid\":" + std::to_string(islands_of_[as_index(rank)]) + ",\"tid\":" + std::to_string(track(rank, lane)) +
+         "," + times + "}");
   }
 
   const Plan& plan_;

@@ -6,12 +6,11 @@
 #include <cstddef>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // By rank, the first one with the same text.
 template <typename Text>
@@ -19,7 +18,7 @@ std::vector<int> firsts(const std::vector<Rank>& ranks, Text text) {
   std::map<std::string, int> seen;
   std::vector<int> result;
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
-    result.push_back(seen.emplace(text(ranks[at(i)]), i).first->second);
+    result.push_back(seen.emplace(text(ranks[as_index(i)]), i).first->second);
   }
   return result;
 }
@@ -60,8 +59,8 @@ Links::Links(const Plan& plan)
       islands_(firsts(plan.ranks, [](const Rank& rank) { return rank.island; })) {}
 
 const LinkRule& Links::rule(const Ends& ends, bool is_reduction) const {
-  const Rank& from = plan_.ranks[at(ends.from)];
-  const Rank& to = plan_.ranks[at(ends.to)];
+  const Rank& from = plan_.ranks[as_index(ends.from)];
+  const Rank& to = plan_.ranks[as_index(ends.to)];
   for (const LinkRule& rule : plan_.links) {
     if ((is_reduction ? rule.for_reductions : rule.for_transfers) && fits(rule, from, to)) return rule;
   }
@@ -70,15 +69,15 @@ const LinkRule& Links::rule(const Ends& ends, bool is_reduction) const {
 }
 
 int Links::rail(int kind, int rank, bool is_out) {
-  const Rail& rail = plan_.rails[at(kind)];
+  const Rail& rail = plan_.rails[as_index(kind)];
   int owner = rank;
-  std::string where = plan_.ranks[at(rank)].name;
+  std::string where = plan_.ranks[as_index(rank)].name;
   if (rail.each == Each::kHost) {
-    owner = hosts_[at(rank)];
-    where = "host " + plan_.ranks[at(rank)].host;
+    owner = hosts_[as_index(rank)];
+    where = "host " + plan_.ranks[as_index(rank)].host;
   } else if (rail.each == Each::kIsland) {
-    owner = islands_[at(rank)];
-    where = "island " + plan_.ranks[at(rank)].island;
+    owner = islands_[as_index(rank)];
+    where = "island " + plan_.ranks[as_index(rank)].island;
   } else if (rail.each == Each::kJob) {
     owner = 0;
     where = "job";
@@ -86,7 +85,7 @@ int Links::rail(int kind, int rank, bool is_out) {
   const bool is_counted_out = is_out || rail.is_half_duplex;
   const auto [place, is_new] = found_.try_emplace({kind, owner, is_counted_out}, rails_.rails());
   if (is_new) {
-    const double rate = (is_counted_out ? rail.out : rail.in).of(plan_.ranks[at(owner)].island);
+    const double rate = (is_counted_out ? rail.out : rail.in).of(plan_.ranks[as_index(owner)].island);
     rails_.add(rate * rail.count);
     kinds_.push_back({rail.name, where, rail.is_half_duplex ? "both" : is_out ? "out" : "in", 0, 0});
   }
@@ -97,7 +96,7 @@ Leg Links::leg(const Hop& hop, const Ends& ends) {
   Leg leg;
   leg.latency = hop.latency;
   leg.most = hop.most_bytes_per_second;
-  const Rail& kind = plan_.rails[at(hop.rail)];
+  const Rail& kind = plan_.rails[as_index(hop.rail)];
   for (const bool is_out : {true, false}) {
     if (hop.end == (is_out ? End::kReceiver : End::kSender)) continue;
     const int index = rail(hop.rail, is_out ? ends.from : ends.to, is_out);
@@ -112,7 +111,7 @@ Leg Links::leg(const Hop& hop, const Ends& ends) {
 
 Path Links::made(const Ends& ends, bool is_reduction) {
   const LinkRule& its = rule(ends, is_reduction);
-  const Transport& transport = plan_.transports[at(its.transport)];
+  const Transport& transport = plan_.transports[as_index(its.transport)];
   Path path{its.transport, transport.is_blocking && !is_reduction, transport.chunk_bytes, {}};
   for (const Hop& hop : transport.hops) path.legs.push_back(leg(hop, ends));
   if ((transport.chunk_bytes <= 0 && !is_reduction) || path.legs.size() < 2) return path;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan::simulated {
 
 int FairRails::add(double bytes_per_second) {
@@ -175,7 +177,7 @@ double FairRails::next() {
     if (its.is_on && its.version == ending.version) return ending.time;
     endings_.pop();
   }
-  return std::numeric_limits<double>::infinity();
+  return kInfinity;
 }
 
 std::vector<int> FairRails::finish(double now) {

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate_json.h"
 #include "atoll/plan/text.h"
 
@@ -231,7 +231,7 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
                           which, false);
     hop.latency = of.number("latency", 0);
     hop.stripes = bounded(of, "stripes", 0, 0, kMostCount, which);
-    hop.most_bytes_per_second = of.number("most_bytes_per_second", std::numeric_limits<double>::infinity());
+    hop.most_bytes_per_second = of.number("most_bytes_per_second", kInfinity);
     of.done();
     transport.hops.push_back(hop);
   }

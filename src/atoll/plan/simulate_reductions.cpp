@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan::simulated {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Each of `ranks` sends `bytes` to the next one, in so many rounds. Returns the latency of all rounds.
 double add_ring(const std::vector<int>& ranks, double bytes, double rounds, Links& links, Phase& phase) {
@@ -28,7 +28,7 @@ std::vector<std::vector<int>> by_island(const std::vector<int>& ranks, const Pla
   std::map<std::string, std::size_t> places;
   std::vector<std::vector<int>> islands;
   for (const int rank : ranks) {
-    const auto [place, is_new] = places.try_emplace(plan.ranks[at(rank)].island, islands.size());
+    const auto [place, is_new] = places.try_emplace(plan.ranks[as_index(rank)].island, islands.size());
     if (is_new) islands.emplace_back();
     islands[place->second].push_back(rank);
   }
@@ -51,7 +51,7 @@ Phase inside(const std::vector<std::vector<int>>& islands, double bytes, Links& 
 Phase between(const std::vector<std::vector<int>>& islands, double bytes, const Plan& plan, Links& links) {
   std::size_t leads = islands.front().size();
   for (const std::vector<int>& island : islands) leads = std::min(leads, island.size());
-  if (plan.reduction.leads > 0) leads = std::min(leads, at(plan.reduction.leads));
+  if (plan.reduction.leads > 0) leads = std::min(leads, as_index(plan.reduction.leads));
   const auto others = static_cast<double>(islands.size() - 1);
   const double part = 2 * others / (others + 1) * bytes / static_cast<double>(leads);
   Phase phase;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate_engine.h"
 #include "atoll/plan/text.h"
 
@@ -30,7 +31,7 @@ std::string Engine::waits(int rank, int& other) {
     if (edge != nullptr && edge->arrived < 0) {
       const bool is_forward = action.work == Work::kForward;
       const int stage = action.stage + (is_forward ? -1 : 1);
-      other = pipeline.ranks[at(stage)];
+      other = pipeline.ranks[as_index(stage)];
       return waiting + (is_forward ? "the output" : "the gradient") + " of stage " + std::to_string(stage) +
              " from rank " + std::to_string(other);
     }
@@ -40,8 +41,8 @@ std::string Engine::waits(int rank, int& other) {
     for (std::size_t i = 0; i < pipeline.units.size(); ++i) {
       const auto stage = static_cast<int>(i / (pipeline.units.size() / pipeline.ranks.size()));
       for (const Edge* edge : {&pipeline.units[i].input, &pipeline.units[i].gradient}) {
-        if (edge->offered < 0 || edge->arrived >= 0 || events_[at(edge->offered)].rank != rank) continue;
-        other = pipeline.ranks[at(stage)];
+        if (edge->offered < 0 || edge->arrived >= 0 || events_[as_index(edge->offered)].rank != rank) continue;
+        other = pipeline.ranks[as_index(stage)];
         return who + " waits until rank " + std::to_string(other) + " receives what it sends to stage " +
                std::to_string(stage);
       }

@@ -8,18 +8,6 @@
 namespace atl::plan {
 namespace {
 
-std::vector<bool> wanted_operators(const OperatorGraph& graph) {
-  std::vector<bool> wanted(graph.operators.size(), false);
-  for (const int output : graph.outputs) wanted[static_cast<std::size_t>(output)] = true;
-  for (std::size_t v = graph.operators.size(); v-- > 0;) {
-    if (!wanted[v]) continue;
-    for (const Operand& operand : graph.operators[v].operands) {
-      wanted[static_cast<std::size_t>(operand.producer)] = true;
-    }
-  }
-  return wanted;
-}
-
 // By operator: the last one that uses its output; the end for an output that has to be kept until then.
 std::vector<int> last_uses(const OperatorGraph& graph, const std::vector<bool>& wanted) {
   const int size = static_cast<int>(graph.operators.size());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/stages.h"
 #include "atoll/plan/text.h"
 
@@ -14,8 +15,6 @@ namespace atl::plan {
 namespace {
 
 constexpr double kUnknown = -1;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Machine {
   Side side;
@@ -72,13 +71,15 @@ class Inference {
   static constexpr std::size_t kServer = 1;
 
   const Operator& op(int index) const { return operator_at(graph_, index); }
-  bool is_input(int index) const { return op(index).operands.empty(); }
-  Region own(std::size_t machine, int index) const { return made_by(shares_[at(index)], machines_[machine].side); }
+  bool is_input(int index) const { return op(index).is_input(); }
+  Region own(std::size_t machine, int index) const {
+    return made_by(shares_[as_index(index)], machines_[machine].side);
+  }
   double seconds(std::size_t machine, int index, std::int64_t rows) const {
     return (machine == kRobot ? op(index).robot : op(index).server).seconds(rows);
   }
   const std::vector<Region>& lacks(std::size_t machine, int producer) const {
-    return machines_[machine].needs.lacks[at(producer)];
+    return machines_[machine].needs.lacks[as_index(producer)];
   }
   double bytes_of(std::size_t machine, int producer) const {
     return message_bytes(op(producer), lacks(machine, producer));
@@ -94,8 +95,8 @@ class Inference {
     free = std::isfinite(begin) ? link_.end(way.lane, begin, bytes) : begin;
     if (std::isfinite(begin)) way.busy += free - begin;
     way.bytes += bytes;
-    machines_[machine].begins[at(producer)] = begin;
-    machines_[machine].arrivals[at(producer)] = free + link_.latency;
+    machines_[machine].begins[as_index(producer)] = begin;
+    machines_[machine].arrivals[as_index(producer)] = free + link_.latency;
     timeline_.events.push_back({way.lane, producer, begin, free});
   }
 
@@ -109,7 +110,7 @@ class Inference {
   }
 
   void finish(std::size_t machine, int index, double time) {
-    machines_[machine].finishes[at(index)] = time;
+    machines_[machine].finishes[as_index(index)] = time;
     if (!lacks(1 - machine, index).empty()) ways_[1 - machine].queue.emplace_back(index, time);
   }
 
@@ -123,7 +124,7 @@ class Inference {
       double begin = machine.free;
       std::size_t awaited = machine.awaited;
       for (; awaited < awaits.size() && awaits[awaited].user == machine.next; ++awaited) {
-        const double arrival = machine.arrivals[at(awaits[awaited].producer)];
+        const double arrival = machine.arrivals[as_index(awaits[awaited].producer)];
         if (arrival == kUnknown) return;
         begin = std::max(begin, arrival);
       }
@@ -147,7 +148,7 @@ class Inference {
     for (const Chunk& chunk : stream.chunks) {
       const auto rows = static_cast<double>(rows_of(lacks(kServer, chunk.input)));
       const double bytes = (rows - static_cast<double>(chunk.behind)) / rows * bytes_of(kServer, chunk.input);
-      const double begun = server.begins[at(chunk.input)];
+      const double begun = server.begins[as_index(chunk.input)];
       const double there = std::isfinite(begun) ? link_.end(Lane::kUp, begun, bytes) : begun;
       server.free = std::max(server.free, there + link_.latency);
       for (const OperatorRows& possible : chunk.possible) {
@@ -155,19 +156,20 @@ class Inference {
         const double length = seconds(kServer, possible.index, possible.rows.size());
         server.free += length;
         server.busy += length;
-        server.finishes[at(possible.index)] = server.free;
+        server.finishes[as_index(possible.index)] = server.free;
         timeline_.events.push_back({Lane::kServer, possible.index, begin, server.free});
       }
     }
     std::stable_sort(stream.operators.begin(), stream.operators.end(),
-                     [&](int a, int b) { return server.finishes[at(a)] < server.finishes[at(b)]; });
-    for (const int index : stream.operators) finish(kServer, index, server.finishes[at(index)]);
+                     [&](int a, int b) { return server.finishes[as_index(a)] < server.finishes[as_index(b)]; });
+    for (const int index : stream.operators) finish(kServer, index, server.finishes[as_index(index)]);
   }
 
   Timeline summed_up(const RobotPower& power) {
     Machine& robot = machines_[kRobot];
     for (const int output : graph_.outputs) {
-      timeline_.seconds = std::max({timeline_.seconds, robot.finishes[at(output)], robot.arrivals[at(output)]});
+      timeline_.seconds =
+          std::max({timeline_.seconds, robot.finishes[as_index(output)], robot.arrivals[as_index(output)]});
     }
     timeline_.robot_busy = robot.busy;
     timeline_.server_busy = machines_[kServer].busy;

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -53,7 +53,7 @@ double Trace::end(Lane way, double begin, double bytes) const {
   if (bytes <= 0) return begin;
   const Way& rates = of(way);
   const double total = rates.sums.back();
-  if (total == 0) return std::numeric_limits<double>::infinity();
+  if (total == 0) return kInfinity;
   double turns = std::floor(begin / seconds());
   double left = bytes_until(rates, begin - turns * seconds()) + bytes;
   const double more = std::ceil(left / total) - 1;  // so that something is left for the last turn

@@ -2,14 +2,15 @@
 #include "atoll/plan/weight_game.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
+
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
 
 constexpr std::size_t kRows = std::tuple_size_v<Amounts>;
-constexpr double kRounding = 1e-12;
+constexpr double kPivotRounding = 1e-12;
 constexpr int kMostPivots = 1000;
 constexpr int kGreedyPivots = 100;  // then by Bland's rule, which cannot cycle
 
@@ -24,7 +25,7 @@ struct Tableau {
   // The column that comes in, or the right-hand side when none gains.
   std::size_t entering(bool greedy) const {
     std::size_t chosen = columns.size() - 1;
-    double most = kRounding;
+    double most = kPivotRounding;
     for (std::size_t i = 0; i + 1 < columns.size(); ++i) {
       if (columns[i][kRows] <= most) continue;
       chosen = i;
@@ -37,9 +38,9 @@ struct Tableau {
   // The row that leaves for the column, or kRows when none binds.
   std::size_t leaving(std::size_t column) const {
     std::size_t chosen = kRows;
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     for (std::size_t row = 0; row < kRows; ++row) {
-      if (columns[column][row] <= kRounding) continue;
+      if (columns[column][row] <= kPivotRounding) continue;
       const double ratio = columns.back()[row] / columns[column][row];
       if (ratio > least || (ratio == least && basis[row] > basis[chosen])) continue;
       least = ratio;
@@ -62,7 +63,7 @@ struct Tableau {
 }  // namespace
 
 WeightGame solve_weights(std::span<const Amounts> columns) {
-  double unit = std::numeric_limits<double>::infinity();
+  double unit = kInfinity;
   for (const Amounts& column : columns) unit = std::min(unit, *std::max_element(column.begin(), column.end()));
   if (!(unit > 0)) return {{1, 0, 0, 0}, 0};
   Tableau tableau;

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{16} << 10;
 
-bool begins_with(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
-
 /// What a user who mixed up redis:// and rediss://, or forgot a certificate, needs to know.
 Error with_hint(const Url& url, const Error& error) {
   const bool talks_otherwise = error.kind() == ErrorKind::kProtocol;
@@ -43,18 +41,18 @@ transport::BlockingStream open(const Url& url, std::shared_ptr<const transport::
 }
 
 [[noreturn]] void refuse_login(const Url& url, const std::string& said) {
-  if (begins_with(said, "NOAUTH")) {
+  if (said.starts_with("NOAUTH")) {
     throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) +
                                          " wants a password: put it into a file and its name into "
                                          "ATOLL_REDIS_PASSWORD_FILE, or write redis://:PASSWORD@HOST");
   }
-  if (begins_with(said, "WRONGPASS") || said.find("AUTH") != std::string::npos) {
+  if (said.starts_with("WRONGPASS") || said.find("AUTH") != std::string::npos) {
     throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) + " does not accept the password" +
                                          (url.user.empty() ? "" : " of the user \"" + url.user + "\"") +
                                          ": it says \"" + said.substr(0, 200) + "\"");
   }
   throw Error(
-      begins_with(said, "LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
+      said.starts_with("LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
       "the Redis server at " + to_string(url) + " does not let this side in: it says \"" + said.substr(0, 200) + "\"");
 }
 

@@ -18,18 +18,18 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr nanoseconds kShortestPause = milliseconds(1);
-constexpr nanoseconds kLongestPause = milliseconds(50);
+constexpr nanoseconds kMaxPause = milliseconds(50);
 constexpr nanoseconds kLeastCall = milliseconds(250);  // what an answer is given, however little time is left
 constexpr std::size_t kKeysPerCall = 4096;
 constexpr std::size_t kValuesPerCall = 128;
-constexpr std::size_t kMaxShown = 200;
+constexpr std::size_t kMaxKeyShown = 200;
 
 Deadline at_least(nanoseconds time, Deadline deadline) {
   const auto soon = Deadline::after(time);
   return deadline.when() < soon.when() ? soon : deadline;
 }
 
-std::string quoted(const std::string& key) { return "\"" + key.substr(0, kMaxShown) + "\""; }
+std::string quoted(const std::string& key) { return "\"" + key.substr(0, kMaxKeyShown) + "\""; }
 
 Error not_in_time(const std::string& what, const Url& url, Clock::time_point start) {
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - start);
@@ -47,7 +47,7 @@ auto look_until(Deadline deadline, const Url& url, const Look& look, const What&
     if (auto found = look()) return *std::move(found);
     if (is_last) throw not_in_time(what(), url, start);
     const auto waited = std::chrono::duration_cast<nanoseconds>(Clock::now() - start);
-    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kShortestPause, kLongestPause)));
+    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kShortestPause, kMaxPause)));
   }
 }
 

@@ -32,8 +32,6 @@ constexpr milliseconds kPatience{2000};  // for a sign of life
 
 std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
 
-bool begins_with(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
-
 Error rank_is_there(const Url& url, bool is_alive) {
   const std::string who = "rank " + text_of(url.rank) + " of job \"" + url.job + "\" at " + to_string(url);
   if (is_alive) {
@@ -116,7 +114,7 @@ struct Membership::Keeper {
       }
       is_in_touch = false;
       log(LogLevel::kError, owner.explain("a sign of life", reply).what());
-      return !begins_with(reply.text, "ATOLL");
+      return !reply.text.starts_with("ATOLL");
     } catch (const Error& error) {
       if (std::exchange(is_in_touch, false)) {
         log(LogLevel::kWarning, std::string(error.what()) + "; the job needs it again for its next group or restart");
@@ -260,18 +258,18 @@ void Membership::expect_own_process() const {
 Error Membership::explain(const std::string& action, const Reply& reply) const {
   const std::string job = "job \"" + url_.job + "\"";
   const std::string server = "the Redis server at " + to_string(url_);
-  if (begins_with(reply.text, "ATOLLGONE")) {
+  if (reply.text.starts_with("ATOLLGONE")) {
     return {ErrorKind::kStore, action + ": " + server + " has lost the keys of " + job +
                                    ": it was started again without its data, or they were removed; start the job again "
                                    "(with \"appendonly yes\" the server keeps them over a restart)"};
   }
-  if (begins_with(reply.text, "ATOLLANEW")) {
+  if (reply.text.starts_with("ATOLLANEW")) {
     return {ErrorKind::kStore,
             action + ": " + job + " at " + server +
                 " was begun anew by others, after its keys were lost or this process had given no sign "
                 "of life for long; start this process again"};
   }
-  if (begins_with(reply.text, "ATOLLSTALE")) {
+  if (reply.text.starts_with("ATOLLSTALE")) {
     return {ErrorKind::kStore, action + ": " + server + " has come back with older keys of " + job +
                                    ", without the last changes; start the job again (\"appendfsync always\" keeps all "
                                    "of them over a restart)"};

@@ -12,13 +12,19 @@
 
 namespace atl::redis {
 
-namespace {
+namespace detail {
 
-/// Hands out memory for the parts of one reply, and refuses what is above the limits by returning null.
+/// What the parts of one reply may take; a maker returns null above it.
 struct Budget {
   std::size_t elements = kMaxReplyElements;
   bool exceeded = false;
 };
+
+}  // namespace detail
+
+namespace {
+
+using detail::Budget;
 
 Budget& budget_of(const redisReadTask* task) { return *static_cast<Budget*>(task->privdata); }
 
@@ -112,7 +118,7 @@ struct ReplyReader::Impl {
     void operator()(redisReader* reader) const noexcept { redisReaderFree(reader); }
   };
 
-  Budget budget;
+  detail::Budget budget;
   std::unique_ptr<redisReader, Free> reader;
   std::size_t received = 0;  // since the last reply
 };

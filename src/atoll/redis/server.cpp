@@ -19,16 +19,14 @@ using std::chrono::milliseconds;
 /// A server that says nothing for so long is tried over a new connection: the old one may lead nowhere.
 constexpr milliseconds kSilence{10'000};
 constexpr milliseconds kFirstPause{10};
-constexpr milliseconds kLongestPause{500};
-
-bool begins_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+constexpr milliseconds kMaxRetryPause{500};
 
 /// The server will answer otherwise before long.
 bool is_passing(const Reply& reply) {
   static constexpr std::string_view kStates[] = {"LOADING ", "BUSY ", "MASTERDOWN ", "TRYAGAIN "};
   return reply.kind == Reply::Kind::kError &&
          std::any_of(std::begin(kStates), std::end(kStates),
-                     [&](std::string_view state) { return begins_with(reply.text, state); });
+                     [&](std::string_view state) { return reply.text.starts_with(state); });
 }
 
 bool may_pass(const Error& error) {
@@ -42,7 +40,7 @@ Server::Server(Url url, std::shared_ptr<const transport::Credentials> credential
 
 Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
   bool has_warned = false;
-  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kMaxRetryPause)) {
     const Deadline soon = deadline.earlier(Deadline::after(kSilence));
     try {
       if (!connection_) {
@@ -56,7 +54,7 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
       connection_.reset();
       if (!may_pass(error)) throw;
       const std::string what = "the job's store, the Redis server at " + to_string(url_) + ", cannot be used: ";
-      if (deadline.remaining(2 * kLongestPause) <= pause) {
+      if (deadline.remaining(2 * kMaxRetryPause) <= pause) {
         throw Error(ErrorKind::kStore,
                     what + error.what() +
                         "; the time for this call is over. Does the server run there, and does a firewall let "
@@ -104,7 +102,7 @@ Reply Server::run_script(Connection& connection, const char* script, std::vector
     }
     command[1] = digest;
     Reply reply = connection.call(command, deadline);
-    if (reply.kind != Reply::Kind::kError || !begins_with(reply.text, "NOSCRIPT") || is_fresh) return reply;
+    if (reply.kind != Reply::Kind::kError || !reply.text.starts_with("NOSCRIPT") || is_fresh) return reply;
     digest.clear();  // somebody has made the server forget it
   }
 }

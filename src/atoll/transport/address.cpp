@@ -19,7 +19,7 @@ namespace atl::transport {
 namespace {
 
 constexpr std::uint8_t kAddressFormat = 2;
-constexpr std::size_t kMaxHost = 256;
+constexpr std::size_t kMaxEncodedHost = 256;
 constexpr std::size_t kMaxUnixName = 100;
 constexpr std::size_t kMaxName = 256;
 constexpr std::size_t kMaxTcp = 8;
@@ -180,7 +180,7 @@ std::vector<std::byte> PeerAddress::encode() const {
   ByteWriter writer(out);
   writer.integer(kAddressFormat);
   writer.bytes(std::as_bytes(std::span(id.bytes)));
-  writer.string(host, kMaxHost);
+  writer.string(host, kMaxEncodedHost);
   writer.string(unix_name, kMaxUnixName);
   writer.string(name, kMaxName);
   writer.integer(static_cast<std::uint8_t>(transport));
@@ -210,7 +210,7 @@ PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
   }
   PeerAddress address;
   std::memcpy(address.id.bytes.data(), reader.bytes(address.id.bytes.size()).data(), address.id.bytes.size());
-  address.host = reader.string(kMaxHost);
+  address.host = reader.string(kMaxEncodedHost);
   address.unix_name = reader.string(kMaxUnixName);
   address.name = reader.string(kMaxName);
   const auto transport = reader.integer<std::uint8_t>();

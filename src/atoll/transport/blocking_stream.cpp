@@ -17,9 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLongestPoll{60'000};
+constexpr milliseconds kMaxPoll{60'000};
 constexpr milliseconds kLongestConnect{24 * 3600'000};
-constexpr milliseconds kFarewell{200};  // for the alert that tells the other end why
+constexpr milliseconds kBlockingAlertTime{200};  // for the alert that tells the other end why
 constexpr std::size_t kInputBytes = std::size_t{16} << 10;
 
 milliseconds left(Deadline deadline, milliseconds limit) {
@@ -41,7 +41,7 @@ void BlockingStream::shake_hands(Deadline deadline) {
       done = tls_->handshake();
     } catch (const Error&) {
       try {
-        send_output(Deadline::after(kFarewell));
+        send_output(Deadline::after(kBlockingAlertTime));
       } catch (const Error&) {  // the first error is the one that counts
       }
       throw;
@@ -114,7 +114,7 @@ std::size_t BlockingStream::receive_plain(std::span<std::byte> into, Deadline de
 void BlockingStream::wait_for(short events, Deadline deadline) const {
   for (;;) {
     pollfd ready{fd_.get(), events, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(left(deadline, kLongestPoll).count()));
+    const int count = ::poll(&ready, 1, static_cast<int>(left(deadline, kMaxPoll).count()));
     if (count > 0) return;
     if (count < 0 && errno != EINTR) throw Error(ErrorKind::kPeerLost, with_errno("waiting for " + name_, errno));
     if (deadline.expired()) throw Error(ErrorKind::kTimeout, name_ + " does not answer");

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLongestPoll{60'000};
+constexpr milliseconds kMaxConnectPoll{60'000};
 
 /// A port that nobody listens on may be chosen for this very socket, which then connects to itself.
 bool is_own_echo(int fd) {
@@ -35,7 +35,7 @@ bool is_own_echo(int fd) {
 int wait_connected(int fd, Deadline deadline) {
   for (;;) {
     pollfd ready{fd, POLLOUT, 0};
-    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining(kLongestPoll));
+    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining(kMaxConnectPoll));
     const int count = ::poll(&ready, 1, static_cast<int>(left.count()));
     if (count > 0) break;
     if (count < 0 && errno != EINTR) return errno;

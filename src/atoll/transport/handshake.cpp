@@ -7,6 +7,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/transport/address.h"
+#include "atoll/transport/printable.h"
 
 namespace atl::transport {
 
@@ -15,7 +16,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x4c4f5441;  // "ATOL"
 constexpr std::size_t kHeaderBytes = 12;      // magic, version, type, zero, body length
 
-enum Type : std::uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal };
+enum MessageType : std::uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal };
 
 Nonce random_nonce() {
   Nonce nonce;
@@ -25,13 +26,6 @@ Nonce random_nonce() {
 
 /// A record of TLS begins so: an alert, or a handshake.
 bool is_tls(std::byte first) { return first == std::byte{0x15} || first == std::byte{0x16}; }
-
-/// A stranger's text, safe to log.
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
-  return text;
-}
 
 void write_address(ByteWriter& writer, const PeerAddress& address) {
   const auto encoded = address.encode();

@@ -16,11 +16,11 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::size_t kMaxHost = 255;
+constexpr std::size_t kMaxHostName = 255;
 
 [[noreturn]] void reject(const std::string& text, const std::string& why) {
   throw Error(ErrorKind::kInvalidArgument,
-              "\"" + text.substr(0, kMaxHost) + "\" " + why +
+              "\"" + text.substr(0, kMaxHostName) + "\" " + why +
                   "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
 }
 
@@ -54,7 +54,7 @@ HostPort parse_host_port(const std::string& text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty()) reject(text, "has no host");
   if (!bracketed && host.find(':') != std::string::npos) reject(text, "is an IPv6 address without brackets");
-  if (host.size() > kMaxHost || !std::all_of(host.begin(), host.end(), is_of_a_host)) reject(text, "has no valid host");
+  if (host.size() > kMaxHostName || !std::all_of(host.begin(), host.end(), is_of_a_host)) reject(text, "has no valid host");
   return {host, parse_port(text, text.substr(colon + 1))};
 }
 

@@ -11,6 +11,7 @@
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
 #include "atoll/transport/discovery.h"
+#include "atoll/transport/socket_option.h"
 
 namespace atl::transport {
 
@@ -25,8 +26,6 @@ SocketAddress any_address(int family, std::uint16_t port) {
   address.set_port(port);  // the address itself stays all zero: any
   return address;
 }
-
-void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
 /// The listener, or none with errno set.
 Fd try_listen(int family, std::uint16_t port) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "atoll/transport/secure_stream_impl.h"
+#include "atoll/transport/socket_option.h"
 
 namespace atl::transport {
 
@@ -19,9 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMinBatch = std::size_t{16} << 10;
 constexpr std::size_t kMaxBatch = std::size_t{64} << 10;
-constexpr milliseconds kFarewell{500};  // for the alert that tells the other end why
-
-void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
+constexpr milliseconds kAlertTime{500};  // for the alert that tells the other end why
 
 /// A limit on what is not on the network yet, unlike one on the whole send buffer, never holds back what the network
 /// would take.
@@ -133,7 +132,7 @@ void SecureStream::Impl::on_timer() {
 void SecureStream::Impl::fail(const Error& error) {
   if (state == State::kClosed) return;
   if (send_error != 0 || tls.output().empty()) return finish(error);
-  set_timer(kFarewell);
+  set_timer(kAlertTime);
   part(error);
 }
 

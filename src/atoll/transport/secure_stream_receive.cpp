@@ -13,15 +13,15 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-constexpr int kReadsPerTurn = 4;  // then other streams have their turn
+constexpr std::size_t kReceiveBytes = std::size_t{64} << 10;
+constexpr int kStreamReadsPerTurn = 4;  // then other streams have their turn
 
 /// One per loop thread: what is read into it is used up, or kept elsewhere, before the next stream reads. The first half is
 /// for encrypted bytes, the other for plain ones.
-std::span<std::byte> scratch() {
+std::span<std::byte> records() {
   thread_local std::unique_ptr<std::byte[]> memory;
-  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(2 * kScratchBytes);
-  return {memory.get(), 2 * kScratchBytes};
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(2 * kReceiveBytes);
+  return {memory.get(), 2 * kReceiveBytes};
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ void SecureStream::Impl::receive() {
     const auto before = std::exchange(held, {});
     consume(before);
   }
-  const auto buffer = scratch().first(kScratchBytes);
-  for (int reads = 0; reads < kReadsPerTurn && state != State::kClosed; ++reads) {
+  const auto buffer = records().first(kReceiveBytes);
+  for (int reads = 0; reads < kStreamReadsPerTurn && state != State::kClosed; ++reads) {
     if (state == State::kOpen && paused) break;
     const auto got = ::recv(fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -76,7 +76,7 @@ bool SecureStream::Impl::advance_handshake() {
 }
 
 void SecureStream::Impl::deliver() {
-  const auto plain = scratch().last(kScratchBytes);
+  const auto plain = records().last(kReceiveBytes);
   while (state == State::kOpen && !paused) {
     std::size_t count = 0;
     try {

@@ -15,15 +15,14 @@
 #include "atoll/transport/address.h"
 #include "atoll/transport/discovery.h"
 #include "atoll/transport/host_port.h"
+#include "atoll/transport/socket_option.h"
 
 namespace atl::transport {
 
 namespace {
 
-constexpr int kAcceptsPerTurn = 64;
+constexpr int kStreamsPerTurn = 64;
 constexpr std::chrono::milliseconds kExhaustedPause{100};
-
-void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
 /// The listener, or none with errno set.
 Fd try_listen(const SocketAddress& address) {
@@ -66,7 +65,7 @@ struct StreamListener::Impl : std::enable_shared_from_this<StreamListener::Impl>
   }
 
   void accept_some() {
-    for (int i = 0; i < kAcceptsPerTurn && fd; ++i) {
+    for (int i = 0; i < kStreamsPerTurn && fd; ++i) {
       Fd socket(::accept4(fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         const int error = errno;

@@ -7,25 +7,20 @@
 #include <string>
 #include <utility>
 
+#include "atoll/infer/malformed.h"
+#include "atoll/infer/row_map.h"
 #include "atoll/infer/wire/codecs.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kBufferAlignment = 64;
 // Packed bytes may be a little more than the plain ones: the head of a codec.
 constexpr std::size_t kMostOverhead = 4096;
 
-std::string text(int tensor, Region rows) {
-  return "rows [" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ") of tensor " +
-         std::to_string(tensor);
+std::string rows_text(int tensor, Region rows) {
+  return "rows " + to_string(rows) + " of tensor " + std::to_string(tensor);
 }
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::kProtocol, message); }
-
-struct Free {
-  void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{kAlignment}); }
-};
 
 }  // namespace
 
@@ -37,8 +32,11 @@ Tensor type_of_rows(const Tensor& whole, int dim, Region rows) {
 
 // Memory at a multiple of 64 bytes, as kernels like it.
 struct Arrivals::Buffer {
+  struct Free {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{kBufferAlignment}); }
+  };
   explicit Buffer(std::size_t size)
-      : bytes(new (std::align_val_t{kAlignment}) std::byte[std::max<std::size_t>(size, 1)]) {}
+      : bytes(new (std::align_val_t{kBufferAlignment}) std::byte[std::max<std::size_t>(size, 1)]) {}
   std::unique_ptr<std::byte[], Free> bytes;
 };
 
@@ -76,16 +74,16 @@ std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::sp
   const std::lock_guard lock(mutex_);
   if (header.id < inference_) return std::nullopt;
   const Region rows{header.rows_begin, header.rows_end};
-  const std::string what = text(header.tensor, rows);
+  const std::string what = rows_text(header.tensor, rows);
   if (header.id != inference_)
-    refuse(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
+    malformed(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
   const auto found = messages_.find({header.tensor, header.rows_begin});
-  if (found == messages_.end() || found->second.rows != rows) refuse(what + " came, which nobody waits for");
+  if (found == messages_.end() || found->second.rows != rows) malformed(what + " came, which nobody waits for");
   Message& message = found->second;
   if (!message.is_begun) {
     if (header.message_bytes > message.most_bytes) {
-      refuse(what + " are said to have " + std::to_string(header.message_bytes) + " bytes; they have " +
-             std::to_string(message.type.bytes()));
+      malformed(what + " are said to have " + std::to_string(header.message_bytes) + " bytes; they have " +
+                std::to_string(message.type.bytes()));
     }
     message.size = header.message_bytes;
     message.codec = header.codec;
@@ -96,8 +94,9 @@ std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::sp
   }
   if (message.is_complete || header.message_bytes != message.size || header.codec != message.codec ||
       header.offset != message.there || payload.size() > message.size - message.there) {
-    refuse(what + ": a frame at byte " + std::to_string(header.offset) + " of " + std::to_string(header.message_bytes) +
-           " does not follow the " + std::to_string(message.there) + " bytes that are there");
+    malformed(what + ": a frame at byte " + std::to_string(header.offset) + " of " +
+              std::to_string(header.message_bytes) + " does not follow the " + std::to_string(message.there) +
+              " bytes that are there");
   }
   if (!payload.empty()) std::memcpy(message.packed->bytes.get() + message.there, payload.data(), payload.size());
   message.there += payload.size();
@@ -119,7 +118,7 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
   std::unique_lock lock(mutex_);
   const auto found = messages_.find({tensor, rows.begin});
   if (found == messages_.end() || found->second.rows != rows) {
-    throw Error(ErrorKind::kInternal, text(tensor, rows) + " are not expected");
+    throw Error(ErrorKind::kInternal, rows_text(tensor, rows) + " are not expected");
   }
   Message& message = found->second;
   const auto is_over = [&] { return message.is_complete || failed_.has_value(); };
@@ -133,7 +132,8 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
   const auto size = static_cast<std::size_t>(message.type.bytes());
   if (message.codec == wire::Codec::kRaw) {
     if (message.size != size)
-      refuse(text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " + std::to_string(size));
+      malformed(rows_text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " +
+                std::to_string(size));
     return HostBytes{{message.packed->bytes.get(), size}, message.packed};
   }
   if (!message.plain) message.plain = std::make_shared<Buffer>(size);

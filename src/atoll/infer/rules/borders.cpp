@@ -42,18 +42,15 @@ std::optional<NodeSplit> split_border(const NodeView& view, Border border, int o
   const Padding padding = padding_of(view, output_dim);
   if (padding.low == 0 && padding.high == 0) return same_rows(view, Locality::kElement, output_dim, output_dim);
   if (rows < 1 || view.output_rows(output_dim) != rows + padding.low + padding.high) return std::nullopt;
-  NodeSplit split = whole(view, Locality::kBlock);
   const std::int64_t most = std::max(padding.low, padding.high);
   switch (border_of(view, border)) {
-    case Border::kConstant: follow(split, 0, output_dim, maps::Shift{-padding.low}); return split;
+    case Border::kConstant: return block_rows(view, output_dim, maps::Shift{-padding.low});
     case Border::kReflect:
       if (padding.low < 0 || padding.high < 0 || most >= rows) return std::nullopt;
-      follow(split, 0, output_dim, maps::Reflect{padding.low});
-      return split;
+      return block_rows(view, output_dim, maps::Reflect{padding.low});
     case Border::kReplicate:
       if (padding.low < 0 || padding.high < 0) return std::nullopt;
-      follow(split, 0, output_dim, maps::Replicate{padding.low});
-      return split;
+      return block_rows(view, output_dim, maps::Replicate{padding.low});
     case Border::kOther: break;
   }
   return std::nullopt;
@@ -81,7 +78,7 @@ SlicedCall slice_border(const NodeView& view, const NodeSplit& split, int output
   return call;
 }
 
-Rule rule_of(Border border) {
+Rule border_rule(Border border) {
   return {
       [=](const NodeView& view, int output_dim) { return split_border(view, border, output_dim); }, slice_border, {}};
 }
@@ -89,12 +86,12 @@ Rule rule_of(Border border) {
 }  // namespace
 
 void add_border_rules(Rules& rules) {
-  rules["aten::pad"] = rule_of(Border::kOther);
-  rules["aten::constant_pad_nd"] = rule_of(Border::kConstant);
+  rules["aten::pad"] = border_rule(Border::kOther);
+  rules["aten::constant_pad_nd"] = border_rule(Border::kConstant);
   for (int spatial = 1; spatial <= 3; ++spatial) {
     const std::string dims = std::to_string(spatial) + "d";
-    rules["aten::reflection_pad" + dims] = rule_of(Border::kReflect);
-    rules["aten::replication_pad" + dims] = rule_of(Border::kReplicate);
+    rules["aten::reflection_pad" + dims] = border_rule(Border::kReflect);
+    rules["aten::replication_pad" + dims] = border_rule(Border::kReplicate);
   }
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "atoll/infer/convolution_arguments.h"
 #include "atoll/infer/rules/rules.h"
 
 // Convolutions. Padding is put on explicitly where a true border is, and the call itself pads nothing along the split
@@ -6,25 +7,11 @@
 namespace atl::infer {
 namespace {
 
-// Where the arguments of an operator are: input, weight and bias come first.
-struct Places {
-  std::size_t stride;
-  std::size_t padding;
-  std::size_t dilation;
-  std::size_t groups;
-  std::size_t output_padding;  // 0: it has none
-  bool transposed;
-};
-
 // Places of the output: some libraries make them by products of matrices.
 constexpr std::int64_t kLeastPlaces = 16;
 
-constexpr Places kPlain{3, 4, 5, 6, 0, false};
-constexpr Places kTransposed{3, 4, 7, 6, 5, true};
-constexpr Places kEither{3, 4, 5, 8, 7, false};  // argument 6 says whether
-
 struct Convolution {
-  Places places;
+  ConvolutionArguments places;
   int spatial = 0;  // dimensions
   int first = 0;    // the first of them; the channels' is before
   Ints low;         // padding by dimension
@@ -36,8 +23,6 @@ struct Convolution {
   std::int64_t groups = 1;
   bool same = false;  // the padding is given as a text
 };
-
-std::int64_t at(const Ints& values, int index) { return values[static_cast<std::size_t>(index)]; }
 
 bool read_padding(const NodeView& view, Convolution& convolution) {
   const auto dims = static_cast<std::size_t>(convolution.spatial);
@@ -63,9 +48,9 @@ std::int64_t rows_made(const Convolution& c, int i, std::int64_t rows) {
 }
 
 // None for what does not fit together.
-std::optional<Convolution> read(const NodeView& view, Places places) {
+std::optional<Convolution> read_convolution(const NodeView& view, ConvolutionArguments places) {
   constexpr std::int64_t kMostKernel = 1'000'000;
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 36;
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 36;
   Convolution c;
   c.places = places;
   if (view.operands() < 2 || !view.operand_at(0) || !view.operand_at(1)) return std::nullopt;
@@ -87,7 +72,7 @@ std::optional<Convolution> read(const NodeView& view, Places places) {
   if (!read_padding(view, c)) return std::nullopt;
   for (int i = 0; i < c.spatial; ++i) {
     const std::int64_t rows = view.rows(0, c.first + i);
-    if (rows < 1 || rows > kMostRows || view.output_rows(c.first + i) != rows_made(c, i, rows)) return std::nullopt;
+    if (rows < 1 || rows > kMaxRows || view.output_rows(c.first + i) != rows_made(c, i, rows)) return std::nullopt;
   }
   return c;
 }
@@ -105,14 +90,12 @@ std::optional<NodeSplit> split_channels(const NodeView& view, const Convolution&
   return split;
 }
 
-std::optional<NodeSplit> split_convolution(const NodeView& view, Places places, int output_dim) {
-  const auto convolution = read(view, places);
+std::optional<NodeSplit> split_convolution(const NodeView& view, ConvolutionArguments places, int output_dim) {
+  const auto convolution = read_convolution(view, places);
   if (!convolution) return std::nullopt;
   if (output_dim == convolution->first - 1) return split_channels(view, *convolution, output_dim);
   if (output_dim < convolution->first) return same_rows(view, Locality::kRow, output_dim, output_dim);
-  NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, output_dim, map_of(*convolution, output_dim - convolution->first));
-  return split;
+  return block_rows(view, output_dim, map_of(*convolution, output_dim - convolution->first));
 }
 
 // The rows of the input begin at `origin`, padding included; what the call makes begins at the output's row origin *
@@ -133,9 +116,10 @@ Filling filling_of(const NodeView& view, const Convolution& c, int output_dim, R
   return filling(rows, count, others, kLeastPlaces);
 }
 
-SlicedCall slice_convolution(const NodeView& view, Places places, const NodeSplit& split, int output_dim, Region rows) {
+SlicedCall slice_convolution(const NodeView& view, ConvolutionArguments places, const NodeSplit& split, int output_dim,
+                             Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
-  const auto c = read(view, places);
+  const auto c = read_convolution(view, places);
   if (!c || output_dim < c->first - 1) return call;
   const Filling more = filling_of(view, *c, output_dim, rows);
   if (output_dim < c->first) return filled_call(view, split, rows, more);
@@ -164,14 +148,15 @@ SlicedCall slice_convolution(const NodeView& view, Places places, const NodeSpli
 }
 
 // Sums over the channels of the input.
-std::optional<std::int64_t> convolution_bytes(const NodeView& view, Places places, std::size_t operand, int dim) {
-  const auto c = read(view, places);
+std::optional<std::int64_t> convolution_bytes(const NodeView& view, ConvolutionArguments places, std::size_t operand,
+                                              int dim) {
+  const auto c = read_convolution(view, places);
   if (!c || operand != 0 || dim != c->first - 1 || c->groups != 1) return std::nullopt;
   return view.output().elements() * sum_bytes(view.output().dtype);
 }
 
 template <typename PlacesOf>
-Rule rule_of(PlacesOf places_of) {
+Rule convolution_rule(PlacesOf places_of) {
   return {[=](const NodeView& view, int output_dim) { return split_convolution(view, places_of(view), output_dim); },
           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
             return slice_convolution(view, places_of(view), split, output_dim, rows);
@@ -184,17 +169,13 @@ Rule rule_of(PlacesOf places_of) {
 }  // namespace
 
 void add_convolution_rules(Rules& rules) {
-  const Rule plain = rule_of([](const NodeView&) { return kPlain; });
-  const Rule transposed = rule_of([](const NodeView&) { return kTransposed; });
+  const Rule plain = convolution_rule([](const NodeView&) { return ConvolutionArguments{}; });
+  const Rule transposed = convolution_rule([](const NodeView&) { return kTransposedArguments; });
   for (const char* name : {"aten::conv1d", "aten::conv2d", "aten::conv3d"}) rules[name] = plain;
   for (const char* name : {"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"}) {
     rules[name] = transposed;
   }
-  rules["aten::convolution"] = rule_of([](const NodeView& view) {
-    Places places = kEither;
-    places.transposed = view.boolean(6);
-    return places;
-  });
+  rules["aten::convolution"] = convolution_rule([](const NodeView& view) { return either_arguments(view.boolean(6)); });
 }
 
 }  // namespace atl::infer

@@ -136,12 +136,6 @@ Graph result_of(const Softmax& of, std::int64_t parts, std::int64_t rows) {
   return std::move(recipe).finished(result);
 }
 
-template <typename Of>
-void set_calls(Partial& partial, const Of& of) {
-  partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };
-  partial.result_calls = [of](std::int64_t parts, std::int64_t rows) { return result_of(of, parts, rows); };
-}
-
 }  // namespace
 
 std::optional<Partial> norm_states(const NodeView& view, int dim, const Normalisation& norm) {

@@ -8,12 +8,6 @@
 namespace atl::infer {
 namespace {
 
-std::optional<NodeSplit> with_map(const NodeView& view, int dim, RowMap map) {
-  NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, dim, map);
-  return split;
-}
-
 // (tensors, dim). Of old, an operand of shape [0] is skipped.
 std::optional<NodeSplit> cat(const NodeView& view, int output_dim) {
   const bool joined = view.dim(1, view.output_rank()) == output_dim;
@@ -52,7 +46,7 @@ std::int64_t clamped(std::int64_t value, std::int64_t rows) {
 std::optional<NodeSplit> strided(const NodeView& view, int dim, std::int64_t start, std::int64_t end,
                                  std::int64_t step) {
   if (step < 1 || view.output_rows(dim) != ceil_div(std::max(start, end) - start, step)) return std::nullopt;
-  return with_map(view, dim, maps::Stride{start, step});
+  return block_rows(view, dim, maps::Stride{start, step});
 }
 
 // (self, dim, start, end, step)
@@ -118,7 +112,7 @@ std::optional<NodeSplit> flip(const NodeView& view, int output_dim) {
   const std::vector<int> dims = view.dims(1, view.rank(0));
   auto split = same_rows(view, Locality::kElement, output_dim, output_dim);
   if (!split || std::find(dims.begin(), dims.end(), output_dim) == dims.end()) return split;
-  return with_map(view, output_dim, maps::Flip{});
+  return block_rows(view, output_dim, maps::Flip{});
 }
 
 // (self, shifts, dims): without dims over all elements as one row, which is not split.
@@ -132,7 +126,7 @@ std::optional<NodeSplit> roll(const NodeView& view, int output_dim) {
     if (dims[i] == output_dim) shift += shifts[i];
   }
   if (shift == 0) return split;
-  return with_map(view, output_dim, maps::Wrap{shift});
+  return block_rows(view, output_dim, maps::Wrap{shift});
 }
 
 SlicedCall slice_roll(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
@@ -161,7 +155,7 @@ std::optional<NodeSplit> shuffle(const NodeView& view, int output_dim, bool fine
   const std::int64_t fine = finer ? view.output_rows(output_dim) : view.rows(0, output_dim);
   const std::int64_t coarse = finer ? view.rows(0, output_dim) : view.output_rows(output_dim);
   if (fine / factor != coarse || fine % factor != 0) return std::nullopt;
-  return with_map(view, output_dim, finer ? maps::Scale{1, factor} : maps::Scale{factor, 1});
+  return block_rows(view, output_dim, finer ? maps::Scale{1, factor} : maps::Scale{factor, 1});
 }
 
 SlicedCall slice_shuffle(const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
@@ -180,7 +174,7 @@ std::optional<NodeSplit> differences(const NodeView& view, int output_dim) {
   if (dim != output_dim) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const std::int64_t times = view.integer(1);
   if (times < 0 || view.output_rows(dim) + times != view.rows(0, dim)) return std::nullopt;
-  return with_map(view, dim, maps::Window{times + 1, 1, 0, 1});
+  return block_rows(view, dim, maps::Window{times + 1, 1, 0, 1});
 }
 
 // (self, dim, index): the index has the output's shape.

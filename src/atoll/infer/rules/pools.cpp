@@ -23,8 +23,6 @@ struct Pool {
   bool ceil_mode = false;
 };
 
-std::int64_t at(const Ints& values, int index) { return values[static_cast<std::size_t>(index)]; }
-
 // As PyTorch counts them: in ceil_mode the last window may pass the end, but must not begin behind it.
 std::int64_t rows_made(const Pool& pool, int i, std::int64_t rows) {
   const std::int64_t stride = at(pool.stride, i);
@@ -36,8 +34,8 @@ std::int64_t rows_made(const Pool& pool, int i, std::int64_t rows) {
 }
 
 // (self, kernel_size, stride, padding, ...); none for what does not fit together.
-std::optional<Pool> read(const NodeView& view, int spatial, bool has_dilation) {
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 36;
+std::optional<Pool> read_pool(const NodeView& view, int spatial, bool has_dilation) {
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 36;
   Pool pool;
   pool.spatial = spatial;
   pool.first = view.rank(0) - spatial;
@@ -52,17 +50,11 @@ std::optional<Pool> read(const NodeView& view, int spatial, bool has_dilation) {
   for (int i = 0; i < spatial; ++i) {
     if (at(pool.kernel, i) < 1 || at(pool.stride, i) < 1 || at(pool.dilation, i) < 1) return std::nullopt;
     const std::int64_t rows = view.rows(0, pool.first + i);
-    if (rows < 1 || rows > kMostRows || view.output_rows(pool.first + i) != rows_made(pool, i, rows)) {
+    if (rows < 1 || rows > kMaxRows || view.output_rows(pool.first + i) != rows_made(pool, i, rows)) {
       return std::nullopt;
     }
   }
   return pool;
-}
-
-std::optional<NodeSplit> with_map(const NodeView& view, int output_dim, RowMap map) {
-  NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, output_dim, map);
-  return split;
 }
 
 double lowest(Dtype dtype) {
@@ -79,18 +71,19 @@ double lowest(Dtype dtype) {
 
 // The second output, where there is one, holds places in the whole plane, which a slice cannot know.
 std::optional<NodeSplit> split_max(const NodeView& view, int spatial, int output_dim) {
-  const auto pool = read(view, spatial, true);
+  const auto pool = read_pool(view, spatial, true);
   if (!pool) return std::nullopt;
   if (output_dim < pool->first) return same_rows(view, Locality::kElement, output_dim, output_dim);
   if (view.uses_output(1)) return std::nullopt;
   const int i = output_dim - pool->first;
-  return with_map(view, output_dim,
-                  maps::Window{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i), at(pool->dilation, i)});
+  return block_rows(
+      view, output_dim,
+      maps::Window{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i), at(pool->dilation, i)});
 }
 
 SlicedCall slice_max(const NodeView& view, int spatial, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
-  const auto pool = read(view, spatial, true);
+  const auto pool = read_pool(view, spatial, true);
   if (!pool || output_dim < pool->first) return call;
   const std::int64_t count = view.rows(0, output_dim);
   const Cut parts = cut(reached(split.operands[0].map, rows, count), count);
@@ -104,11 +97,11 @@ SlicedCall slice_max(const NodeView& view, int spatial, const NodeSplit& split, 
 }
 
 std::optional<NodeSplit> split_mean(const NodeView& view, int spatial, int output_dim) {
-  const auto pool = read(view, spatial, false);
+  const auto pool = read_pool(view, spatial, false);
   if (!pool) return std::nullopt;
   if (output_dim < pool->first) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const int i = output_dim - pool->first;
-  return with_map(view, output_dim, maps::Grid{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i)});
+  return block_rows(view, output_dim, maps::Grid{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i)});
 }
 
 SlicedCall slice_mean(const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
@@ -131,7 +124,7 @@ std::optional<NodeSplit> split_adaptive(const NodeView& view, int spatial, int o
   if (sizes.empty() || at(sizes, output_dim - first) != outputs || inputs < 1) return std::nullopt;
   if (outputs < 1 || (outputs == 1 && inputs > 1) || view.uses_output(1)) return std::nullopt;
   const std::int64_t blocks = std::gcd(inputs, outputs);
-  return with_map(view, output_dim, maps::Blocks{inputs / blocks, outputs / blocks, 0, 0, 0});
+  return block_rows(view, output_dim, maps::Blocks{inputs / blocks, outputs / blocks, 0, 0, 0});
 }
 
 SlicedCall slice_adaptive(const NodeView& view, int spatial, const NodeSplit& split, int output_dim, Region rows) {

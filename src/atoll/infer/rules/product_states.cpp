@@ -26,7 +26,7 @@ Graph state_of(const Linear& of, std::int64_t rows) {
   return std::move(recipe).finished(state);
 }
 
-Graph result_of(const Linear& of, std::int64_t parts) {
+Graph result_of(const Linear& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
   const int states = recipe.input({of.sums(), behind({parts}, of.output.shape)});
   recipe.input({of.sums(), {parts}});
@@ -54,7 +54,7 @@ Graph state_of(const MeanPool& of, std::int64_t rows) {
   return std::move(recipe).finished(state);
 }
 
-Graph result_of(const MeanPool& of, std::int64_t parts) {
+Graph result_of(const MeanPool& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
   const int states = recipe.input({of.sums(), behind({parts}, of.output.shape)});
   const int shares = recipe.input({of.sums(), {parts}});
@@ -63,13 +63,6 @@ Graph result_of(const MeanPool& of, std::int64_t parts) {
   const int weighted = recipe.mul(states, recipe.reshape(shares, by_part));
   const int result = recipe.to(recipe.sum(weighted, {0}, false, of.sums()), of.output.dtype);
   return std::move(recipe).finished(result);
-}
-
-template <typename Of>
-void set_calls(Partial& partial, const Of& of) {
-  partial.state = {of.sums(), behind({1}, of.output.shape)};
-  partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };
-  partial.result_calls = [of](std::int64_t parts, std::int64_t /*rows*/) { return result_of(of, parts); };
 }
 
 }  // namespace
@@ -88,6 +81,7 @@ std::optional<Partial> linear_states(const NodeView& view, int dim) {
   if (!has_one_type) return std::nullopt;
   Partial partial;
   partial.rows = view.rows(0, dim);
+  partial.state = {of.sums(), behind({1}, of.output.shape)};
   partial.of_state = {{0, dim}, {1, 1}};
   if (of.bias) partial.of_result = {{2, -1}};
   set_calls(partial, of);
@@ -101,6 +95,7 @@ std::optional<Partial> mean_pool_states(const NodeView& view, int dim) {
   if (!fits) return std::nullopt;
   Partial partial;
   partial.rows = view.rows(0, dim);
+  partial.state = {of.sums(), behind({1}, of.output.shape)};
   partial.of_state = {{0, dim}};
   set_calls(partial, of);
   return partial;

@@ -66,7 +66,7 @@ bool follow_product(NodeSplit& split, const NodeView& view, std::size_t left, st
 }
 
 // matmul, mm and bmm have (self, other); addmm and baddbmm have a summand before them.
-std::optional<NodeSplit> product(const NodeView& view, int output_dim, bool has_summand) {
+std::optional<NodeSplit> split_product(const NodeView& view, int output_dim, bool has_summand) {
   const std::size_t left = has_summand ? 1 : 0;
   if (view.operands() != left + 2) return std::nullopt;
   NodeSplit split = whole(view, Locality::kRow);
@@ -91,7 +91,7 @@ std::optional<std::int64_t> product_bytes(const NodeView& view, std::size_t oper
 }
 
 Rule product_rule(bool has_summand) {
-  return {[=](const NodeView& view, int output_dim) { return product(view, output_dim, has_summand); },
+  return {[=](const NodeView& view, int output_dim) { return split_product(view, output_dim, has_summand); },
           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
             return slice_product(view, split, output_dim, rows, has_summand);
           },

@@ -6,7 +6,7 @@
 namespace atl::infer {
 namespace {
 
-Shape broadcast(const Shape& a, const Shape& b) {
+Shape broadcast_shape(const Shape& a, const Shape& b) {
   Shape shape(std::max(a.size(), b.size()), 1);
   for (const Shape* each : {&a, &b}) {
     const std::size_t first = shape.size() - each->size();
@@ -73,7 +73,7 @@ int Recipe::binary(const char* name, int a, int b, std::vector<Argument> more) {
   std::vector<Argument> args{TensorId{a}, TensorId{b}};
   args.insert(args.end(), more.begin(), more.end());
   return call("aten::" + std::string(name) + ".Tensor", std::move(args),
-              {type(a).dtype, broadcast(shape(a), shape(b))});
+              {type(a).dtype, broadcast_shape(shape(a), shape(b))});
 }
 
 int Recipe::with_number(const char* name, int a, double b, std::vector<Argument> more) {

@@ -8,7 +8,7 @@
 namespace atl::infer {
 namespace {
 
-struct Reduction {
+struct StateReduction {
   Reduced kind;
   Tensor self;  // all rows
   Tensor output;
@@ -31,7 +31,7 @@ struct Reduction {
   }
 };
 
-Graph state_of(const Reduction& of, std::int64_t rows) {
+Graph state_of(const StateReduction& of, std::int64_t rows) {
   Recipe recipe;
   const int x = recipe.input(part_of(of.self, of.dim, rows));
   int made = x;
@@ -57,7 +57,7 @@ Graph state_of(const Reduction& of, std::int64_t rows) {
   return std::move(recipe).finished(state);
 }
 
-Graph result_of(const Reduction& of, std::int64_t parts) {
+Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
   const int states = recipe.input({of.sums, of.state_shape(parts)});
   const int shares = recipe.input({is_floating(of.sums) ? precise(of.sums) : Dtype::kFloat64, {parts}});
@@ -89,7 +89,7 @@ Graph result_of(const Reduction& of, std::int64_t parts) {
 
 std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced kind, const Ints& dims,
                                         double correction) {
-  Reduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
+  StateReduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
   const bool keeps_type = kind == Reduced::kMost || kind == Reduced::kLeast;
   if (keeps_type) of.sums = of.self.dtype;
   // PyTorch's own call sums squares in double: where the mean is large beside them, less would lose digits.
@@ -105,8 +105,7 @@ std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced k
   partial.rows = view.rows(0, dim);
   partial.state = {of.sums, of.state_shape(1)};
   partial.of_state = {{0, dim}};
-  partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };
-  partial.result_calls = [of](std::int64_t parts, std::int64_t /*rows*/) { return result_of(of, parts); };
+  set_calls(partial, of);
   return partial;
 }
 

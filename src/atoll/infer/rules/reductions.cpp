@@ -67,7 +67,7 @@ std::optional<Partial> partial_reduction(const NodeView& view, const Reduction& 
   return reduction_states(view, dim, *reduction.kind, dims, is_spread ? correction_of(view) : 0);
 }
 
-Rule rule_of(Reduction reduction) {
+Rule reduction_rule(Reduction reduction) {
   return {[=](const NodeView& view, int output_dim) { return split_reduction(view, reduction, output_dim); },
           {},
           [=](const NodeView& view, std::size_t operand, int dim) {
@@ -94,7 +94,7 @@ std::optional<std::int64_t> running_bytes(const NodeView& view, std::size_t oper
 
 void add_reduction_rules(Rules& rules) {
   const auto add = [&](const char* name, Reduction reduction) {
-    rules["aten::" + std::string(name)] = rule_of(reduction);
+    rules["aten::" + std::string(name)] = reduction_rule(reduction);
   };
   add("mean", {.over_all = true, .kind = Reduced::kMean});
   add("sum", {.over_all = true, .kind = Reduced::kSum});

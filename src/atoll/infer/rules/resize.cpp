@@ -14,13 +14,13 @@ namespace {
 
 enum class Mode { kNearest, kNearestExact, kLinear, kCubic };
 
-struct Kind {
+struct ResizeKind {
   Mode mode;
   int spatial;  // dimensions; batch and channels are before
 };
 
 // Where the arguments of an operator are. The overload "vec" may have factors in place of sizes.
-struct Places {
+struct FactorPlaces {
   std::size_t factors;  // in "vec" a list, else one argument for each dimension
   bool vec;
 };
@@ -31,11 +31,13 @@ struct Resize {
   bool aligned = false;
 };
 
-bool is_smooth(Kind kind) { return kind.mode == Mode::kLinear || kind.mode == Mode::kCubic; }
+bool is_smooth(ResizeKind kind) { return kind.mode == Mode::kLinear || kind.mode == Mode::kCubic; }
 
-Places places_of(const NodeView& view, Kind kind) { return {is_smooth(kind) ? 3U : 2U, view.overload() == "vec"}; }
+FactorPlaces places_of(const NodeView& view, ResizeKind kind) {
+  return {is_smooth(kind) ? 3U : 2U, view.overload() == "vec"};
+}
 
-std::optional<double> factor_of(const NodeView& view, Places places, int i) {
+std::optional<double> factor_of(const NodeView& view, FactorPlaces places, int i) {
   if (!places.vec) {
     const std::size_t argument = places.factors + static_cast<std::size_t>(i);
     if (view.is_null(argument) || view.number(argument) <= 0) return std::nullopt;
@@ -78,12 +80,12 @@ bool rounds_alike(const Resize& resize, double scale, float single, Mode mode, s
   return true;
 }
 
-std::optional<Resize> read(const NodeView& view, Kind kind, int i) {
-  constexpr std::int64_t kMostRows = 1 << 16;
-  const Places places = places_of(view, kind);
+std::optional<Resize> read_resize(const NodeView& view, ResizeKind kind, int i) {
+  constexpr std::int64_t kMaxRows = 1 << 16;
+  const FactorPlaces places = places_of(view, kind);
   const std::int64_t n = view.rows(0, i + 2);
   const std::int64_t m = view.output_rows(i + 2);
-  if (n < 1 || m < 1 || n > kMostRows || m > kMostRows) return std::nullopt;
+  if (n < 1 || m < 1 || n > kMaxRows || m > kMaxRows) return std::nullopt;
   Resize resize;
   resize.aligned = is_smooth(kind) && view.boolean(2);
   const std::optional<double> factor = factor_of(view, places, i);
@@ -107,32 +109,31 @@ std::optional<Resize> read(const NodeView& view, Kind kind, int i) {
   return resize;
 }
 
-bool fits(const NodeView& view, Kind kind) {
+bool fits(const NodeView& view, ResizeKind kind) {
   return view.operands() == 1 && view.rank(0) == kind.spatial + 2 && view.output_rank() == view.rank(0);
 }
 
-std::optional<NodeSplit> split_resize(const NodeView& view, Kind kind, int output_dim) {
+std::optional<NodeSplit> split_resize(const NodeView& view, ResizeKind kind, int output_dim) {
   if (!fits(view, kind)) return std::nullopt;
   if (output_dim < 2) return same_rows(view, Locality::kElement, output_dim, output_dim);
-  const auto resize = read(view, kind, output_dim - 2);
+  const auto resize = read_resize(view, kind, output_dim - 2);
   if (!resize) return std::nullopt;
   // A linear row reads one row beside its block, a cubic one two.
   std::int64_t beside = 0;
   if (kind.mode == Mode::kLinear && !resize->aligned) beside = 1;
   if (kind.mode == Mode::kCubic) beside = ceil_div(2, resize->inputs);
-  NodeSplit split = whole(view, Locality::kBlock);
-  follow(split, 0, output_dim, maps::Blocks{resize->inputs, resize->outputs, beside, beside, resize->aligned ? 1 : 0});
-  return split;
+  return block_rows(view, output_dim,
+                    maps::Blocks{resize->inputs, resize->outputs, beside, beside, resize->aligned ? 1 : 0});
 }
 
-SlicedCall slice_resize(const NodeView& view, Kind kind, const NodeSplit& split, int output_dim, Region rows) {
+SlicedCall slice_resize(const NodeView& view, ResizeKind kind, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   const auto* blocks = std::get_if<maps::Blocks>(&split.operands[0].map);
   if (blocks == nullptr) return call;
   const Region read_rows = call.operands[0].rows;
   const std::int64_t begin = read_rows.begin / blocks->inputs * blocks->outputs;
   call.keep = {rows.begin - begin, rows.end - begin};
-  const Places places = places_of(view, kind);
+  const FactorPlaces places = places_of(view, kind);
   if (view.is_null(1) && blocks->overlap == 0) return call;  // by the factor, which stays
   Ints sizes(view.output_shape().begin() + 2, view.output_shape().end());
   sizes[static_cast<std::size_t>(output_dim - 2)] =
@@ -143,7 +144,7 @@ SlicedCall slice_resize(const NodeView& view, Kind kind, const NodeSplit& split,
   return call;
 }
 
-Rule rule_of(Kind kind) {
+Rule resize_rule(ResizeKind kind) {
   return {[=](const NodeView& view, int output_dim) { return split_resize(view, kind, output_dim); },
           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
             return slice_resize(view, kind, split, output_dim, rows);
@@ -156,13 +157,13 @@ Rule rule_of(Kind kind) {
 void add_resize_rules(Rules& rules) {
   for (int spatial = 1; spatial <= 3; ++spatial) {
     const std::string dims = std::to_string(spatial) + "d";
-    rules["aten::upsample_nearest" + dims] = rule_of({Mode::kNearest, spatial});
-    rules["aten::_upsample_nearest_exact" + dims] = rule_of({Mode::kNearestExact, spatial});
+    rules["aten::upsample_nearest" + dims] = resize_rule({Mode::kNearest, spatial});
+    rules["aten::_upsample_nearest_exact" + dims] = resize_rule({Mode::kNearestExact, spatial});
   }
-  rules["aten::upsample_linear1d"] = rule_of({Mode::kLinear, 1});
-  rules["aten::upsample_bilinear2d"] = rule_of({Mode::kLinear, 2});
-  rules["aten::upsample_trilinear3d"] = rule_of({Mode::kLinear, 3});
-  rules["aten::upsample_bicubic2d"] = rule_of({Mode::kCubic, 2});
+  rules["aten::upsample_linear1d"] = resize_rule({Mode::kLinear, 1});
+  rules["aten::upsample_bilinear2d"] = resize_rule({Mode::kLinear, 2});
+  rules["aten::upsample_trilinear3d"] = resize_rule({Mode::kLinear, 3});
+  rules["aten::upsample_bicubic2d"] = resize_rule({Mode::kCubic, 2});
 }
 
 }  // namespace atl::infer

@@ -37,6 +37,12 @@ std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int 
   return split;
 }
 
+NodeSplit block_rows(const NodeView& view, int output_dim, RowMap map) {
+  NodeSplit split = whole(view, Locality::kBlock);
+  follow(split, 0, output_dim, map);
+  return split;
+}
+
 Filling filling(Region rows, std::int64_t count, std::int64_t others, std::int64_t least) {
   const std::int64_t wanted = (least + others - 1) / std::max<std::int64_t>(1, others);
   if (wanted >= count) return {rows.begin, count - rows.end};

@@ -39,6 +39,9 @@ bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operan
 /// The first operand's rows along `dim` by identity, the others whole; none if there are not as many.
 std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim);
 
+/// The first operand's rows along `output_dim` by `map`, the others whole.
+NodeSplit block_rows(const NodeView& view, int output_dim, RowMap map);
+
 /// Rows of nothing to compute before and behind a part. Libraries multiply matrices of few rows with other kernels, which
 /// add up in another order, so parts of few rows would be rounded otherwise than the same rows of the whole.
 struct Filling {
@@ -62,6 +65,9 @@ std::int64_t sum_bytes(Dtype dtype) noexcept;
 /// The list of integers that argument `argument` is, one entry for each of `dims` dimensions: a list of one serves
 /// all. Empty: of another length, or an entry is negative or above a million, which no operator here can need.
 Ints per_dim(const NodeView& view, std::size_t argument, std::size_t dims);
+
+/// Entry `index`, at least 0, of such a list.
+inline std::int64_t at(const Ints& values, int index) { return values[static_cast<std::size_t>(index)]; }
 
 /// `shape` with `rows` along `dim`.
 Ints with_rows(const Shape& shape, int dim, std::int64_t rows);

@@ -57,6 +57,13 @@ struct MergedExponentials {
 /// Of states [parts, 2, ...].
 MergedExponentials merged_exponentials(Recipe& recipe, int states);
 
+/// Has `partial` make its graphs by state_of(of, rows) and result_of(of, parts, rows).
+template <typename Of>
+void set_calls(Partial& partial, const Of& of) {
+  partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };
+  partial.result_calls = [of](std::int64_t parts, std::int64_t rows) { return result_of(of, parts, rows); };
+}
+
 /// `type` with `rows` along `dim`.
 Tensor part_of(Tensor type, int dim, std::int64_t rows);
 

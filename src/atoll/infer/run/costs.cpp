@@ -9,11 +9,12 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
 #include "atoll/infer/row_map.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::infer {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
 void check_profile(const Graph& graph, const NodeCosts& profile, const char* whose) {
   if (profile.empty() || profile.size() == graph.nodes.size()) return;
@@ -25,13 +26,13 @@ void check_profile(const Graph& graph, const NodeCosts& profile, const char* who
 // Of a node with states, those cost all where the result is made of them alone, and half where it has rows itself.
 double share_of(const Operators& operators, const Operators::Operator& each) {
   if (each.part == Operators::Part::kNode) return 1;
-  if (operators.states[at(each.state)].partial.output_dim >= 0) return 0.5;
+  if (operators.states[as_index(each.state)].partial.output_dim >= 0) return 0.5;
   return each.part == Operators::Part::kState ? 1 : 0;
 }
 
 plan::RowCost cost_of(const NodeCosts& profile, const Operators& operators, const Operators::Operator& each) {
   if (profile.empty()) return {};
-  const NodeCost& cost = profile[at(each.node)];
+  const NodeCost& cost = profile[as_index(each.node)];
   const double share = share_of(operators, each);
   return {cost.fixed * share, cost.all_rows * share / static_cast<double>(each.rows)};
 }
@@ -39,23 +40,23 @@ plan::RowCost cost_of(const NodeCosts& profile, const Operators& operators, cons
 // Of a part of a node with states, in order of taken_by.
 std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators& operators,
                                             const Operators::Operator& user) {
-  const std::vector<int> tensors = infer::operands_of(graph.nodes[at(user.node)]);
-  const Operators::State& state = operators.states[at(user.state)];
+  const std::vector<int> tensors = infer::operands_of(graph.nodes[as_index(user.node)]);
+  const Operators::State& state = operators.states[as_index(user.state)];
   const bool makes_state = user.part == Operators::Part::kState;
   std::vector<plan::Operand> operands;
   for (const Partial::Taken& of : makes_state ? state.partial.of_state : state.partial.of_result) {
     const int tensor = tensors[of.operand];
-    const int producer = operators.operator_of[at(tensor)];
+    const int producer = operators.operator_of[as_index(tensor)];
     if (producer < 0) continue;
     plan::Operand operand;
     operand.producer = producer;
-    const std::int64_t count = operators.operators[at(producer)].rows;
-    if (count > 1 && user.rows > 1 && of.dim >= 0 && operators.dims[at(tensor)] == of.dim) {
+    const std::int64_t count = operators.operators[as_index(producer)].rows;
+    if (count > 1 && user.rows > 1 && of.dim >= 0 && operators.dims[as_index(tensor)] == of.dim) {
       operand.needed = [count](Region made) { return needed(maps::Identity{}, made, count); };
     }
     operands.push_back(std::move(operand));
   }
-  if (!makes_state) operands.push_back({operators.operator_of[at(state.tensor)], {}});
+  if (!makes_state) operands.push_back({operators.operator_of[as_index(state.tensor)], {}});
   return operands;
 }
 
@@ -63,17 +64,17 @@ std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators&
 std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& operators,
                                        const Operators::Operator& user) {
   if (user.part != Operators::Part::kNode) return operands_of_part(graph, operators, user);
-  const Node& node = graph.nodes[at(user.node)];
+  const Node& node = graph.nodes[as_index(user.node)];
   const std::vector<int> tensors = infer::operands_of(node);
   std::optional<NodeSplit> rows;
-  if (user.rows > 1) rows = split(graph, node, operators.dims[at(node.outputs.front())]);
+  if (user.rows > 1) rows = split(graph, node, operators.dims[as_index(node.outputs.front())]);
   std::vector<plan::Operand> operands;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const int producer = operators.operator_of[at(tensors[i])];
+    const int producer = operators.operator_of[as_index(tensors[i])];
     if (producer < 0) continue;
     plan::Operand operand;
     operand.producer = producer;
-    const std::int64_t count = operators.operators[at(producer)].rows;
+    const std::int64_t count = operators.operators[as_index(producer)].rows;
     if (count > 1 && rows && rows->operands[i].dim >= 0) {
       operand.needed = [map = rows->operands[i].map, count](Region made) { return needed(map, made, count); };
     }
@@ -100,13 +101,13 @@ plan::OperatorGraph operator_graph(const Graph& graph, const Operators& operator
       added.name = "input " + std::to_string(lowered.operators.size() - 1);
       continue;
     }
-    added.name = graph.nodes[at(each.node)].name() + (added.is_state ? ", states" : "");
+    added.name = graph.nodes[as_index(each.node)].name() + (added.is_state ? ", states" : "");
     added.robot = cost_of(robot, operators, each);
     added.server = cost_of(server, operators, each);
     added.operands = operands_of(graph, operators, each);
   }
   for (const int tensor : outputs_of(graph)) {
-    const int made = operators.operator_of[at(tensor)];
+    const int made = operators.operator_of[as_index(tensor)];
     if (made >= 0 && std::find(lowered.outputs.begin(), lowered.outputs.end(), made) == lowered.outputs.end()) {
       lowered.outputs.push_back(made);
     }

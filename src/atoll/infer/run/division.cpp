@@ -5,19 +5,20 @@
 
 #include "atoll/infer/dims.h"
 #include "atoll/infer/regions.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::infer {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
 // By tensor, whether a node takes it or the caller gets it.
 std::vector<bool> used_tensors(const Graph& graph) {
   std::vector<bool> used(graph.tensors.size(), false);
   for (const Node& node : graph.nodes) {
-    for (const int tensor : infer::operands_of(node)) used[at(tensor)] = true;
+    for (const int tensor : infer::operands_of(node)) used[as_index(tensor)] = true;
   }
-  for (const int tensor : outputs_of(graph)) used[at(tensor)] = true;
+  for (const int tensor : outputs_of(graph)) used[as_index(tensor)] = true;
   return used;
 }
 
@@ -37,14 +38,14 @@ class Finding {
 
  private:
   void take(int index) {
-    const Node& node = graph_.nodes[at(index)];
+    const Node& node = graph_.nodes[as_index(index)];
     const std::vector<int> operands = infer::operands_of(node);
     std::vector<int> makes;
     for (const int output : node.outputs) {
-      if (used_[at(output)]) makes.push_back(output);
+      if (used_[as_index(output)]) makes.push_back(output);
     }
-    const bool is_constant =
-        std::all_of(operands.begin(), operands.end(), [&](int tensor) { return found_.operator_of[at(tensor)] < 0; });
+    const bool is_constant = std::all_of(operands.begin(), operands.end(),
+                                         [&](int tensor) { return found_.operator_of[as_index(tensor)] < 0; });
     if (!is_constant) {
       const bool has_states = !makes.empty() && try_states(index);
       add(index, std::move(makes));
@@ -57,8 +58,8 @@ class Finding {
   // Adds the operator that makes states of the node, if the node needs sums. Where its operands are not divided as
   // choose_dims had it, and it cannot be computed by rows, it is whole.
   bool try_states(int index) {
-    const Node& node = graph_.nodes[at(index)];
-    int& dim = found_.dims[at(node.outputs.front())];
+    const Node& node = graph_.nodes[as_index(index)];
+    int& dim = found_.dims[as_index(node.outputs.front())];
     auto partial = partial_of(graph_, node, found_.dims);
     const bool has_number = found_.dims.size() < kMaxTensors;  // one that frames can have
     if (partial && partial->output_dim == dim && has_number) {
@@ -85,23 +86,23 @@ class Finding {
 
   // Rows are counted where all that the operator makes has the same.
   void add(int index, std::vector<int> makes) {
-    const std::vector<int>& outputs = index < 0 ? makes : graph_.nodes[at(index)].outputs;
+    const std::vector<int>& outputs = index < 0 ? makes : graph_.nodes[as_index(index)].outputs;
     const int place = static_cast<int>(found_.operators.size());
-    for (const int output : outputs) found_.operator_of[at(output)] = place;
-    const int dim = outputs.empty() ? -1 : found_.dims[at(outputs.front())];
+    for (const int output : outputs) found_.operator_of[as_index(output)] = place;
+    const int dim = outputs.empty() ? -1 : found_.dims[as_index(outputs.front())];
     const std::int64_t rows = makes.empty() ? 1 : rows_of(makes.front(), dim);
     const bool is_divided = rows > 1 && std::all_of(makes.begin(), makes.end(), [&](int tensor) {
-                              return found_.dims[at(tensor)] == dim && rows_of(tensor, dim) == rows;
+                              return found_.dims[as_index(tensor)] == dim && rows_of(tensor, dim) == rows;
                             });
     if (!is_divided) {
-      for (const int output : outputs) found_.dims[at(output)] = -1;
+      for (const int output : outputs) found_.dims[as_index(output)] = -1;
     }
     found_.operators.push_back({index, std::move(makes), is_divided ? rows : 1, Operators::Part::kNode, -1});
   }
 
   std::int64_t rows_of(int tensor, int dim) const {
-    const Shape& shape = graph_.tensors[at(tensor)].shape;
-    return dim < 0 || at(dim) >= shape.size() ? 1 : shape[at(dim)];
+    const Shape& shape = graph_.tensors[as_index(tensor)].shape;
+    return dim < 0 || as_index(dim) >= shape.size() ? 1 : shape[as_index(dim)];
   }
 
   const Graph& graph_;
@@ -126,35 +127,37 @@ Operators operators_of(const Graph& graph, int input_tensor, int dim) {
 }
 
 std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index) {
-  const Operators::Operator& each = operators.operators[at(index)];
+  const Operators::Operator& each = operators.operators[as_index(index)];
   if (each.node < 0) return {};
-  const std::vector<int> operands = infer::operands_of(graph.nodes[at(each.node)]);
+  const std::vector<int> operands = infer::operands_of(graph.nodes[as_index(each.node)]);
   std::vector<int> taken;
   if (each.part == Operators::Part::kNode) {
     taken = operands;
   } else {
-    const Operators::State& state = operators.states[at(each.state)];
+    const Operators::State& state = operators.states[as_index(each.state)];
     const bool makes_state = each.part == Operators::Part::kState;
     for (const Partial::Taken& of : makes_state ? state.partial.of_state : state.partial.of_result) {
       taken.push_back(operands[of.operand]);
     }
     if (!makes_state) taken.push_back(state.tensor);
   }
-  std::erase_if(taken, [&](int tensor) { return operators.operator_of[at(tensor)] < 0; });
+  std::erase_if(taken, [&](int tensor) { return operators.operator_of[as_index(tensor)] < 0; });
   return taken;
 }
 
 Region rows_of(const Graph& graph, const Operators& operators, int tensor) {
-  if (at(tensor) >= graph.tensors.size()) return {0, operators.operators[at(operators.operator_of[at(tensor)])].rows};
-  const int dim = operators.dims[at(tensor)];
-  return {0, dim < 0 ? 1 : graph.tensors[at(tensor)].shape[at(dim)]};
+  if (as_index(tensor) >= graph.tensors.size())
+    return {0, operators.operators[as_index(operators.operator_of[as_index(tensor)])].rows};
+  const int dim = operators.dims[as_index(tensor)];
+  return {0, dim < 0 ? 1 : graph.tensors[as_index(tensor)].shape[as_index(dim)]};
 }
 
 Tensor type_of_rows(const Graph& graph, const Operators& operators, int tensor, Region rows) {
-  if (at(tensor) >= graph.tensors.size()) return operators.states.at(at(tensor) - graph.tensors.size()).partial.state;
-  Tensor type = graph.tensors[at(tensor)];
-  const int dim = operators.dims.at(at(tensor));
-  if (dim >= 0) type.shape.at(at(dim)) = rows.size();
+  if (as_index(tensor) >= graph.tensors.size())
+    return operators.states.at(as_index(tensor) - graph.tensors.size()).partial.state;
+  Tensor type = graph.tensors[as_index(tensor)];
+  const int dim = operators.dims.at(as_index(tensor));
+  if (dim >= 0) type.shape.at(as_index(dim)) = rows.size();
   return type;
 }
 

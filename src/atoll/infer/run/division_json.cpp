@@ -8,25 +8,26 @@
 namespace atl::infer {
 namespace {
 
-constexpr int kMostLevels = 8;                         // a well-formed one has 3
-constexpr std::int64_t kMost = std::int64_t{1} << 30;  // fits an int
+constexpr int kMaxDivisionDepth = 8;                         // a well-formed one has 3
+constexpr std::int64_t kMaxInteger = std::int64_t{1} << 30;  // fits an int
 
-[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
+[[noreturn]] void bad_division(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
 
 const Json& field(const Json& object, const char* name) {
   const auto found = object.find(name);
-  if (found == object.end()) broken(std::string(name) + " is missing");
+  if (found == object.end()) bad_division(std::string(name) + " is missing");
   return *found;
 }
 
 int small(const Json& object, const char* name) {
   const std::int64_t value = integer_from(field(object, name), std::string("a division's ") + name);
-  if (value < -1 || value > kMost) broken(std::string(name) + " is " + std::to_string(value) + ": -1 to 2^30");
+  if (value < -1 || value > kMaxInteger)
+    bad_division(std::string(name) + " is " + std::to_string(value) + ": -1 to 2^30");
   return static_cast<int>(value);
 }
 
 plan::Share share_from(const Json& value) {
-  if (!value.is_array() || value.size() != 4) broken("share is not a list of four rows: robot's and server's");
+  if (!value.is_array() || value.size() != 4) bad_division("share is not a list of four rows: robot's and server's");
   const auto row = [&](std::size_t i) { return integer_from(value[i], "a division's share"); };
   return {{row(0), row(1)}, {row(2), row(3)}};
 }
@@ -46,11 +47,11 @@ std::string to_json(const Division& division) {
 }
 
 Division division_from_json(const std::string& text) {
-  if (plan::is_deeper(text, kMostLevels)) broken("text is nested deeper than its form");
+  if (plan::is_deeper(text, kMaxDivisionDepth)) bad_division("text is nested deeper than its form");
   const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) broken("text is not a JSON object");
+  if (!parsed.is_object()) bad_division("text is not a JSON object");
   const Json& shares = field(parsed, "shares");
-  if (!shares.is_array()) broken("shares are not a list");
+  if (!shares.is_array()) bad_division("shares are not a list");
   Division division{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};
   for (const Json& share : shares) division.shares.push_back(share_from(share));
   return division;

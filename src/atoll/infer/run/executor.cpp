@@ -7,20 +7,20 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
+#include "atoll/infer/row_map.h"
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenQuestions{1};
+constexpr std::chrono::milliseconds kReceivePollPeriod{1};
 constexpr std::size_t kMostSlices = 50'000;
 constexpr std::size_t kMostPartialCalls = 5'000;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
-std::string text(Region rows) { return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")"; }
-
-std::string text(const Tensor& tensor) {
+std::string type_text(const Tensor& tensor) {
   std::string shown = std::string(to_string(tensor.dtype)) + "[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
     shown += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
@@ -32,7 +32,7 @@ void check_made(const OperatorRunner& runner, const std::string& name, const Val
   if (!made) throw Error(ErrorKind::kInvalidArgument, name + " has not made an output that is used");
   const Tensor type = runner.type_of(made);
   if (type == wanted) return;
-  throw Error(ErrorKind::kInvalidArgument, name + " has made " + text(type) + ", not " + text(wanted));
+  throw Error(ErrorKind::kInvalidArgument, name + " has made " + type_text(type) + ", not " + type_text(wanted));
 }
 
 // As floats of this type.
@@ -61,24 +61,24 @@ LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& we
   for (const Weight& weight : graph_.weights) {
     const auto found = weights.find(weight.name);
     if (found == weights.end()) throw Error(ErrorKind::kProtocol, "the weight \"" + weight.name + "\" is missing");
-    const Tensor& type = graph_.tensors[at(weight.tensor)];
+    const Tensor& type = graph_.tensors[as_index(weight.tensor)];
     if (static_cast<std::int64_t>(found->second.bytes.size()) != type.bytes()) {
       throw Error(ErrorKind::kProtocol, "the weight \"" + weight.name + "\" has " +
-                                            std::to_string(found->second.bytes.size()) + " bytes, and " + text(type) +
-                                            " has " + std::to_string(type.bytes()));
+                                            std::to_string(found->second.bytes.size()) + " bytes, and " +
+                                            type_text(type) + " has " + std::to_string(type.bytes()));
     }
-    constants_[at(weight.tensor)] = runner_->from_host(type, found->second);
+    constants_[as_index(weight.tensor)] = runner_->from_host(type, found->second);
   }
   for (const Node& node : graph_.nodes) calls_.push_back(runner_->prepare(graph_, node));
   const Operators operators = operators_of(graph_, -1, -1);
   for (const int index : operators.constants) compute_constant(index);
   std::vector<bool> used(graph_.tensors.size(), false);  // by an inference
   for (int i = 0; i < static_cast<int>(operators.operators.size()); ++i) {
-    const int node = operators.operators[at(i)].node;
+    const int node = operators.operators[as_index(i)].node;
     if (node < 0) continue;
-    for (const int tensor : operands_of(graph_.nodes[at(node)])) used[at(tensor)] = true;
+    for (const int tensor : operands_of(graph_.nodes[as_index(node)])) used[as_index(tensor)] = true;
   }
-  for (const int tensor : outputs_of(graph_)) used[at(tensor)] = true;
+  for (const int tensor : outputs_of(graph_)) used[as_index(tensor)] = true;
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) constants_[i].reset();
   }
@@ -89,7 +89,7 @@ const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
   const std::tuple key{node, dim, rows.begin, rows.end};
   const auto found = sliced_.find(key);
   if (found != sliced_.end()) return found->second;
-  return sliced_.emplace(key, slice(graph_, graph_.nodes.at(at(node)), dim, rows)).first->second;
+  return sliced_.emplace(key, slice(graph_, graph_.nodes.at(as_index(node)), dim, rows)).first->second;
 }
 
 const LoadedModel::Calls& LoadedModel::state_calls(const Operators::State& state, std::int64_t rows) const {
@@ -111,17 +111,17 @@ const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std:
   made.graph = parts == 0 ? state.partial.state_calls(rows) : state.partial.result_calls(parts, rows);
   made.uses.assign(made.graph.tensors.size(), 0);
   for (Node& node : made.graph.nodes) {
-    node.module = "the parts of " + described(graph_, graph_.nodes[at(state.node)]);
+    node.module = "the parts of " + described(graph_, graph_.nodes[as_index(state.node)]);
     made.calls.push_back(runner_->prepare(made.graph, node));
-    for (const int tensor : operands_of(node)) ++made.uses[at(tensor)];
+    for (const int tensor : operands_of(node)) ++made.uses[as_index(tensor)];
   }
   return partial_.emplace(key, std::move(made)).first->second;
 }
 
 void LoadedModel::compute_constant(int index) {
-  const Node& node = graph_.nodes[at(index)];
+  const Node& node = graph_.nodes[as_index(index)];
   std::vector<Value> operands;
-  for (const int tensor : operands_of(node)) operands.push_back(constants_[at(tensor)]);
+  for (const int tensor : operands_of(node)) operands.push_back(constants_[as_index(tensor)]);
   std::vector<Value> made = runner_->run(call(index), operands, {});
   if (made.size() != node.outputs.size()) {
     throw Error(ErrorKind::kInvalidArgument, described(graph_, node) + " has made " + std::to_string(made.size()) +
@@ -129,8 +129,8 @@ void LoadedModel::compute_constant(int index) {
   }
   for (std::size_t i = 0; i < made.size(); ++i) {
     const int tensor = node.outputs[i];
-    if (made[i]) check_made(*runner_, described(graph_, node), made[i], graph_.tensors[at(tensor)]);
-    constants_[at(tensor)] = std::move(made[i]);
+    if (made[i]) check_made(*runner_, described(graph_, node), made[i], graph_.tensors[as_index(tensor)]);
+    constants_[as_index(tensor)] = std::move(made[i]);
   }
 }
 
@@ -165,7 +165,7 @@ bool Inference::run(const Program& program, Exchange& exchange, const GoOn& go_o
       case Step::Kind::kReceive:
         if (!receive(step.index, step.rows, exchange, go_on)) return false;
         break;
-      case Step::Kind::kFree: pieces_[at(step.index)].clear(); break;
+      case Step::Kind::kFree: pieces_[as_index(step.index)].clear(); break;
     }
   }
   return true;
@@ -174,7 +174,7 @@ bool Inference::run(const Program& program, Exchange& exchange, const GoOn& go_o
 bool Inference::receive(int tensor, Region rows, Exchange& exchange, const GoOn& go_on) {
   std::optional<HostBytes> bytes;
   for (;;) {
-    bytes = exchange.receive(tensor, rows, go_on ? Deadline::after(kBetweenQuestions) : Deadline::never());
+    bytes = exchange.receive(tensor, rows, go_on ? Deadline::after(kReceivePollPeriod) : Deadline::never());
     if (bytes) break;
     if (go_on && !go_on()) return false;
   }
@@ -207,19 +207,19 @@ bool Inference::is_whole(int tensor) const {
   if (model_.constant(tensor)) return true;
   const Region all = rows_of(model_.graph(), operators_, tensor);
   std::int64_t end = all.begin;
-  for (const Piece& piece : pieces_[at(tensor)]) {
+  for (const Piece& piece : pieces_[as_index(tensor)]) {
     if (piece.rows.begin > end) return false;
     end = std::max(end, piece.rows.end);
   }
-  return end >= all.end && !pieces_[at(tensor)].empty();
+  return end >= all.end && !pieces_[as_index(tensor)].empty();
 }
 
 void Inference::compute(int index, Region rows) {
   const Graph& graph = model_.graph();
-  const Node& node = graph.nodes.at(at(index));
+  const Node& node = graph.nodes.at(as_index(index));
   if (node.outputs.empty() || rows.is_empty()) return;
   const int first = node.outputs.front();
-  const int dim = operators_.dims[at(first)];
+  const int dim = operators_.dims[as_index(first)];
   const std::vector<int> tensors = infer::operands_of(node);
   std::vector<Value> made;
   Region kept;
@@ -237,7 +237,7 @@ void Inference::compute(int index, Region rows) {
     throw Error(ErrorKind::kInvalidArgument, name_of(index) + " has made " + std::to_string(made.size()) +
                                                  " tensors, not " + std::to_string(node.outputs.size()));
   }
-  for (const int tensor : operators_.operators[at(operators_.operator_of[at(first)])].makes) {
+  for (const int tensor : operators_.operators[as_index(operators_.operator_of[as_index(first)])].makes) {
     const auto place = std::find(node.outputs.begin(), node.outputs.end(), tensor) - node.outputs.begin();
     Value value = std::move(made[static_cast<std::size_t>(place)]);
     if (value && !kept.is_empty()) value = model_.runner().narrow(value, dim, kept);
@@ -247,16 +247,16 @@ void Inference::compute(int index, Region rows) {
 }
 
 const Operators::State& Inference::state_of(int node) const {
-  const int first = model_.graph().nodes.at(at(node)).outputs.at(0);
-  const int state = operators_.operators[at(operators_.operator_of[at(first)])].state;
+  const int first = model_.graph().nodes.at(as_index(node)).outputs.at(0);
+  const int state = operators_.operators[as_index(operators_.operator_of[as_index(first)])].state;
   if (state < 0) throw Error(ErrorKind::kInternal, name_of(node) + " has no states");
-  return operators_.states[at(state)];
+  return operators_.states[as_index(state)];
 }
 
 // The operands of a part, by its rows.
 std::vector<Value> Inference::taken(const Operators::State& state, const std::vector<Partial::Taken>& what,
                                     Region rows) {
-  const std::vector<int> tensors = infer::operands_of(model_.graph().nodes[at(state.node)]);
+  const std::vector<int> tensors = infer::operands_of(model_.graph().nodes[as_index(state.node)]);
   SlicedCall call;
   for (const Partial::Taken& of : what) call.operands.push_back({tensors.at(of.operand), of.dim, rows});
   return operands_of(call);
@@ -264,20 +264,20 @@ std::vector<Value> Inference::taken(const Operators::State& state, const std::ve
 
 Value Inference::made_by(const LoadedModel::Calls& calls, const std::vector<Value>& inputs) const {
   std::vector<Value> values(calls.graph.tensors.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) values[at(calls.graph.inputs.at(i))] = inputs[i];
+  for (std::size_t i = 0; i < inputs.size(); ++i) values[as_index(calls.graph.inputs.at(i))] = inputs[i];
   std::vector<int> uses = calls.uses;
   for (std::size_t i = 0; i < calls.calls.size(); ++i) {
     const Node& node = calls.graph.nodes[i];
     const std::vector<int> tensors = infer::operands_of(node);
     std::vector<Value> operands;
-    for (const int tensor : tensors) operands.push_back(values[at(tensor)]);
+    for (const int tensor : tensors) operands.push_back(values[as_index(tensor)]);
     std::vector<Value> made = model_.runner().run(*calls.calls[i], operands, {});
     for (const int tensor : tensors) {
-      if (--uses[at(tensor)] == 0) values[at(tensor)].reset();
+      if (--uses[as_index(tensor)] == 0) values[as_index(tensor)].reset();
     }
-    for (std::size_t k = 0; k < node.outputs.size(); ++k) values[at(node.outputs[k])] = std::move(made.at(k));
+    for (std::size_t k = 0; k < node.outputs.size(); ++k) values[as_index(node.outputs[k])] = std::move(made.at(k));
   }
-  return values[at(std::get<TensorId>(calls.graph.outputs.front()).id)];
+  return values[as_index(std::get<TensorId>(calls.graph.outputs.front()).id)];
 }
 
 void Inference::compute_state(int index, Region rows) {
@@ -293,23 +293,23 @@ void Inference::compute_result(int index, Region rows) {
   std::vector<Value> parts;
   std::vector<double> shares;
   std::int64_t end = 0;
-  for (const Piece& piece : pieces_[at(state.tensor)]) {
+  for (const Piece& piece : pieces_[as_index(state.tensor)]) {
     if (piece.rows.begin != end) break;
     end = piece.rows.end;
     parts.push_back(piece.value);
     shares.push_back(static_cast<double>(piece.rows.size()) / static_cast<double>(state.partial.rows));
   }
-  if (end != state.partial.rows || parts.size() != pieces_[at(state.tensor)].size()) {
+  if (end != state.partial.rows || parts.size() != pieces_[as_index(state.tensor)].size()) {
     throw Error(ErrorKind::kInternal, "the states of all rows of " + name_of(index) +
-                                          " are needed once, and those of " + text({0, end}) + " are here");
+                                          " are needed once, and those of " + to_string(Region{0, end}) + " are here");
   }
   const auto count = static_cast<std::int64_t>(parts.size());
   const LoadedModel::Calls& calls = model_.result_calls(state, count, rows.size());
-  const Tensor& type = calls.graph.tensors[at(calls.graph.inputs.at(1))];
+  const Tensor& type = calls.graph.tensors[as_index(calls.graph.inputs.at(1))];
   const HostBytes bytes = type.dtype == Dtype::kFloat64 ? bytes_of<double>(shares) : bytes_of<float>(shares);
   std::vector<Value> inputs{model_.runner().join(parts, 0), model_.runner().from_host(type, bytes)};
   for (Value& operand : taken(state, state.partial.of_result, rows)) inputs.push_back(std::move(operand));
-  const int first = model_.graph().nodes[at(index)].outputs.front();
+  const int first = model_.graph().nodes[as_index(index)].outputs.front();
   Value made = made_by(calls, inputs);
   check_made(model_.runner(), name_of(index), made, type_of_rows(model_.graph(), operators_, first, rows));
   keep(first, rows, std::move(made));
@@ -321,7 +321,7 @@ std::vector<Value> Inference::operands_of(const SlicedCall& call) {
   for (const OperandSlice& read : call.operands) {
     if (read.dim < 0) {
       operands.push_back(whole(read.tensor));
-    } else if (read.dim == operators_.dims[at(read.tensor)]) {
+    } else if (read.dim == operators_.dims[as_index(read.tensor)]) {
       operands.push_back(piece(read.tensor, read.rows));
     } else {
       operands.push_back(runner.narrow(whole(read.tensor), read.dim, read.rows));
@@ -336,7 +336,7 @@ std::vector<Value> Inference::operands_of(const SlicedCall& call) {
 
 // No piece lies within another, so they are in order of their ends too.
 void Inference::keep(int tensor, Region rows, Value value) {
-  std::vector<Piece>& pieces = pieces_[at(tensor)];
+  std::vector<Piece>& pieces = pieces_[as_index(tensor)];
   for (const Piece& piece : pieces) {
     if (piece.rows.holds(rows)) return;
   }
@@ -348,10 +348,10 @@ void Inference::keep(int tensor, Region rows, Value value) {
 
 Value Inference::piece(int tensor, Region rows) {
   OperatorRunner& runner = model_.runner();
-  const int dim = operators_.dims[at(tensor)];
+  const int dim = operators_.dims[as_index(tensor)];
   // An operator may need no row of an operand, and the operand all the same.
   if (rows.is_empty()) return runner.from_host(type_of_rows(model_.graph(), operators_, tensor, rows), {});
-  const std::vector<Piece>& pieces = pieces_[at(tensor)];
+  const std::vector<Piece>& pieces = pieces_[as_index(tensor)];
   std::vector<Value> parts;
   std::int64_t end = rows.begin;
   for (const Piece& piece : pieces) {
@@ -362,8 +362,8 @@ Value Inference::piece(int tensor, Region rows) {
     end = part.end;
   }
   if (end != rows.end) {
-    throw Error(ErrorKind::kInternal, "rows " + text({end, rows.end}) + " of tensor " + std::to_string(tensor) +
-                                          " are needed and are not here");
+    throw Error(ErrorKind::kInternal, "rows " + to_string(Region{end, rows.end}) + " of tensor " +
+                                          std::to_string(tensor) + " are needed and are not here");
   }
   if (parts.size() == 1) return parts.front();
   Value joined = runner.join(parts, dim);
@@ -371,6 +371,8 @@ Value Inference::piece(int tensor, Region rows) {
   return joined;
 }
 
-std::string Inference::name_of(int node) const { return described(model_.graph(), model_.graph().nodes[at(node)]); }
+std::string Inference::name_of(int node) const {
+  return described(model_.graph(), model_.graph().nodes[as_index(node)]);
+}
 
 }  // namespace atl::infer

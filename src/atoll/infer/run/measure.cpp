@@ -11,13 +11,14 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/dims.h"
 #include "atoll/infer/run/costs.h"
+#include "atoll/plan/numbers.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenQuestions{50};  // within the model in one go, which is being timed
+constexpr std::chrono::milliseconds kProgressPeriod{50};  // within the model in one go, which is being timed
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
 HostBytes zeros(const Tensor& type) {
   constexpr std::size_t kAlignment = 64;
@@ -40,7 +41,7 @@ class Measuring {
             const std::function<bool()>& stop_whole)
       : model_(model), operators_(operators), stop_(stop), stop_whole_(stop_whole), times_(operators.operators.size()) {
     for (const int input : model.graph().inputs) {
-      const Tensor& type = model.graph().tensors[at(input)];
+      const Tensor& type = model.graph().tensors[as_index(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
     }
     Division alone;  // all rows of all nodes, whichever the outputs need: halves are measured with whole operands
@@ -49,7 +50,7 @@ class Measuring {
     operator_of_node_.assign(model.graph().nodes.size(), -1);
     for (std::size_t i = 0; i < operators.operators.size(); ++i) {
       const int node = operators.operators[i].node;
-      if (node >= 0) operator_of_node_[at(node)] = static_cast<int>(i);
+      if (node >= 0) operator_of_node_[as_index(node)] = static_cast<int>(i);
     }
   }
 
@@ -65,9 +66,9 @@ class Measuring {
         inference.run({{step}}, no_exchange());
         continue;
       }
-      const int index = operator_of_node_[at(step.index)];
-      Times& times = times_[at(index)];
-      const Operators::Operator& each = operators_.operators[at(index)];
+      const int index = operator_of_node_[as_index(step.index)];
+      Times& times = times_[as_index(index)];
+      const Operators::Operator& each = operators_.operators[as_index(index)];
       const std::int64_t half = each.rows / 2;
       if (each.state >= 0) {
         const double seconds = timed_half_of_sums(inference, each);
@@ -97,9 +98,9 @@ class Measuring {
     Profile profile;
     profile.device = model_.runner().device();
     for (const int input : graph.inputs) {
-      if (operators_.dims[at(input)] < 0) continue;
+      if (operators_.dims[as_index(input)] < 0) continue;
       profile.input_tensor = input;
-      profile.dim = operators_.dims[at(input)];
+      profile.dim = operators_.dims[as_index(input)];
       break;
     }
     for (std::vector<double>* each : {&profile.fixed, &profile.per_row, &profile.whole}) {
@@ -112,8 +113,8 @@ class Measuring {
     for (std::size_t i = 0; i < times_.size(); ++i) {
       if (times_[i].whole.empty()) continue;
       const Operators::Operator& of = operators_.operators[i];
-      fill(profile, at(of.node), of.state < 0 ? of.rows : operators_.states[at(of.state)].partial.rows, times_[i],
-           scale);
+      fill(profile, as_index(of.node), of.state < 0 ? of.rows : operators_.states[as_index(of.state)].partial.rows,
+           times_[i], scale);
     }
     return profile;
   }
@@ -145,10 +146,10 @@ class Measuring {
   // The state of half the rows, and the result from both halves', or half of its rows.
   double timed_half_of_sums(Inference& whole, const Operators::Operator& result) const {
     Inference part(model_, operators_);
-    for (const int tensor : operands_of(model_.graph().nodes[at(result.node)])) {
-      if (operators_.operator_of[at(tensor)] >= 0) part.set_input(tensor, whole.whole(tensor));
+    for (const int tensor : operands_of(model_.graph().nodes[as_index(result.node)])) {
+      if (operators_.operator_of[as_index(tensor)] >= 0) part.set_input(tensor, whole.whole(tensor));
     }
-    const std::int64_t rows = operators_.states[at(result.state)].partial.rows;
+    const std::int64_t rows = operators_.states[as_index(result.state)].partial.rows;
     part.run({{{Step::Kind::kState, result.node, {rows / 2, rows}}}}, no_exchange());
     const double seconds = timed(part, {Step::Kind::kState, result.node, {0, rows / 2}});
     const Region made{0, std::max<std::int64_t>(1, result.rows / 2)};
@@ -195,16 +196,16 @@ SplitDim usual_split(const Graph& graph) {
   SplitDim best;
   double most = 0;
   for (const int input : graph.inputs) {
-    const Shape& shape = graph.tensors[at(input)].shape;
+    const Shape& shape = graph.tensors[as_index(input)].shape;
     for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
-      if (shape[at(dim)] < 2) continue;
+      if (shape[as_index(dim)] < 2) continue;
       const std::vector<int> dims = choose_dims(graph, input, dim);
       double bytes = 0;
       for (const Node& node : graph.nodes) {
         for (const int tensor : node.outputs) {
-          const Tensor& type = graph.tensors[at(tensor)];
-          const int along = dims[at(tensor)];
-          if (along >= 0 && type.shape[at(along)] > 1) bytes += static_cast<double>(type.bytes());
+          const Tensor& type = graph.tensors[as_index(tensor)];
+          const int along = dims[as_index(tensor)];
+          if (along >= 0 && type.shape[as_index(along)] > 1) bytes += static_cast<double>(type.bytes());
         }
       }
       if (bytes > most) {
@@ -239,7 +240,7 @@ Profile measure_rounds(const LoadedModel& model, const Operators& operators, int
   const std::function<bool()> stop = [&] { return go_on && !go_on(done++, of); };
   Clock::time_point told = Clock::now();
   const std::function<bool()> stop_whole = [&] {
-    if (!go_on || Clock::now() - told < kBetweenQuestions) return false;
+    if (!go_on || Clock::now() - told < kProgressPeriod) return false;
     told = Clock::now();
     return !go_on(done, of);
   };

@@ -9,6 +9,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
 #include "atoll/plan/exchange.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/stages.h"
 
 namespace atl::infer {
@@ -16,7 +17,7 @@ namespace {
 
 using plan::Side;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
 bool holds(const std::vector<int>& tensors, int tensor) {
   return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
@@ -33,7 +34,7 @@ class Steps {
 
   void compute(int index, Region rows) {
     using Part = Operators::Part;
-    const Operators::Operator& each = operators_.operators[at(index)];
+    const Operators::Operator& each = operators_.operators[as_index(index)];
     const Step::Kind kind = each.part == Part::kState    ? Step::Kind::kState
                             : each.part == Part::kResult ? Step::Kind::kResult
                                                          : Step::Kind::kCompute;
@@ -42,7 +43,7 @@ class Steps {
   }
   // All of a node that needs sums, as it is. `index` is the operator of its result, behind that of its states.
   void compute_node(int index) {
-    const Operators::Operator& each = operators_.operators[at(index)];
+    const Operators::Operator& each = operators_.operators[as_index(index)];
     steps_.push_back({Step::Kind::kCompute, each.node, {0, each.rows}});
     for (const int tensor : taken_by(graph_, operators_, index - 1)) touch(tensor);
     note(index);
@@ -51,7 +52,7 @@ class Steps {
     for (const Region rows : regions) {
       steps_.push_back({kind, tensor, rows});
       touch(tensor);
-      if (kind == Step::Kind::kReceive) comes_[at(tensor)] = true;
+      if (kind == Step::Kind::kReceive) comes_[as_index(tensor)] = true;
     }
   }
 
@@ -59,8 +60,8 @@ class Steps {
   Program finished(const std::vector<int>& kept, const std::vector<int>& here) {
     std::vector<std::vector<int>> freed(steps_.size() + 1);  // after how many steps
     for (int tensor = 0; tensor < static_cast<int>(last_.size()); ++tensor) {
-      const std::size_t last = last_[at(tensor)];
-      if (holds(kept, tensor) || !(comes_[at(tensor)] || holds(here, tensor))) continue;
+      const std::size_t last = last_[as_index(tensor)];
+      if (holds(kept, tensor) || !(comes_[as_index(tensor)] || holds(here, tensor))) continue;
       freed[last == kNever ? 0 : last + 1].push_back(tensor);
     }
     Program program;
@@ -74,12 +75,12 @@ class Steps {
  private:
   static constexpr std::size_t kNever = static_cast<std::size_t>(-1);
 
-  void touch(int tensor) { last_[at(tensor)] = steps_.size() - 1; }
+  void touch(int tensor) { last_[as_index(tensor)] = steps_.size() - 1; }
   void note(int index) {
     for (const int tensor : taken_by(graph_, operators_, index)) touch(tensor);
-    for (const int tensor : operators_.operators[at(index)].makes) {
+    for (const int tensor : operators_.operators[as_index(index)].makes) {
       touch(tensor);
-      comes_[at(tensor)] = true;
+      comes_[as_index(tensor)] = true;
     }
   }
 
@@ -123,43 +124,43 @@ class Writing {
   const plan::Needs& needs(Side side) const { return needs_[static_cast<std::size_t>(side)]; }
   std::vector<std::vector<int>>& sent_to(Side side) { return sent_[static_cast<std::size_t>(side)]; }
   Side other() const { return side_ == Side::kRobot ? Side::kServer : Side::kRobot; }
-  Region made(int index) const { return plan::made_by(division_.shares[at(index)], side_); }
+  Region made(int index) const { return plan::made_by(division_.shares[as_index(index)], side_); }
   int count() const { return static_cast<int>(operators_.operators.size()); }
-  int input_tensor(int index) const { return operators_.operators[at(index)].makes.front(); }
+  int input_tensor(int index) const { return operators_.operators[as_index(index)].makes.front(); }
   // Whether this side makes all that the operator makes; and all states and all of the result, so that it needs no states.
-  bool makes_all(int index) const { return made(index) == Region{0, operators_.operators[at(index)].rows}; }
+  bool makes_all(int index) const { return made(index) == Region{0, operators_.operators[as_index(index)].rows}; }
   bool makes_node(int state) const { return makes_all(state) && makes_all(state + 1); }
 
   // Of an operator with several outputs those go over the link which the other side waits for.
   void find_sent(Side to) {
     std::vector<std::vector<int>>& sent = sent_to(to);
-    sent.resize(at(count()));
+    sent.resize(as_index(count()));
     const auto add = [&](int producer, int tensor) {
-      if (!holds(sent[at(producer)], tensor)) sent[at(producer)].push_back(tensor);
+      if (!holds(sent[as_index(producer)], tensor)) sent[as_index(producer)].push_back(tensor);
     };
     for (const plan::Await& await : needs(to).awaits) {
-      add(await.producer, taken_by(graph_, operators_, await.user)[at(await.operand)]);
+      add(await.producer, taken_by(graph_, operators_, await.user)[as_index(await.operand)]);
     }
     if (to == Side::kServer) return;
     for (const int tensor : outputs_of(graph_)) {
-      const int producer = operators_.operator_of[at(tensor)];
-      if (producer < 0 || needs(to).lacks[at(producer)].empty()) continue;
-      if (!division_.shares[at(producer)].robot.holds(rows_of(graph_, operators_, tensor))) add(producer, tensor);
+      const int producer = operators_.operator_of[as_index(tensor)];
+      if (producer < 0 || needs(to).lacks[as_index(producer)].empty()) continue;
+      if (!division_.shares[as_index(producer)].robot.holds(rows_of(graph_, operators_, tensor))) add(producer, tensor);
     }
   }
 
   void send(int producer) {
-    for (const int tensor : sent_to(other())[at(producer)]) {
-      steps_.move(Step::Kind::kSend, tensor, needs(other()).lacks[at(producer)]);
+    for (const int tensor : sent_to(other())[as_index(producer)]) {
+      steps_.move(Step::Kind::kSend, tensor, needs(other()).lacks[as_index(producer)]);
     }
   }
 
   void receive(int tensor) {
-    if (received_[at(tensor)]) return;
-    received_[at(tensor)] = true;
-    const int producer = operators_.operator_of[at(tensor)];
-    if (operators_.operators[at(producer)].node >= 0) {
-      steps_.move(Step::Kind::kReceive, tensor, needs(side_).lacks[at(producer)]);
+    if (received_[as_index(tensor)]) return;
+    received_[as_index(tensor)] = true;
+    const int producer = operators_.operator_of[as_index(tensor)];
+    if (operators_.operators[as_index(producer)].node >= 0) {
+      steps_.move(Step::Kind::kReceive, tensor, needs(side_).lacks[as_index(producer)]);
       return;
     }
     for (const plan::Chunk& chunk : stream_.chunks) {
@@ -170,7 +171,7 @@ class Writing {
   // What lacks on the other side first: that goes off at once.
   void compute_states(int index) {
     std::vector<Region> rest{made(index)};
-    for (const Region rows : needs(other()).lacks[at(index)]) {
+    for (const Region rows : needs(other()).lacks[as_index(index)]) {
       steps_.compute(index, rows);
       rest = plan::without(rest, rows);
     }
@@ -184,12 +185,12 @@ class Writing {
     std::size_t awaited = 0;
     const std::vector<plan::Await>& awaits = needs(side_).awaits;
     for (int i = first; i < count(); ++i) {
-      const Operators::Operator& each = operators_.operators[at(i)];
+      const Operators::Operator& each = operators_.operators[as_index(i)];
       if (each.node < 0 || made(i).is_empty()) continue;
       while (awaited < awaits.size() && awaits[awaited].user < i) ++awaited;
       const std::vector<int> taken = taken_by(graph_, operators_, i);
       for (; awaited < awaits.size() && awaits[awaited].user == i; ++awaited) {
-        receive(taken[at(awaits[awaited].operand)]);
+        receive(taken[as_index(awaits[awaited].operand)]);
       }
       if (each.part == Operators::Part::kState) {
         compute_states(i);
@@ -210,8 +211,8 @@ class Writing {
     }
     compute_from(0);
     for (const int tensor : outputs_of(graph_)) {
-      const int producer = operators_.operator_of[at(tensor)];
-      if (producer >= 0 && holds(sent_to(Side::kRobot)[at(producer)], tensor)) receive(tensor);
+      const int producer = operators_.operator_of[as_index(tensor)];
+      if (producer >= 0 && holds(sent_to(Side::kRobot)[as_index(producer)], tensor)) receive(tensor);
     }
     return steps_.finished(kept_by_robot(graph_), {});
   }
@@ -220,7 +221,7 @@ class Writing {
     if (!stream_.operators.empty()) {
       for (const plan::Chunk& chunk : stream_.chunks) {
         const int tensor = input_tensor(chunk.input);
-        received_[at(tensor)] = true;
+        received_[as_index(tensor)] = true;
         steps_.move(Step::Kind::kReceive, tensor, chunk.rows);
         for (const plan::OperatorRows& possible : chunk.possible) {
           steps_.compute(possible.index, possible.rows);
@@ -259,17 +260,17 @@ Program rest_of(const Graph& graph, const Operators& operators, const std::vecto
   std::vector<std::vector<Region>> lacks(operators.dims.size());
   const auto need = [&](int tensor, Region rows) {
     std::vector<Region> missing{rows};
-    for (const Region here : held[at(tensor)]) missing = plan::without(missing, here);
-    lacks[at(tensor)].insert(lacks[at(tensor)].end(), missing.begin(), missing.end());
+    for (const Region here : held[as_index(tensor)]) missing = plan::without(missing, here);
+    lacks[as_index(tensor)].insert(lacks[as_index(tensor)].end(), missing.begin(), missing.end());
   };
   for (const int tensor : outputs_of(graph)) {
-    if (operators.operator_of[at(tensor)] >= 0) need(tensor, rows_of(graph, operators, tensor));
+    if (operators.operator_of[as_index(tensor)] >= 0) need(tensor, rows_of(graph, operators, tensor));
   }
   std::vector<std::vector<Region>> made(operators.operators.size());
   for (std::size_t i = made.size(); i-- > 0;) {
     const int index = static_cast<int>(i);
     for (const int tensor : operators.operators[i].makes) {
-      made[i].insert(made[i].end(), lacks[at(tensor)].begin(), lacks[at(tensor)].end());
+      made[i].insert(made[i].end(), lacks[as_index(tensor)].begin(), lacks[as_index(tensor)].end());
     }
     made[i] = plan::without(made[i], {});
     if (operators.operators[i].node < 0 && !made[i].empty()) {
@@ -280,7 +281,7 @@ Program rest_of(const Graph& graph, const Operators& operators, const std::vecto
     for (const Region rows : made[i]) {
       for (std::size_t k = 0; k < taken.size(); ++k) {
         const plan::Operand& operand = lowered.operators[i].operands[k];
-        need(taken[k], plan::rows_needed(operand, rows, lowered.operators[at(operand.producer)].rows));
+        need(taken[k], plan::rows_needed(operand, rows, lowered.operators[as_index(operand.producer)].rows));
       }
     }
   }

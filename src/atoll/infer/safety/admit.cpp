@@ -36,13 +36,7 @@ const Operators& operators() {
 
 const Tensor& tensor_at(const Graph& graph, int id) { return graph.tensors.at(static_cast<std::size_t>(id)); }
 
-std::string shown(const Tensor& tensor) {
-  std::string text = std::string(to_string(tensor.dtype)) + " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.shape[i]);
-  return text + "]";
-}
-
-std::string shown(double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))) + " MiB"; }
+std::string mebibytes(double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))) + " MiB"; }
 
 Made made_by(const std::string& where, const Node& node, const std::vector<Argument>& args,
              std::span<const Tensor> operands, const Limits& limits) {
@@ -53,8 +47,8 @@ Made made_by(const std::string& where, const Node& node, const std::vector<Argum
   double bytes = made.workspace_bytes;
   for (const Tensor& output : made.outputs) bytes += bytes_in(output);
   if (!(bytes <= static_cast<double>(limits.node_bytes))) {
-    view.refuse("it may need " + shown(bytes) + " of memory, at most " + shown(static_cast<double>(limits.node_bytes)) +
-                " are allowed for one node");
+    view.refuse("it may need " + mebibytes(bytes) + " of memory, at most " +
+                mebibytes(static_cast<double>(limits.node_bytes)) + " are allowed for one node");
   }
   return made;
 }
@@ -67,8 +61,8 @@ void require_declared(const std::string& where, const Graph& graph, const Node& 
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     const Tensor& declared = tensor_at(graph, node.outputs[i]);
     if (declared != made.outputs[i]) {
-      refuse(where + ": output " + std::to_string(i) + " is " + shown(made.outputs[i]) + ", the graph says " +
-             shown(declared));
+      refuse(where + ": output " + std::to_string(i) + " is " + to_string(made.outputs[i]) + ", the graph says " +
+             to_string(declared));
     }
   }
 }
@@ -78,7 +72,7 @@ void require_small(const Graph& graph, int id, const std::string& what, std::int
   const Tensor& tensor = tensor_at(graph, id);
   const double bytes = bytes_in(tensor);
   if (!(count_of(tensor.shape) <= static_cast<double>(kMostElements) && bytes <= static_cast<double>(most_bytes))) {
-    refuse(what + " has " + shown(bytes) + ": at most " + shown(static_cast<double>(most_bytes)) +
+    refuse(what + " has " + mebibytes(bytes) + ": at most " + mebibytes(static_cast<double>(most_bytes)) +
            " and 2^31 elements");
   }
 }
@@ -123,7 +117,7 @@ void require_within(const Graph& graph, const Limits& limits) {
     bytes += bytes_in(tensor_at(graph, weight.tensor));
   }
   if (!(bytes <= static_cast<double>(limits.weight_bytes))) {
-    refuse("the weights have " + shown(bytes) + ": at most " + shown(static_cast<double>(limits.weight_bytes)));
+    refuse("the weights have " + mebibytes(bytes) + ": at most " + mebibytes(static_cast<double>(limits.weight_bytes)));
   }
 }
 
@@ -170,7 +164,8 @@ std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<c
     const Tensor& whole = tensor_at(graph, node.outputs[i]);
     const Tensor& part = made.outputs[i];
     if (part.dtype != whole.dtype || part.shape.size() != whole.shape.size()) {
-      refuse(where + ": output " + std::to_string(i) + " is " + shown(part) + ", of the whole it is " + shown(whole));
+      refuse(where + ": output " + std::to_string(i) + " is " + to_string(part) + ", of the whole it is " +
+             to_string(whole));
     }
   }
   return std::move(made.outputs);

@@ -3,18 +3,16 @@
 
 #include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
 #include "atoll/infer/graph_json.h"
+#include "atoll/plan/text.h"
 
 namespace atl::infer::safety {
 namespace {
 
-[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, what); }
-
 Json object_from(const std::string& text, const std::string& what) {
   Json value = Json::parse(text, nullptr, false);
-  if (!value.is_object()) broken(what + " is no JSON object: " + text.substr(0, 80));
+  if (!value.is_object()) plan::refuse(what + " is no JSON object: " + text.substr(0, 80));
   return value;
 }
 
@@ -22,7 +20,8 @@ Tensor tensor_from(const Json& value) {
   const auto dtype = value.is_object() && value.contains("dtype") && value["dtype"].is_string()
                          ? try_dtype(value["dtype"].get<std::string>())
                          : std::nullopt;
-  if (!dtype || !value.contains("shape") || !value["shape"].is_array()) broken("an operand has no dtype or no shape");
+  if (!dtype || !value.contains("shape") || !value["shape"].is_array())
+    plan::refuse("an operand has no dtype or no shape");
   Tensor tensor{*dtype, {}};
   for (const Json& size : value["shape"]) tensor.shape.push_back(integer_from(size, "a size of an operand"));
   return tensor;
@@ -31,7 +30,7 @@ Tensor tensor_from(const Json& value) {
 Change change_from(const Json& value) {
   const bool good = value.is_object() && value.contains("argument") && value["argument"].is_number_unsigned() &&
                     value.contains("value");
-  if (!good) broken("a change has no argument or no value");
+  if (!good) plan::refuse("a change has no argument or no value");
   return {value["argument"].get<std::size_t>(), argument_from(value["value"], "a changed argument")};
 }
 
@@ -41,7 +40,7 @@ Limits limits_from_json(const std::string& text) {
   Limits limits;
   const Json object = object_from(text, "the limits");
   for (const auto& [key, value] : object.items()) {
-    if (!value.is_number() || value.get<double>() < 0) broken("the limit " + key + " is no number from 0 on");
+    if (!value.is_number() || value.get<double>() < 0) plan::refuse("the limit " + key + " is no number from 0 on");
     if (key == "node_bytes") {
       limits.node_bytes = value.get<std::int64_t>();
     } else if (key == "weight_bytes") {
@@ -51,7 +50,7 @@ Limits limits_from_json(const std::string& text) {
     } else if (key == "nodes") {
       limits.nodes = value.get<std::int64_t>();
     } else {
-      broken("there is no limit " + key + ": node_bytes, weight_bytes, operations, nodes");
+      plan::refuse("there is no limit " + key + ": node_bytes, weight_bytes, operations, nodes");
     }
   }
   return limits;
@@ -65,7 +64,7 @@ std::string admit_call_json(const std::string& graph, std::int64_t node, const s
                             const std::string& limits) {
   const Graph parsed = graph_from_json(graph);
   if (node < 0 || node >= static_cast<std::int64_t>(parsed.nodes.size())) {
-    broken("there is no node " + std::to_string(node) + ": the graph has " + std::to_string(parsed.nodes.size()));
+    plan::refuse("there is no node " + std::to_string(node) + ": the graph has " + std::to_string(parsed.nodes.size()));
   }
   const Node& called = parsed.nodes[static_cast<std::size_t>(node)];
   const Json asked = object_from(call, "the call");

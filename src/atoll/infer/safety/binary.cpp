@@ -9,11 +9,11 @@
 namespace atl::infer::safety {
 namespace {
 
-enum class Result { kPromoted, kFloating, kBoolean };
+enum class BinaryResult { kPromoted, kFloating, kBoolean };
 
 struct Binary {
   Dtypes takes;  // the type in which it computes
-  Result result = Result::kPromoted;
+  BinaryResult result = BinaryResult::kPromoted;
   bool has_alpha = false;  // as the argument behind the operands
   std::size_t more = 0;    // other arguments behind them, which the caller has looked at
 };
@@ -57,20 +57,20 @@ Made binary(const CallView& view, const Binary& rule) {
                  "alpha is of another kind than the result");
     view.require_fits(2, mixed.dtype);
   }
-  if (rule.result == Result::kBoolean) return made_of(view, mixed, Dtype::kBool);
-  const bool divided = rule.result == Result::kFloating && !is_floating(mixed.dtype);
+  if (rule.result == BinaryResult::kBoolean) return made_of(view, mixed, Dtype::kBool);
+  const bool divided = rule.result == BinaryResult::kFloating && !is_floating(mixed.dtype);
   return made_of(view, mixed, divided ? Dtype::kFloat32 : mixed.dtype);
 }
 
 // Booleans cannot be subtracted, from anything.
 Made subtract(const CallView& view) {
   view.require(view.operand(0).dtype != Dtype::kBool && view.operand(1).dtype != Dtype::kBool, "it subtracts booleans");
-  return binary(view, {kNumbers, Result::kPromoted, true});
+  return binary(view, {kNumbers, BinaryResult::kPromoted, true});
 }
 
 // Whole numbers are divided by a positive number alone: by 0, and the lowest one by -1, ends the process.
 Made divide_whole(const CallView& view, std::size_t more) {
-  Made made = binary(view, {kNumbers, Result::kPromoted, false, more});
+  Made made = binary(view, {kNumbers, BinaryResult::kPromoted, false, more});
   const bool harmless = is_floating(made.outputs.front().dtype) || view.operand(1).is_number;
   view.require(harmless, "it divides whole numbers by a tensor");
   if (!is_floating(made.outputs.front().dtype)) {
@@ -83,7 +83,7 @@ Made divide_whole(const CallView& view, std::size_t more) {
 // (self, other, rounding_mode)
 Made divide_mode(const CallView& view) {
   view.require_arguments(3);
-  if (view.is_null(2)) return binary(view, {kAny, Result::kFloating, false, 1});
+  if (view.is_null(2)) return binary(view, {kAny, BinaryResult::kFloating, false, 1});
   const std::string mode = view.text(2);
   view.require(mode == "floor" || mode == "trunc", "its rounding mode is neither floor nor trunc");
   return divide_whole(view, 1);
@@ -185,11 +185,11 @@ void add_binary_validators(Operators& operators) {
     if (*tensor != '\0') operators[op + ".Scalar"] = {with_number(1, validate), true};
   };
   const auto by = [](Binary rule) { return [rule](const CallView& view) { return binary(view, rule); }; };
-  add("add", by({kAny, Result::kPromoted, true}));
+  add("add", by({kAny, BinaryResult::kPromoted, true}));
   add("sub", subtract);
   add("rsub", subtract);
   add("mul", by({kAny}));
-  add("div", by({kAny, Result::kFloating}));
+  add("div", by({kAny, BinaryResult::kFloating}));
   operators["aten::div.Tensor_mode"] = {divide_mode, true};
   operators["aten::div.Scalar_mode"] = {with_number(1, divide_mode), true};
   const auto whole = [](const CallView& view) { return divide_whole(view, 0); };
@@ -199,12 +199,13 @@ void add_binary_validators(Operators& operators) {
   operators["aten::pow.Tensor_Scalar"] = {with_number(1, power), true};
   operators["aten::pow.Tensor_Tensor"] = {power, true};
   operators["aten::pow.Scalar"] = {with_number(0, power), true};
-  for (const char* name : {"eq", "ne", "lt", "le", "gt", "ge"}) add(name, by({kAny, Result::kBoolean}));
+  for (const char* name : {"eq", "ne", "lt", "le", "gt", "ge"}) add(name, by({kAny, BinaryResult::kBoolean}));
   for (const char* name : {"bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__"}) add(name, by({kWhole}));
-  for (const char* name : {"logical_and", "logical_or", "logical_xor"}) add(name, by({kAny, Result::kBoolean}), "");
+  for (const char* name : {"logical_and", "logical_or", "logical_xor"})
+    add(name, by({kAny, BinaryResult::kBoolean}), "");
   for (const char* name : {"maximum", "minimum"}) add(name, by({kAny}), "");
   for (const char* name : {"max.other", "min.other"}) add(name, by({kAny}), "");
-  add("atan2", by({kAny, Result::kFloating}), "");
+  add("atan2", by({kAny, BinaryResult::kFloating}), "");
   for (const char* overload : {"self", "ScalarSelf", "ScalarOther", "Scalar"}) {
     operators["aten::where." + std::string(overload)] = {where, true};
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "atoll/infer/convolution_arguments.h"
 #include "atoll/infer/safety/validators.h"
 
 // Convolutions. Their memory bomb is a small input with much padding, of which each window is written out as a column:
@@ -8,18 +9,7 @@
 namespace atl::infer::safety {
 namespace {
 
-// Where the arguments are, behind input, weight and bias.
-struct Places {
-  std::size_t stride = 3;
-  std::size_t padding = 4;
-  std::size_t dilation = 5;
-  std::size_t groups = 6;
-  std::size_t output_padding = 0;  // 0: it has none
-  bool transposed = false;
-  bool batched = false;  // an input without a batch is refused
-};
-
-struct Convolution {
+struct ConvolutionSizes {
   Shape batch;  // the dimensions before the channels: one or none
   std::size_t spatial = 0;
   std::int64_t inside = 0;   // channels
@@ -31,10 +21,10 @@ struct Convolution {
   Ints dilation;
 };
 
-Convolution read(const CallView& view, const Places& places, std::size_t spatial) {
+ConvolutionSizes read_sizes(const CallView& view, const ConvolutionArguments& places, std::size_t spatial) {
   const Tensor& input = view.tensor(0, kFloats);
   const Tensor& weight = view.tensor(1);
-  Convolution c;
+  ConvolutionSizes c;
   c.spatial = spatial;
   view.require(weight.dtype == input.dtype, "its weight has another type than its input");
   view.require(weight.shape.size() == spatial + 2, "its weight has another count of dimensions");
@@ -66,7 +56,7 @@ Convolution read(const CallView& view, const Places& places, std::size_t spatial
   return c;
 }
 
-Shape plain_rows(const CallView& view, const Places& places, const Convolution& c, bool named) {
+Shape plain_rows(const CallView& view, const ConvolutionArguments& places, const ConvolutionSizes& c, bool named) {
   Shape rows;
   const std::string name = named ? view.text(places.padding) : "";
   view.require(!named || name == "same" || name == "valid", "its padding is neither same nor valid");
@@ -81,7 +71,7 @@ Shape plain_rows(const CallView& view, const Places& places, const Convolution& 
   return rows;
 }
 
-Shape transposed_rows(const CallView& view, const Places& places, const Convolution& c) {
+Shape transposed_rows(const CallView& view, const ConvolutionArguments& places, const ConvolutionSizes& c) {
   const Ints padding = view.per_dim(places.padding, c.spatial, 0, kMostStep);
   const Ints more = view.per_dim(places.output_padding, c.spatial, 0, kMostStep);
   Shape rows;
@@ -98,7 +88,8 @@ Shape transposed_rows(const CallView& view, const Places& places, const Convolut
 
 // oneDNN needs copies in its own formats. PyTorch's own kernels write columns: for float32 where the input is small or
 // the convolution is transposed, for other types always.
-double workspace(const CallView& view, const Convolution& c, const Places& places, const Tensor& output) {
+double workspace(const CallView& view, const ConvolutionSizes& c, const ConvolutionArguments& places,
+                 const Tensor& output) {
   double bytes = bytes_in(output);
   for (const Tensor& operand : view.operands()) bytes += bytes_in(operand);
   constexpr double kSmall = 20480;
@@ -111,8 +102,8 @@ double workspace(const CallView& view, const Convolution& c, const Places& place
   return bytes + channels * count_of(c.kernel) * places_made * static_cast<double>(bytes_of(input.dtype));
 }
 
-Made convolution(const CallView& view, const Places& places, std::size_t spatial, bool named) {
-  const Convolution c = read(view, places, spatial);
+Made convolution(const CallView& view, const ConvolutionArguments& places, std::size_t spatial, bool named) {
+  const ConvolutionSizes c = read_sizes(view, places, spatial);
   const Shape rows = places.transposed ? transposed_rows(view, places, c) : plain_rows(view, places, c, named);
   Shape shape = c.batch;
   shape.push_back(c.outside);
@@ -127,11 +118,11 @@ Made convolution(const CallView& view, const Places& places, std::size_t spatial
 }
 
 // (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-Made either(const CallView& view) {
+Made any_convolution(const CallView& view) {
   view.require_arguments(9);
   const std::size_t rank = view.tensor(1).shape.size();
   view.require(rank >= 3 && rank <= 5, "its weight has neither 1 nor 2 nor 3 dimensions in space");
-  const Places places{3, 4, 5, 8, 7, view.boolean(6), true};
+  const ConvolutionArguments places = either_arguments(view.boolean(6));
   if (!places.transposed) static_cast<void>(view.per_dim(7, rank - 2, 0, 0));
   return convolution(view, places, rank - 2, false);
 }
@@ -163,21 +154,19 @@ Made im2col(const CallView& view) {
 }  // namespace
 
 void add_convolution_validators(Operators& operators) {
-  const Places plain;
-  const Places transposed{3, 4, 7, 6, 5, true, false};
   for (std::size_t spatial = 1; spatial <= 3; ++spatial) {
     const std::string dims = std::to_string(spatial) + "d";
-    const auto add = [&](const std::string& name, const Places& places, std::size_t count, bool named) {
+    const auto add = [&](const std::string& name, const ConvolutionArguments& places, std::size_t count, bool named) {
       operators["aten::" + name] = {[=](const CallView& view) {
         view.require_arguments(count);
         return convolution(view, places, spatial, named);
       }};
     };
-    add("conv" + dims, plain, 7, false);
-    add("conv" + dims + ".padding", plain, 7, true);
-    add("conv_transpose" + dims + (spatial > 1 ? ".input" : ""), transposed, 8, false);
+    add("conv" + dims, {}, 7, false);
+    add("conv" + dims + ".padding", {}, 7, true);
+    add("conv_transpose" + dims + (spatial > 1 ? ".input" : ""), kTransposedArguments, 8, false);
   }
-  operators["aten::convolution"] = {either};
+  operators["aten::convolution"] = {any_convolution};
   operators["aten::im2col"] = {im2col};
 }
 

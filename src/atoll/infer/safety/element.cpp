@@ -9,36 +9,36 @@
 namespace atl::infer::safety {
 namespace {
 
-enum class Result { kSame, kFloating, kBoolean };
+enum class UnaryResult { kSame, kFloating, kBoolean };
 
 struct Unary {
   Dtypes takes;
-  Result result = Result::kSame;
+  UnaryResult result = UnaryResult::kSame;
   std::size_t numbers = 0;  // arguments behind the tensor
 };
 
-Dtype type_of(Dtype dtype, Result result) {
-  if (result == Result::kBoolean) return Dtype::kBool;
-  return result == Result::kFloating && !is_floating(dtype) ? Dtype::kFloat32 : dtype;
+Dtype unary_dtype(Dtype dtype, UnaryResult result) {
+  if (result == UnaryResult::kBoolean) return Dtype::kBool;
+  return result == UnaryResult::kFloating && !is_floating(dtype) ? Dtype::kFloat32 : dtype;
 }
 
 Made unary(const CallView& view, const Unary& rule) {
   view.require_arguments(1 + rule.numbers);
   const Tensor& self = view.tensor(0, rule.takes);
   for (std::size_t i = 1; i <= rule.numbers; ++i) view.require_fits(i, self.dtype);
-  return with_copies(view, one(view, type_of(self.dtype, rule.result), self.shape));
+  return with_copies(view, one(view, unary_dtype(self.dtype, rule.result), self.shape));
 }
 
 // (self, lambda)
 Made softshrink(const CallView& view) {
   view.require(view.real(1) >= 0, "its lambda is negative");
-  return unary(view, {kFloats, Result::kSame, 1});
+  return unary(view, {kFloats, UnaryResult::kSame, 1});
 }
 
 // (self, alpha)
 Made celu(const CallView& view) {
   view.require(std::abs(view.real(1)) >= 1e-4, "its alpha is too close to 0, by which it divides");
-  return unary(view, {kFloats, Result::kSame, 1});
+  return unary(view, {kFloats, UnaryResult::kSame, 1});
 }
 
 // (self, approximate)
@@ -156,7 +156,7 @@ void add_element_validators(Operators& operators) {
   for (const char* name : {"acos",  "acosh",   "asin", "asinh", "atan", "atanh", "cos",   "cosh", "erf",
                            "erfc",  "exp",     "exp2", "expm1", "log",  "log10", "log1p", "log2", "reciprocal",
                            "rsqrt", "sigmoid", "sin",  "sinh",  "sqrt", "tan",   "tanh"}) {
-    add(name, {kAny, Result::kFloating});
+    add(name, {kAny, UnaryResult::kFloating});
   }
   for (const char* name : {"silu", "mish", "hardswish", "hardsigmoid", "relu6", "selu", "log_sigmoid", "frac"}) {
     add(name, {kFloats});
@@ -164,12 +164,12 @@ void add_element_validators(Operators& operators) {
   for (const char* name : {"abs", "ceil", "floor", "neg", "relu", "round", "sign", "square", "trunc"}) {
     add(name, {kNumbers});
   }
-  for (const char* name : {"leaky_relu", "hardshrink"}) add(name, {kFloats, Result::kSame, 1});
-  for (const char* name : {"hardtanh", "softplus", "threshold"}) add(name, {kFloats, Result::kSame, 2});
+  for (const char* name : {"leaky_relu", "hardshrink"}) add(name, {kFloats, UnaryResult::kSame, 1});
+  for (const char* name : {"hardtanh", "softplus", "threshold"}) add(name, {kFloats, UnaryResult::kSame, 2});
   operators["aten::softshrink"] = {softshrink, true};
   operators["aten::celu"] = {celu, true};
-  add("elu", {kFloats, Result::kSame, 3});
-  for (const char* name : {"isnan", "isinf", "isfinite", "logical_not"}) add(name, {kAny, Result::kBoolean});
+  add("elu", {kFloats, UnaryResult::kSame, 3});
+  for (const char* name : {"isnan", "isinf", "isfinite", "logical_not"}) add(name, {kAny, UnaryResult::kBoolean});
   add("bitwise_not", {kWhole});
   operators["aten::gelu"] = {gelu, true};
   operators["aten::nan_to_num"] = {nan_to_num, true};

@@ -115,7 +115,7 @@ Made topk(const CallView& view) {
   return with_places(std::move(made), true);
 }
 
-Made ordered(const CallView& view, std::size_t dim, std::size_t descending, bool values) {
+Made sorted(const CallView& view, std::size_t dim, std::size_t descending, bool values) {
   const Tensor& self = view.tensor(0, kNumbers);
   static_cast<void>(view.dim(dim, self.shape.size()));
   static_cast<void>(view.boolean(descending));
@@ -129,7 +129,7 @@ Made sort(const CallView& view, bool stable, bool values) {
   view.require_arguments(stable ? 4 : 3);
   if (stable && !view.is_null(1)) static_cast<void>(view.boolean(1));
   view.require(!stable || values || !view.is_null(1), "it does not say whether it is stable");
-  return stable ? ordered(view, 2, 3, values) : ordered(view, 1, 2, values);
+  return stable ? sorted(view, 2, 3, values) : sorted(view, 1, 2, values);
 }
 
 // (self, diagonal)

@@ -22,14 +22,14 @@ Dtype promote_integers(Dtype a, Dtype b) noexcept {
   return bytes_of(a) >= bytes_of(b) ? a : b;
 }
 
-using Kind = std::optional<Dtype>;
+using MaybeDtype = std::optional<Dtype>;
 
-Kind either(Kind a, Kind b) noexcept {
+MaybeDtype either(MaybeDtype a, MaybeDtype b) noexcept {
   if (!a || !b) return a ? a : b;
   return promote(*a, *b);
 }
 
-Kind combine(Kind higher, Kind lower) noexcept {
+MaybeDtype combine(MaybeDtype higher, MaybeDtype lower) noexcept {
   if (!higher || !lower) return higher ? higher : lower;
   if (is_floating(*higher)) return higher;
   if (*higher == Dtype::kBool || is_floating(*lower)) return promote(*higher, *lower);
@@ -49,7 +49,7 @@ Dtype promote(Dtype a, Dtype b) noexcept {
 }
 
 Dtype result_type(std::span<const Operand> operands) noexcept {
-  std::array<Kind, 3> kinds;  // with dimensions, without, numbers
+  std::array<MaybeDtype, 3> kinds;  // with dimensions, without, numbers
   for (const Operand& operand : operands) {
     Dtype dtype = operand.dtype;
     if (operand.is_number && is_floating(dtype)) dtype = Dtype::kFloat32;

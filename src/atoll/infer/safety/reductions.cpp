@@ -8,7 +8,7 @@
 namespace atl::infer::safety {
 namespace {
 
-enum class Result { kSame, kSum, kMean, kIndex, kTruth };
+enum class ReductionResult { kSame, kSum, kMean, kIndex, kTruth };
 
 // What the arguments name; none: all dimensions.
 struct Reduced {
@@ -33,16 +33,16 @@ Reduced over(const CallView& view, std::size_t dims, std::size_t keepdim, bool e
   return reduced;
 }
 
-Dtype type_of(const CallView& view, Result result, std::optional<Dtype> wanted) {
+Dtype reduced_dtype(const CallView& view, ReductionResult result, std::optional<Dtype> wanted) {
   const Dtype dtype = view.tensor(0).dtype;
   switch (result) {
-    case Result::kSame: return dtype;
-    case Result::kSum: return wanted.value_or(is_floating(dtype) ? dtype : Dtype::kInt64);
-    case Result::kMean:
+    case ReductionResult::kSame: return dtype;
+    case ReductionResult::kSum: return wanted.value_or(is_floating(dtype) ? dtype : Dtype::kInt64);
+    case ReductionResult::kMean:
       view.require(is_floating(wanted.value_or(dtype)), "it takes the mean of whole numbers");
       return wanted.value_or(dtype);
-    case Result::kIndex: return Dtype::kInt64;
-    case Result::kTruth: return dtype == Dtype::kUint8 ? Dtype::kUint8 : Dtype::kBool;
+    case ReductionResult::kIndex: return Dtype::kInt64;
+    case ReductionResult::kTruth: return dtype == Dtype::kUint8 ? Dtype::kUint8 : Dtype::kBool;
   }
   return dtype;
 }
@@ -61,31 +61,31 @@ Made reduce(const CallView& view, const Reduced& reduced, Dtype dtype) {
 }
 
 // (self, dim, keepdim[, dtype])
-Made by_dims(const CallView& view, Result result, Dtypes takes, bool has_dtype, bool empty_is_all) {
+Made by_dims(const CallView& view, ReductionResult result, Dtypes takes, bool has_dtype, bool empty_is_all) {
   view.require_arguments(has_dtype ? 4 : 3);
-  view.require(result != Result::kSame || !view.is_null(1), "it names no dimension");
+  view.require(result != ReductionResult::kSame || !view.is_null(1), "it names no dimension");
   static_cast<void>(view.tensor(0, takes));
   const std::optional<Dtype> wanted = has_dtype ? view.try_dtype(3) : std::nullopt;
-  return reduce(view, over(view, 1, 2, empty_is_all), type_of(view, result, wanted));
+  return reduce(view, over(view, 1, 2, empty_is_all), reduced_dtype(view, result, wanted));
 }
 
 // (self[, dtype])
-Made of_all(const CallView& view, Result result, Dtypes takes, bool has_dtype) {
+Made of_all(const CallView& view, ReductionResult result, Dtypes takes, bool has_dtype) {
   view.require_arguments(has_dtype ? 2 : 1);
   static_cast<void>(view.tensor(0, takes));
   const std::optional<Dtype> wanted = has_dtype ? view.try_dtype(1) : std::nullopt;
-  return reduce(view, over_all(view), type_of(view, result, wanted));
+  return reduce(view, over_all(view), reduced_dtype(view, result, wanted));
 }
 
 // The overloads whose dimension is one integer, never null.
-Made by_dim(const CallView& view, Result result, Dtypes takes, bool has_dtype) {
+Made by_dim(const CallView& view, ReductionResult result, Dtypes takes, bool has_dtype) {
   static_cast<void>(view.dim(1, view.tensor(0).shape.size()));
   return by_dims(view, result, takes, has_dtype, false);
 }
 
 // (self, dim, keepdim): the value, and where it is.
 Made extreme(const CallView& view) {
-  Made made = by_dim(view, Result::kSame, kAny, false);
+  Made made = by_dim(view, ReductionResult::kSame, kAny, false);
   made.outputs.push_back({Dtype::kInt64, made.outputs.front().shape});
   return made;
 }
@@ -93,7 +93,7 @@ Made extreme(const CallView& view) {
 // (self, dim, keepdim): null or one integer.
 Made place(const CallView& view) {
   if (!view.is_null(1)) static_cast<void>(view.dim(1, view.tensor(0).shape.size()));
-  return by_dims(view, Result::kIndex, kNumbers, false, false);
+  return by_dims(view, ReductionResult::kIndex, kNumbers, false, false);
 }
 
 // (self, dim, correction, keepdim)
@@ -129,7 +129,7 @@ Made running(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
   static_cast<void>(view.dim(1, self.shape.size()));
-  const Dtype dtype = type_of(view, Result::kSum, view.try_dtype(2));
+  const Dtype dtype = reduced_dtype(view, ReductionResult::kSum, view.try_dtype(2));
   view.require(dtype != Dtype::kBool, "it adds up in booleans");
   return with_copies(view, one(view, dtype, self.shape));
 }
@@ -160,37 +160,37 @@ Made plain_softmax(const CallView& view) {
 
 void add_reduction_validators(Operators& operators) {
   const auto add = [&](const std::string& name, auto validate) { operators["aten::" + name] = {validate}; };
-  const auto dims = [](Result result, Dtypes takes, bool has_dtype, bool empty_is_all) {
+  const auto dims = [](ReductionResult result, Dtypes takes, bool has_dtype, bool empty_is_all) {
     return [=](const CallView& view) { return by_dims(view, result, takes, has_dtype, empty_is_all); };
   };
-  const auto dim = [](Result result, Dtypes takes, bool has_dtype) {
+  const auto dim = [](ReductionResult result, Dtypes takes, bool has_dtype) {
     return [=](const CallView& view) { return by_dim(view, result, takes, has_dtype); };
   };
-  const auto all = [](Result result, Dtypes takes, bool has_dtype) {
+  const auto all = [](ReductionResult result, Dtypes takes, bool has_dtype) {
     return [=](const CallView& view) { return of_all(view, result, takes, has_dtype); };
   };
-  add("sum", all(Result::kSum, kAny, true));
-  add("sum.dim_IntList", dims(Result::kSum, kAny, true, true));
-  add("mean", all(Result::kMean, kAny, true));
-  add("mean.dim", dims(Result::kMean, kAny, true, true));
-  add("prod", all(Result::kSum, kAny, true));
-  add("prod.dim_int", dim(Result::kSum, kAny, true));
-  for (const char* name : {"amax", "amin"}) add(name, dims(Result::kSame, kAny, false, true));
-  for (const char* name : {"max", "min"}) add(name, all(Result::kSame, kAny, false));
+  add("sum", all(ReductionResult::kSum, kAny, true));
+  add("sum.dim_IntList", dims(ReductionResult::kSum, kAny, true, true));
+  add("mean", all(ReductionResult::kMean, kAny, true));
+  add("mean.dim", dims(ReductionResult::kMean, kAny, true, true));
+  add("prod", all(ReductionResult::kSum, kAny, true));
+  add("prod.dim_int", dim(ReductionResult::kSum, kAny, true));
+  for (const char* name : {"amax", "amin"}) add(name, dims(ReductionResult::kSame, kAny, false, true));
+  for (const char* name : {"max", "min"}) add(name, all(ReductionResult::kSame, kAny, false));
   for (const char* name : {"max.dim", "min.dim"}) add(name, extreme);
   for (const char* name : {"argmax", "argmin"}) add(name, place);
   for (const char* name : {"any", "all"}) {
     const std::string op = name;
-    add(op, all(Result::kTruth, kAny, false));
-    add(op + ".dim", dim(Result::kTruth, kAny, false));
-    add(op + ".dims", dims(Result::kTruth, kAny, false, false));
+    add(op, all(ReductionResult::kTruth, kAny, false));
+    add(op + ".dim", dim(ReductionResult::kTruth, kAny, false));
+    add(op + ".dims", dims(ReductionResult::kTruth, kAny, false, false));
   }
   for (const char* name : {"var", "std"}) {
     add(std::string(name) + ".correction", [](const CallView& view) { return spread(view, false); });
     add(std::string(name) + ".dim", spread_unbiased);
   }
   add("var_mean.correction", [](const CallView& view) { return spread(view, true); });
-  add("logsumexp", dims(Result::kSame, kFloats, false, false));
+  add("logsumexp", dims(ReductionResult::kSame, kFloats, false, false));
   add("linalg_vector_norm", norm);
   for (const char* name : {"cumsum", "cumprod"}) add(name, running);
   for (const char* name : {"softmax.int", "log_softmax.int", "_safe_softmax"}) add(name, softmax);

@@ -10,7 +10,7 @@
 namespace atl::infer::safety {
 namespace {
 
-struct Kind {
+struct Resampling {
   std::size_t spatial;  // dimensions; batch and channels are before
   bool smooth;          // it has align_corners before the factors
   double reads;         // rows, by dimension
@@ -25,7 +25,7 @@ std::int64_t rows_by(const CallView& view, std::int64_t rows, double factor) {
 }
 
 // (input, output_size, [align_corners,] scale_factors): one of both.
-Shape by_list(const CallView& view, const Kind& kind, const Shape& rows) {
+Shape by_list(const CallView& view, const Resampling& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + 1);
   view.require(view.is_null(1) != view.is_null(place), "it has neither sizes nor factors, or both");
@@ -42,7 +42,7 @@ Shape by_list(const CallView& view, const Kind& kind, const Shape& rows) {
 }
 
 // (input, output_size, [align_corners,] a factor or null for each dimension)
-Shape by_sizes(const CallView& view, const Kind& kind, const Shape& rows) {
+Shape by_sizes(const CallView& view, const Resampling& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + kind.spatial);
   Ints sizes = view.per_dim(1, kind.spatial, 1, kMostRows);
@@ -53,7 +53,7 @@ Shape by_sizes(const CallView& view, const Kind& kind, const Shape& rows) {
   return sizes;
 }
 
-Made resize(const CallView& view, const Kind& kind, bool list) {
+Made resize(const CallView& view, const Resampling& kind, bool list) {
   const Tensor& input = view.tensor(0, kFloats);
   view.require(input.shape.size() == kind.spatial + 2, "its input has another count of dimensions");
   if (kind.smooth) static_cast<void>(view.boolean(2));
@@ -69,7 +69,7 @@ Made resize(const CallView& view, const Kind& kind, bool list) {
 }  // namespace
 
 void add_resize_validators(Operators& operators) {
-  const auto add = [&](const std::string& name, Kind kind) {
+  const auto add = [&](const std::string& name, Resampling kind) {
     const std::string op = "aten::" + name + std::to_string(kind.spatial) + "d";
     operators[op] = {[kind](const CallView& view) { return resize(view, kind, false); }};
     operators[op + ".vec"] = {[kind](const CallView& view) { return resize(view, kind, true); }};

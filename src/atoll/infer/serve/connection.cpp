@@ -12,11 +12,11 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostStrangerBytes = 4096;             // of a control frame, until the client has said hello
-constexpr std::size_t kMostModels = 16;                      // of one client
-constexpr std::size_t kMostReplies = std::size_t{64} << 20;  // that wait for a client; then it is not heard
-constexpr std::chrono::milliseconds kGoodbye{1000};
-constexpr std::chrono::seconds kMostUnread{30};  // while more than kMostReplies wait
+constexpr std::size_t kMostStrangerBytes = 4096;               // of a control frame, until the client has said hello
+constexpr std::size_t kMostModels = 16;                        // of one client
+constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;  // that wait for a client; then it is not heard
+constexpr std::chrono::milliseconds kConnectionCloseTimeout{1000};
+constexpr std::chrono::seconds kMostUnread{30};  // while more than kMaxReplyBytes wait
 
 // What admission would refuse anyway need not be sent.
 std::uint64_t most_model_bytes(const ServerOptions& options) {
@@ -63,7 +63,7 @@ void Connection::on_bytes(transport::SecureStream&, std::span<const std::byte> b
   } catch (const std::exception& error) {
     refuse(Error(ErrorKind::kInternal, error.what()));
   }
-  if (is_over_ || is_clogged_ || stream_->queued_bytes() <= kMostReplies) return;
+  if (is_over_ || is_clogged_ || stream_->queued_bytes() <= kMaxReplyBytes) return;
   is_clogged_ = true;  // it asks and does not read
   pause();
 }
@@ -78,7 +78,7 @@ void Connection::refuse(const Error& error) {
   failed.text = error.what();
   send(wire::Message(failed));
   is_over_ = true;
-  stream_->close_on_loop(kGoodbye);
+  stream_->close_on_loop(kConnectionCloseTimeout);
 }
 
 void Connection::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
@@ -123,7 +123,7 @@ void Connection::take(const wire::Message& message) {
     models_.erase(found);
   } else if (std::holds_alternative<wire::Bye>(message)) {
     is_over_ = true;
-    stream_->close_on_loop(kGoodbye);
+    stream_->close_on_loop(kConnectionCloseTimeout);
   } else if (!std::holds_alternative<wire::Pong>(message)) {
     throw Error(ErrorKind::kProtocol, std::string("a client does not send ") + wire::name_of(message));
   }
@@ -243,7 +243,7 @@ void Connection::on_tick(Clock::time_point now) {
     return refuse(Error(ErrorKind::kTimeout, "the client did not say hello in time"));
   }
   const std::size_t queued = stream_->queued_bytes();
-  if (queued <= kMostReplies || queued < queued_) read_ = now;
+  if (queued <= kMaxReplyBytes || queued < queued_) read_ = now;
   queued_ = queued;
   if (now - read_ > kMostUnread) {
     return refuse(

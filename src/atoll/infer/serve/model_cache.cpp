@@ -12,6 +12,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,8 @@ namespace fs = std::filesystem;
 constexpr const char* kGraph = "/graph.json";
 constexpr const char* kWeights = "/weights.safetensors";
 constexpr const char* kPart = ".part";
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-constexpr std::size_t kHashDigits = 64;
-constexpr std::uint64_t kLeastBytes = std::uint64_t{1} << 12;  // that any model counts for
+constexpr std::size_t kFileReadBytes = std::size_t{1} << 20;
+constexpr std::uint64_t kMinModelBytes = std::uint64_t{1} << 12;  // that any model counts for
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
@@ -61,13 +61,13 @@ std::uint64_t size_of(const std::string& path) noexcept {
 
 // Whether a folder of this name is a model's, or the part of one.
 bool is_model(const std::string& name) {
-  if (name.size() < kHashDigits || (name.size() > kHashDigits && name.substr(kHashDigits) != kPart)) return false;
-  return name.substr(0, kHashDigits).find_first_not_of("0123456789abcdef") == std::string::npos;
+  const std::string_view hash = std::string_view(name).substr(0, kHashDigits);
+  return is_hash_text(hash) && (name.size() == kHashDigits || name.substr(kHashDigits) == kPart);
 }
 
 void add_file(transport::Sha256& sum, const std::string& path, const std::atomic<bool>& is_stopping) {
   const Fd file = open_file(path, O_RDONLY);
-  std::vector<std::byte> buffer(kReadBytes);
+  std::vector<std::byte> buffer(kFileReadBytes);
   for (;;) {
     if (is_stopping) fail(ErrorKind::kAborted, "the server ends, and " + path + " is compared when it runs again");
     const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
@@ -132,7 +132,7 @@ void ModelCache::make_room(std::uint64_t bytes) {
     if (!is_model(name) || parts.contains(name)) continue;
     std::error_code ignored;
     const std::string path = entry->path().string();
-    const std::uint64_t size = std::max(kLeastBytes, size_of(path + kGraph) + size_of(path + kWeights));
+    const std::uint64_t size = std::max(kMinModelBytes, size_of(path + kGraph) + size_of(path + kWeights));
     models.push_back({entry->last_write_time(ignored), entry->path(), size});
     total += size;
   }

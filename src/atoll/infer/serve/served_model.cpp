@@ -15,7 +15,7 @@ constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // goes on even
 constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client that is not read
 constexpr std::chrono::milliseconds kMostUntaken{5'000};         // its system gives up what nobody reads after 10 s
 
-double seconds(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
+double seconds_of_us(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
 }  // namespace
 
@@ -149,8 +149,8 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     return client_.send(timed);
   } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {
     ++context_.counts.inferences;
-    context_.counts.compute_seconds += seconds(done->compute_us);
-    context_.counts.waited_seconds += seconds(done->waited_us);
+    context_.counts.compute_seconds += seconds_of_us(done->compute_us);
+    context_.counts.waited_seconds += seconds_of_us(done->waited_us);
     end_inference();
     wire::Done told = *done;
     told.load = context_.turns.load_of_others([this](Turns::Who who) { return who == this; }, Clock::now());

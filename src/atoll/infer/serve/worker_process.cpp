@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kSocketThere = 3;  // descriptors in the process
 constexpr int kWeightsThere = 4;
-constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+constexpr std::size_t kWorkerReadBytes = std::size_t{1} << 18;
 constexpr int kReadsAtOnce = 8;                            // then others have a turn
 constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
 
@@ -159,7 +159,7 @@ std::string ending(int status) {
 }  // namespace
 
 WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights)
-    : loop_(loop), owner_(owner), buffer_(kReadBytes) {
+    : loop_(loop), owner_(owner), buffer_(kWorkerReadBytes) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw Error(ErrorKind::kUnavailable, with_errno("a socket pair for a worker", errno));

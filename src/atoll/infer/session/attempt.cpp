@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
 constexpr double kMostBetweenWaits = 16;
-constexpr std::chrono::microseconds kBetweenLooks{200};  // for the server's rows, while the device computes
-constexpr double kFreeShare = 0.01;                      // of the model: what following the plan may add to the rest
+constexpr std::chrono::microseconds kComputePollPeriod{200};  // for the server's rows, while the device computes
+constexpr double kFreeShare = 0.01;  // of the model: what following the plan may add to the rest
 
 }  // namespace
 
@@ -116,7 +116,7 @@ double Attempt::seconds_twice() const {
 
 // Likewise, before the device has done what it was given.
 bool Attempt::may_resume_first() const {
-  while (!model_.runner().wait_until(Deadline::after(kBetweenLooks))) {
+  while (!model_.runner().wait_until(Deadline::after(kComputePollPeriod))) {
     if (may_resume()) return true;
   }
   return false;

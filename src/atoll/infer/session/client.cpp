@@ -9,7 +9,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kGoodbye{200};
+constexpr std::chrono::milliseconds kClientCloseTimeout{200};
 constexpr std::chrono::seconds kStaysUsed{2};
 
 // What to tell of an end that will come again, however often the server is asked; empty of any other.
@@ -60,7 +60,7 @@ void Client::stop() {
   });
   if (says_goodbye) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kGoodbye, [this] { return status_.state == LinkState::kClosed; });
+    changed_.wait_for(lock, kClientCloseTimeout, [this] { return status_.state == LinkState::kClosed; });
   }
   loop_.run_and_wait([this] {
     if (timer_) loop_.cancel_timer_on_loop(*timer_);

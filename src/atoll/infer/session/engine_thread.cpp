@@ -17,7 +17,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kGoodbye{200};
+constexpr std::chrono::milliseconds kEngineCloseTimeout{200};
 
 [[noreturn]] void throw_as_error(const std::exception_ptr& failure) {
   try {
@@ -50,7 +50,7 @@ EngineThread::~EngineThread() {
   std::unique_lock lock(state_->mutex);
   state_->is_stopping = true;
   state_->changed.notify_all();
-  const bool is_idle = state_->changed.wait_for(lock, kGoodbye, [this] { return !state_->is_running; });
+  const bool is_idle = state_->changed.wait_for(lock, kEngineCloseTimeout, [this] { return !state_->is_running; });
   lock.unlock();
   if (is_idle) {
     thread_.join();

@@ -9,6 +9,7 @@
 #include "atoll/core/error.h"
 #include "atoll/plan/exchange.h"
 #include "atoll/plan/guard.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/stages.h"
 
 namespace atl::infer {
@@ -18,35 +19,35 @@ constexpr std::size_t kRatios = 128;
 constexpr double kLeastMargin = 5e-4;
 constexpr double kUnknownShare = 0.1;
 constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
-constexpr double kMemory = 30;          // seconds
+constexpr double kRatioMemory = 30;     // seconds
 constexpr double kNotKnown = -1;
 constexpr int kBetweenPasses = 16;  // steps that compute
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+using plan::as_index;
 
 // What is held while a program runs, and what its rest costs.
 class Holding {
  public:
   Holding(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered)
       : graph_(graph), operators_(operators), lowered_(lowered), held_(operators.dims.size()) {
-    for (const int input : graph.inputs) held_[at(input)] = {rows_of(graph, operators, input)};
+    for (const int input : graph.inputs) held_[as_index(input)] = {rows_of(graph, operators, input)};
     node_operators_.assign(graph.nodes.size(), -1);
     for (std::size_t i = 0; i < operators.operators.size(); ++i) {
       taken_.push_back(taken_by(graph, operators, static_cast<int>(i)));
       const int node = operators.operators[i].node;
-      if (node >= 0) node_operators_[at(node)] = static_cast<int>(i);
+      if (node >= 0) node_operators_[as_index(node)] = static_cast<int>(i);
     }
     for (const int tensor : outputs_of(graph)) {
-      if (operators.operator_of[at(tensor)] >= 0) outputs_.push_back(tensor);
+      if (operators.operator_of[as_index(tensor)] >= 0) outputs_.push_back(tensor);
     }
   }
 
   double seconds_of(const Step& step) const {
     if (!computes(step)) return 0;
     const int index = operator_of(step);
-    double seconds = lowered_.operators[at(index)].robot.seconds(step.rows.size());
-    if (step.kind == Step::Kind::kCompute && operators_.operators[at(index)].state >= 0) {  // both at once
-      const plan::Operator& states = lowered_.operators[at(index - 1)];
+    double seconds = lowered_.operators[as_index(index)].robot.seconds(step.rows.size());
+    if (step.kind == Step::Kind::kCompute && operators_.operators[as_index(index)].state >= 0) {  // both at once
+      const plan::Operator& states = lowered_.operators[as_index(index - 1)];
       seconds += states.robot.seconds(states.rows);
     }
     return seconds;
@@ -57,12 +58,12 @@ class Holding {
       case Step::Kind::kCompute:
       case Step::Kind::kState:
       case Step::Kind::kResult:
-        for (const int tensor : operators_.operators[at(operator_of(step))].makes) {
-          held_[at(tensor)].push_back(step.rows);
+        for (const int tensor : operators_.operators[as_index(operator_of(step))].makes) {
+          held_[as_index(tensor)].push_back(step.rows);
         }
         break;
-      case Step::Kind::kReceive: held_[at(step.index)].push_back(step.rows); break;
-      case Step::Kind::kFree: held_[at(step.index)].clear(); break;
+      case Step::Kind::kReceive: held_[as_index(step.index)].push_back(step.rows); break;
+      case Step::Kind::kFree: held_[as_index(step.index)].clear(); break;
       case Step::Kind::kSend: break;
     }
   }
@@ -71,8 +72,8 @@ class Holding {
     std::vector<std::vector<Region>> lacks(held_.size());
     const auto need = [&](int tensor, Region rows) {
       std::vector<Region> missing{rows};
-      for (const Region here : held_[at(tensor)]) missing = plan::without(missing, here);
-      lacks[at(tensor)].insert(lacks[at(tensor)].end(), missing.begin(), missing.end());
+      for (const Region here : held_[as_index(tensor)]) missing = plan::without(missing, here);
+      lacks[as_index(tensor)].insert(lacks[as_index(tensor)].end(), missing.begin(), missing.end());
     };
     for (const int tensor : outputs_) need(tensor, rows_of(graph_, operators_, tensor));
     double seconds = 0;
@@ -80,7 +81,7 @@ class Holding {
       if (operators_.operators[i].node < 0) continue;
       std::vector<Region> made;
       for (const int tensor : operators_.operators[i].makes) {
-        made.insert(made.end(), lacks[at(tensor)].begin(), lacks[at(tensor)].end());
+        made.insert(made.end(), lacks[as_index(tensor)].begin(), lacks[as_index(tensor)].end());
       }
       if (made.empty()) continue;
       const plan::Operator& op = lowered_.operators[i];
@@ -88,7 +89,7 @@ class Holding {
         seconds += op.robot.seconds(rows.size());
         for (std::size_t k = 0; k < taken_[i].size(); ++k) {
           const plan::Operand& operand = op.operands[k];
-          need(taken_[i][k], plan::rows_needed(operand, rows, lowered_.operators[at(operand.producer)].rows));
+          need(taken_[i][k], plan::rows_needed(operand, rows, lowered_.operators[as_index(operand.producer)].rows));
         }
       }
     }
@@ -98,7 +99,7 @@ class Holding {
  private:
   // Of a node with two the last is its result, behind its states.
   int operator_of(const Step& step) const {
-    return node_operators_[at(step.index)] - (step.kind == Step::Kind::kState ? 1 : 0);
+    return node_operators_[as_index(step.index)] - (step.kind == Step::Kind::kState ? 1 : 0);
   }
 
   const Graph& graph_;
@@ -155,7 +156,7 @@ double Jitter::quantile(double now, double share, double unknown) const {
   std::vector<std::pair<double, double>> weighted{{unknown, kUnknownWeight}};
   double total = kUnknownWeight;
   for (const Seen& each : seen_) {
-    weighted.emplace_back(each.ratio, std::exp(-std::max(0.0, now - each.when) / kMemory));
+    weighted.emplace_back(each.ratio, std::exp(-std::max(0.0, now - each.when) / kRatioMemory));
     total += weighted.back().second;
   }
   std::sort(weighted.begin(), weighted.end());

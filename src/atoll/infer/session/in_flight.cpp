@@ -7,7 +7,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{5};
+constexpr std::chrono::milliseconds kEndPollPeriod{5};
 constexpr double kMostWait = 0.02;  // seconds
 constexpr double kMostPatience = 1e9;
 
@@ -47,7 +47,7 @@ bool InFlight::wait_for_end(const AttemptRules& rules, double local) {
   const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(begun_)));
   while (unended_ != 0 && !limit.expired()) {
     if (rules.is_over()) TurnGate::refuse();
-    ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kBetweenLooks));
+    ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kEndPollPeriod));
   }
   return unended_ == 0;
 }

@@ -8,7 +8,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr std::chrono::milliseconds kRefusalPollPeriod{20};
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void throw_if_final(const std::optional<Refusal>& refusal) {
 bool wait_for_server(const Client& client, const Divisions& divisions, const TurnGate& gate, Deadline deadline,
                      CallerCheck caller) {
   for (;;) {
-    if (divisions.wait(deadline.earlier(Deadline::after(kBetweenLooks)))) return true;
+    if (divisions.wait(deadline.earlier(Deadline::after(kRefusalPollPeriod)))) return true;
     if (gate.is_closed()) return false;
     throw_if_final(refusal_of(client, divisions));
     if (deadline.expired()) return false;

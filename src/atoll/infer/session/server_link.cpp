@@ -17,7 +17,7 @@ constexpr std::size_t kUploadQueueBytes = std::size_t{1} << 17;
 constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
 constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows: they cannot be given up any more
-constexpr std::size_t kMostReplies = 10'000;               // that the server has not read; then it is no server
+constexpr std::size_t kMaxUnreadReplies = 10'000;          // that the server has not read; then it is no server
 constexpr std::chrono::milliseconds kMostReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
 constexpr std::chrono::milliseconds kLinger{100};
@@ -98,8 +98,9 @@ bool ServerLink::wants_more() const { return stream_ && stream_->queued_bytes() 
 // What the server asks for, it has to read.
 void ServerLink::reply(const wire::Message& message) {
   if (queued_ == 0) replies_ = 0;
-  if (++replies_ > kMostReplies) {
-    throw Error(ErrorKind::kProtocol, "it asks and does not read: " + std::to_string(kMostReplies) + " answers wait");
+  if (++replies_ > kMaxUnreadReplies) {
+    throw Error(ErrorKind::kProtocol,
+                "it asks and does not read: " + std::to_string(kMaxUnreadReplies) + " answers wait");
   }
   send(message);
 }

@@ -10,7 +10,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{100};
+constexpr std::chrono::milliseconds kProfilePollPeriod{100};
 
 // Waits for what a client hears first: that the server is ready, or that it is lost.
 class Waiting final : public Client::Owner {
@@ -18,7 +18,7 @@ class Waiting final : public Client::Owner {
   // None where neither has happened for a moment.
   std::optional<Profile> wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kBetweenLooks, [this] { return profile_ || lost_; });
+    changed_.wait_for(lock, kProfilePollPeriod, [this] { return profile_ || lost_; });
     if (!profile_ && lost_) throw *lost_;
     return profile_;
   }

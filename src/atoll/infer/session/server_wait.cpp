@@ -9,7 +9,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr double kMemory = 2;
+constexpr double kWaitMemory = 2;
 constexpr double kTooOld = 10;
 
 }  // namespace
@@ -23,7 +23,7 @@ void ServerWait::told(double now, const wire::Load& load) {
 
 void ServerWait::waited(double now, double seconds) {
   const std::lock_guard lock(mutex_);
-  const double kept = std::exp(-std::max(0.0, now - waited_at_) / kMemory);
+  const double kept = std::exp(-std::max(0.0, now - waited_at_) / kWaitMemory);
   waited_ = waited_ * kept + seconds;
   inferences_ = inferences_ * kept + 1;
   waited_at_ = now;

@@ -47,7 +47,7 @@ ZSTD_DCtx& decompressor() {
   return required(context);
 }
 
-[[noreturn]] void bad(Codec codec, const std::string& what) {
+[[noreturn]] void bad_packed(Codec codec, const std::string& what) {
   throw Error(ErrorKind::kProtocol, std::string("a message packed as ") + to_string(codec) + ": " + what);
 }
 
@@ -64,31 +64,31 @@ MaybePacked pack_zstd(Bytes bytes) {
 // What one frame of zstd says it holds, if it is one, whole and alone. Older formats that zstd may know are refused.
 std::size_t zstd_content_bytes(Codec codec, Bytes packed) {
   if (packed.size() < kZstdMagic.size() || std::memcmp(packed.data(), kZstdMagic.data(), kZstdMagic.size()) != 0) {
-    bad(codec, "it does not begin as zstd");
+    bad_packed(codec, "it does not begin as zstd");
   }
   if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size())
-    bad(codec, "it is not one zstd frame");
+    bad_packed(codec, "it is not one zstd frame");
   const unsigned long long size = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR) bad(codec, "it does not say its size");
+  if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR) bad_packed(codec, "it does not say its size");
   return size;
 }
 
 void unpack_zstd(Codec codec, Bytes packed, std::span<std::byte> out) {
   const std::size_t size = zstd_content_bytes(codec, packed);
   if (size != out.size()) {
-    bad(codec, "it holds " + std::to_string(size) + " bytes instead of " + std::to_string(out.size()));
+    bad_packed(codec, "it holds " + std::to_string(size) + " bytes instead of " + std::to_string(out.size()));
   }
   const std::size_t done = ZSTD_decompressDCtx(&decompressor(), out.data(), out.size(), packed.data(), packed.size());
-  if (ZSTD_isError(done) != 0) bad(codec, ZSTD_getErrorName(done));
-  if (done != out.size()) bad(codec, "it ends after " + std::to_string(done) + " bytes");
+  if (ZSTD_isError(done) != 0) bad_packed(codec, ZSTD_getErrorName(done));
+  if (done != out.size()) bad_packed(codec, "it ends after " + std::to_string(done) + " bytes");
 }
 
 void unpack_bits_zstd(std::size_t element_bytes, Bytes packed, std::span<std::byte> out) {
   const std::size_t size = zstd_content_bytes(Codec::kBitsZstd, packed);
   const std::size_t most = most_few_values_bytes(element_bytes, out.size() / element_bytes);
   if (size > most) {
-    bad(Codec::kBitsZstd,
-        "it holds " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are possible");
+    bad_packed(Codec::kBitsZstd,
+               "it holds " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are possible");
   }
   std::vector<std::byte> few(size);
   unpack_zstd(Codec::kBitsZstd, packed, few);
@@ -152,12 +152,12 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
   require_size(type, out.size());
   if (codec == Codec::kRaw) {
     if (packed.size() != out.size()) {
-      bad(codec, "it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(out.size()));
+      bad_packed(codec, "it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(out.size()));
     }
     if (!out.empty()) std::memcpy(out.data(), packed.data(), out.size());
     return;
   }
-  if (out.empty()) bad(codec, "there are no elements to pack");
+  if (out.empty()) bad_packed(codec, "there are no elements to pack");
   const auto element_bytes = static_cast<std::size_t>(bytes_of(type.dtype));
   switch (codec) {
     case Codec::kBits: return unpack_few_values(element_bytes, packed, out);
@@ -168,7 +168,7 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
     case Codec::kJpeg: return unpack_jpeg(type, packed, out);
     case Codec::kRaw: break;
   }
-  bad(codec, "nothing here unpacks that");
+  bad_packed(codec, "nothing here unpacks that");
 }
 
 const char* to_string(Codec codec) noexcept {

@@ -18,7 +18,7 @@ constexpr std::size_t kMostValues = 16;
 constexpr std::size_t kBlock = 256;
 constexpr std::uint8_t kNoPlace = 0xff;
 
-[[noreturn]] void bad(const std::string& what) {
+[[noreturn]] void bad_few_values(const std::string& what) {
   throw Error(ErrorKind::kProtocol, "a message of few values that does not unpack: " + what);
 }
 
@@ -127,21 +127,23 @@ void read_places(std::span<const std::byte> places, const std::array<U, kMostVal
     const std::size_t count = std::min<std::size_t>(8, elements - at);
     std::memcpy(out.data() + at * sizeof(U), values.data(), count * sizeof(U));
     for (std::size_t i = count; i < 8; ++i) {
-      if (eight[i] != 0) bad("bits behind the last element are not 0");
+      if (eight[i] != 0) bad_few_values("bits behind the last element are not 0");
     }
   }
-  if (most >= entries) bad("an element is at place " + std::to_string(most) + " of " + std::to_string(entries));
+  if (most >= entries)
+    bad_few_values("an element is at place " + std::to_string(most) + " of " + std::to_string(entries));
 }
 
 template <class U>
 void unpack_as(std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::size_t entries = packed.empty() ? 0 : std::to_integer<std::size_t>(packed[0]);
-  if (entries == 0 || entries > kMostValues) bad(std::to_string(entries) + " distinct values: 1 to 16 are possible");
+  if (entries == 0 || entries > kMostValues)
+    bad_few_values(std::to_string(entries) + " distinct values: 1 to 16 are possible");
   const unsigned bits = bits_for(entries);
   const std::size_t head = 1 + entries * sizeof(U);
   const std::size_t expected = head + places_bytes(out.size() / sizeof(U), bits);
   if (packed.size() != expected) {
-    bad("it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(expected));
+    bad_few_values("it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(expected));
   }
   std::array<U, kMostValues> table{};
   std::memcpy(table.data(), packed.data() + 1, entries * sizeof(U));

@@ -69,7 +69,9 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
   return {};
 }
 
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, "the other side sent " + what); }
+[[noreturn]] void bad_bytes(const std::string& what) {
+  throw Error(ErrorKind::kProtocol, "the other side sent " + what);
+}
 
 struct Parsed {
   FrameHeader header;
@@ -79,7 +81,7 @@ struct Parsed {
 Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   ByteReader reader(bytes, "a frame's header");
   const auto magic = reader.integer<std::uint32_t>();
-  if (magic != kMagic) bad("bytes that are not a frame: it does not speak this protocol");
+  if (magic != kMagic) bad_bytes("bytes that are not a frame: it does not speak this protocol");
   const auto version = reader.integer<std::uint16_t>();
   if (version != kVersion) {
     throw Error(ErrorKind::kMismatch, "the other side sent a frame of wire version " + std::to_string(version) +
@@ -98,15 +100,16 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   header.offset = reader.integer<std::uint64_t>();
   parsed.payload_sum = reader.integer<std::uint64_t>();
   header.payload_bytes = reader.integer<std::uint32_t>();
-  if (reader.integer<std::uint32_t>() != header_sum_of(bytes)) bad("a frame's header that does not fit its checksum");
+  if (reader.integer<std::uint32_t>() != header_sum_of(bytes))
+    bad_bytes("a frame's header that does not fit its checksum");
   const std::string fault = fault_of(header, most_control_bytes);
-  if (!fault.empty()) bad(fault);
+  if (!fault.empty()) bad_bytes(fault);
   return parsed;
 }
 
 void deliver(const Parsed& parsed, std::span<const std::byte> payload, const FrameParser::OnFrame& on_frame) {
   if (sum_of(payload) != parsed.payload_sum) {
-    bad(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not fit its checksum");
+    bad_bytes(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not fit its checksum");
   }
   on_frame(parsed.header, payload);
 }
@@ -163,7 +166,7 @@ std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_t
 }
 
 void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame) {
-  if (is_broken_) bad("more bytes behind those that were wrong");
+  if (is_broken_) bad_bytes("more bytes behind those that were wrong");
   is_broken_ = true;  // whatever throws from here on
   while (!bytes.empty()) {
     if (!held_.empty() || bytes.size() < kHeaderBytes) {

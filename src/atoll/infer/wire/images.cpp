@@ -21,7 +21,7 @@ using MaybePacked = std::optional<std::vector<std::byte>>;
 
 constexpr double kMostPixel = 255;
 
-[[noreturn]] void bad(const std::string& what) {
+[[noreturn]] void bad_jpeg(const std::string& what) {
   throw Error(ErrorKind::kProtocol, "a message packed as jpeg: " + what);
 }
 
@@ -115,10 +115,10 @@ template <class T>
 void from_jpeg(const ImageLayout& layout, Bytes packed, std::span<std::byte> out) {
   std::array<T, 256> values{};
   if constexpr (std::is_floating_point_v<T>) {
-    if (packed.size() < kHeadBytes) bad("it has " + std::to_string(packed.size()) + " bytes");
+    if (packed.size() < kHeadBytes) bad_jpeg("it has " + std::to_string(packed.size()) + " bytes");
     const Scale scale{element<float>(packed, 0), element<float>(packed, 1)};
     if (!scale.is_good()) {
-      bad("values from " + std::to_string(scale.low) + " in steps of " + std::to_string(scale.step));
+      bad_jpeg("values from " + std::to_string(scale.low) + " in steps of " + std::to_string(scale.step));
     }
     for (std::size_t pixel = 0; pixel < values.size(); ++pixel) values[pixel] = static_cast<T>(scale.value_of(pixel));
     packed = packed.subspan(kHeadBytes);
@@ -165,7 +165,7 @@ std::optional<std::vector<std::byte>> pack_jpeg(const Tensor& type, std::span<co
 
 void unpack_jpeg(const Tensor& type, std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::optional<ImageLayout> layout = image_layout(type);
-  if (!layout) bad(to_string(type) + " is no image");
+  if (!layout) bad_jpeg(to_string(type) + " is no image");
   if (type.dtype == Dtype::kUint8) return from_jpeg<std::uint8_t>(*layout, packed, out);
   if (type.dtype == Dtype::kFloat32) return from_jpeg<float>(*layout, packed, out);
   return from_jpeg<double>(*layout, packed, out);

@@ -17,17 +17,17 @@ namespace {
 constexpr double kMostHalf = 65504;
 constexpr float kSteps = 127;
 
-[[noreturn]] void bad(const std::string& what) {
+[[noreturn]] void bad_lossy(const std::string& what) {
   throw Error(ErrorKind::kProtocol, "a message of less exact numbers that does not unpack: " + what);
 }
 
 void require_floats(Dtype dtype) {
   if (dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64) return;
-  bad(std::string("elements are ") + to_string(dtype) + ", only float32 and float64 are packed so");
+  bad_lossy(std::string("elements are ") + to_string(dtype) + ", only float32 and float64 are packed so");
 }
 
 void require_bytes(std::size_t found, std::size_t expected) {
-  if (found != expected) bad("it has " + std::to_string(found) + " bytes instead of " + std::to_string(expected));
+  if (found != expected) bad_lossy("it has " + std::to_string(found) + " bytes instead of " + std::to_string(expected));
 }
 
 template <class F>
@@ -116,7 +116,7 @@ void from_int8(const Channels& all, std::span<const std::byte> packed, std::span
   const std::span<const std::byte> values = packed.subspan(steps.size());
   for (std::size_t channel = 0; channel < all.channels; ++channel) {
     const auto step = element<float>(steps, channel);
-    if (!(step >= 0) || !std::isfinite(step * kSteps)) bad("the step " + std::to_string(step));
+    if (!(step >= 0) || !std::isfinite(step * kSteps)) bad_lossy("the step " + std::to_string(step));
   }
   bool wrong = false;
   for_runs(all, [&](std::size_t channel, std::size_t first, std::size_t count) {
@@ -127,7 +127,7 @@ void from_int8(const Channels& all, std::span<const std::byte> packed, std::span
       set_element<F>(out, i, static_cast<F>(value) * step);
     }
   });
-  if (wrong) bad("-128 steps: -127 to 127 are possible");
+  if (wrong) bad_lossy("-128 steps: -127 to 127 are possible");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "atoll/infer/malformed.h"
 #include "atoll/infer/wire/message_checks.h"
 #include "atoll/infer/wire/messages_generated.h"
 
@@ -17,7 +18,7 @@ using flatbuffers::Offset;
 // An envelope, the body and nothing inside it but strings and vectors.
 constexpr std::uint32_t kMostDepth = 2;
 constexpr std::uint32_t kMostTables = 2;
-constexpr std::size_t kLeastBytes = 16;  // of an envelope with anything in it
+constexpr std::size_t kMinEnvelopeBytes = 16;  // of an envelope with anything in it
 
 // A sentence as far as it is short enough, without the half of a character of UTF-8 at its end.
 std::string_view short_of(std::string_view text) {
@@ -115,8 +116,6 @@ class Writer {
   FlatBufferBuilder& to_;
 };
 
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
-
 // The verifier does not see to it that elements of 8 bytes lie where they may be read in place: they are copied.
 std::vector<double> numbers(const flatbuffers::Vector<double>& from) {
   std::vector<double> values(from.size());
@@ -139,7 +138,7 @@ Welcome read(const fbs::Welcome& m) {
 Open read(const fbs::Open& m) {
   Open open{m.model(), {}, m.graph_bytes(), m.weight_bytes()};
   if (m.hash()->size() != open.hash.size()) {
-    bad("the message Open has hash of " + std::to_string(m.hash()->size()) + " bytes; allowed: 32");
+    malformed("the message Open has hash of " + std::to_string(m.hash()->size()) + " bytes; allowed: 32");
   }
   std::memcpy(open.hash.data(), m.hash()->data(), open.hash.size());
   return open;
@@ -185,7 +184,7 @@ Close read(const fbs::Close& m) { return {m.model()}; }
 Turn read(const fbs::Turn& m) { return {static_cast<Turn::What>(m.what())}; }
 
 Message body_of(const fbs::Envelope& envelope) {
-  if (envelope.body() == nullptr) bad("a message without a body");
+  if (envelope.body() == nullptr) malformed("a message without a body");
   switch (envelope.body_type()) {
     case fbs::Body::NONE: break;
     case fbs::Body::Hello: return read(*envelope.body_as_Hello());
@@ -209,14 +208,14 @@ Message body_of(const fbs::Envelope& envelope) {
     case fbs::Body::Bye: return Bye{};
     case fbs::Body::Turn: return read(*envelope.body_as_Turn());
   }
-  bad("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
+  malformed("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
 }
 
 Message read_message(std::span<const std::byte> payload) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(payload.data());
   flatbuffers::Verifier verifier(data, payload.size(), kMostDepth, kMostTables);
   if (!fbs::VerifyEnvelopeBuffer(verifier)) {
-    bad("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
+    malformed("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
   }
   Message message = body_of(*fbs::GetEnvelope(data));
   check(message, Way::kIn);
@@ -242,10 +241,10 @@ std::vector<std::byte> encode(const Message& message) {
 
 Message decode(std::span<const std::byte> payload) {
   if (payload.size() > kMaxControlBytes) {
-    bad("a message of " + std::to_string(payload.size()) + " bytes: at most " + std::to_string(kMaxControlBytes));
+    malformed("a message of " + std::to_string(payload.size()) + " bytes: at most " + std::to_string(kMaxControlBytes));
   }
-  if (payload.size() < kLeastBytes)
-    bad("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
+  if (payload.size() < kMinEnvelopeBytes)
+    malformed("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
   // FlatBuffers reads numbers where they lie; in the stream they may lie anywhere.
   if (reinterpret_cast<std::uintptr_t>(payload.data()) % alignof(std::uint64_t) == 0) return read_message(payload);
   std::vector<std::uint64_t> aligned((payload.size() + 7) / 8);

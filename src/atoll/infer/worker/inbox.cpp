@@ -13,7 +13,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+constexpr std::size_t kInboxReadBytes = std::size_t{1} << 18;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ bool Inbox::wait_for_turn() {
 void Inbox::read() {
   pthread_setname_np(pthread_self(), "atoll-inbox");
   wire::FrameParser parser;
-  std::vector<std::byte> buffer(kReadBytes);
+  std::vector<std::byte> buffer(kInboxReadBytes);
   try {
     for (;;) {
       const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), 0);

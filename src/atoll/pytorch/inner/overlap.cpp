@@ -8,44 +8,46 @@
 namespace atl::pytorch {
 namespace {
 
-using Bytes = std::uint64_t;
+using ByteCount = std::uint64_t;
 
 // Half-open.
 struct Stretch {
-  Bytes begin = 0;
-  Bytes end = 0;
+  ByteCount begin = 0;
+  ByteCount end = 0;
 
   bool meets(const Stretch& other) const { return begin < other.end && other.begin < end; }
 };
 
 struct Dimension {
-  Bytes size;
-  Bytes stride;  // in bytes
+  ByteCount size;
+  ByteCount stride;  // in bytes
 };
 
 // A tensor as runs of bytes without gaps, one at each place that the dimensions count through.
 struct Runs {
   Stretch all;
-  Bytes length = 0;                   // of a run
+  ByteCount length = 0;               // of a run
   std::vector<Dimension> dimensions;  // by stride, the smallest first
 };
 
 Stretch range_of(const at::Tensor& tensor) {
-  const auto begin = reinterpret_cast<Bytes>(tensor.const_data_ptr());
+  const auto begin = reinterpret_cast<ByteCount>(tensor.const_data_ptr());
   if (tensor.numel() == 0) return {begin, begin};
   if (tensor.is_non_overlapping_and_dense()) return {begin, begin + tensor.nbytes()};
-  Bytes last = 0;
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += static_cast<Bytes>((tensor.size(d) - 1) * tensor.stride(d));
-  return {begin, begin + (last + 1) * static_cast<Bytes>(tensor.element_size())};
+  ByteCount last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    last += static_cast<ByteCount>((tensor.size(d) - 1) * tensor.stride(d));
+  }
+  return {begin, begin + (last + 1) * static_cast<ByteCount>(tensor.element_size())};
 }
 
 // Of one with elements. Dimensions that only repeat the others' memory are left out.
 Runs runs_of(const at::Tensor& tensor) {
-  Runs runs{range_of(tensor), static_cast<Bytes>(tensor.element_size()), {}};
+  Runs runs{range_of(tensor), static_cast<ByteCount>(tensor.element_size()), {}};
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) == 1 || tensor.stride(d) == 0) continue;
     runs.dimensions.push_back(
-        {static_cast<Bytes>(tensor.size(d)), static_cast<Bytes>(tensor.stride(d) * tensor.element_size())});
+        {static_cast<ByteCount>(tensor.size(d)), static_cast<ByteCount>(tensor.stride(d) * tensor.element_size())});
   }
   std::sort(runs.dimensions.begin(), runs.dimensions.end(),
             [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
@@ -57,7 +59,7 @@ Runs runs_of(const at::Tensor& tensor) {
 
 // Whether each dimension steps over everything inside it.
 bool is_nested(const Runs& runs) {
-  Bytes inside = runs.length;
+  ByteCount inside = runs.length;
   for (const Dimension& each : runs.dimensions) {
     if (each.stride < inside) return false;
     inside += (each.size - 1) * each.stride;
@@ -68,8 +70,8 @@ bool is_nested(const Runs& runs) {
 // The runs that reach into `part`, in order.
 std::vector<Stretch> stretches(const Runs& runs, const Stretch& part) {
   std::vector<Stretch> found;
-  std::vector<Bytes> at(runs.dimensions.size());
-  Bytes begin = runs.all.begin;
+  std::vector<ByteCount> at(runs.dimensions.size());
+  ByteCount begin = runs.all.begin;
   while (true) {
     const Stretch run{begin, begin + runs.length};
     if (run.meets(part)) found.push_back(run);
@@ -88,12 +90,12 @@ std::vector<Stretch> stretches(const Runs& runs, const Stretch& part) {
 
 // Whether the places of both repeat at one distance and differ within it, as columns of a matrix do.
 bool are_interleaved(const Runs& a, const Runs& b) {
-  Bytes period = 0;
+  ByteCount period = 0;
   for (const Runs* each : {&a, &b}) {
     for (const Dimension& dimension : each->dimensions) period = std::gcd(period, dimension.stride);
   }
   if (period == 0) return false;
-  const Bytes ahead = (b.all.begin % period + period - a.all.begin % period) % period;  // of a's run, b's begins
+  const ByteCount ahead = (b.all.begin % period + period - a.all.begin % period) % period;  // of a's run, b's begins
   return ahead >= a.length && ahead + b.length <= period;
 }
 

@@ -2,27 +2,20 @@
 #include "atoll/pytorch/inner/unfinished.h"
 
 #include <chrono>
-#include <exception>
 #include <thread>
+
+#include "atoll/pytorch/inner/future_of.h"
 
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{1};
-
-c10::intrusive_ptr<c10::ivalue::Future> future_of(const c10::intrusive_ptr<c10d::Work>& work) {
-  try {
-    return work->getFuture();
-  } catch (const std::exception&) {
-    return nullptr;  // not every kind has one
-  }
-}
+constexpr std::chrono::milliseconds kDrainPollInterval{1};
 
 }  // namespace
 
 void Unfinished::note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) {
   for (const auto& work : works) {
-    const auto future = future_of(work);
+    const auto future = future_of(*work);
     if (!future) continue;
     count_->fetch_add(1, std::memory_order_relaxed);
     future->addCallback([count = count_](c10::ivalue::Future&) { count->fetch_sub(1, std::memory_order_release); });
@@ -32,7 +25,7 @@ void Unfinished::note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) 
 bool Unfinished::drain(Deadline limit, const std::function<bool()>& is_over) const {
   while (count_->load(std::memory_order_acquire) != 0) {
     if (limit.expired() || is_over()) return false;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kDrainPollInterval);
   }
   return true;
 }

@@ -11,21 +11,13 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/pytorch/inner/future_of.h"
 
 namespace atl::pytorch {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
-
-// Works whose operation only goes on while somebody waits have none, and some of those say that they have completed.
-FuturePtr future_of(c10d::Work& work) {
-  try {
-    return work.getFuture();
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-}
 
 }  // namespace
 

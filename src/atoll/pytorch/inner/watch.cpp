@@ -12,7 +12,7 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{20};
+constexpr std::chrono::milliseconds kWatchPollInterval{20};
 constexpr std::chrono::milliseconds kLook{1};  // of who waits
 
 struct HowToInterrupt {
@@ -199,7 +199,7 @@ void Watch::serve() {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return stopping_ || !entries_.empty(); });
-      changed_.wait_for(lock, kPause, [this] { return stopping_; });
+      changed_.wait_for(lock, kWatchPollInterval, [this] { return stopping_; });
       if (stopping_) return;
       entries = entries_;
     }

@@ -15,7 +15,7 @@ namespace atl::pytorch {
 namespace {
 
 // Without Python's stack, which pybind11 puts behind.
-std::string text_of(const py::error_already_set& error) {
+std::string text_without_stack(const py::error_already_set& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\n\nAt:"));
 }
@@ -75,7 +75,7 @@ class CallableEngine final : public infer::LocalEngine {
       if (!made) throw py::error_already_set();
       return made.cast<std::vector<at::Tensor>>();
     } catch (const py::error_already_set& error) {
-      throw Error(ErrorKind::kInvalidArgument, text_of(error));
+      throw Error(ErrorKind::kInvalidArgument, text_without_stack(error));
     } catch (const py::cast_error&) {
       throw Error(ErrorKind::kInvalidArgument, "it returns something else than tensors");
     }

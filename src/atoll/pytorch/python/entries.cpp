@@ -9,7 +9,7 @@
 namespace atl::pytorch {
 namespace {
 
-thread_local std::uint64_t entries = 0;
+thread_local std::uint64_t calls_entered = 0;
 
 bool is_out_of_memory(const std::exception_ptr& error) noexcept {
   try {
@@ -25,11 +25,11 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
 
 }  // namespace
 
-std::uint64_t BackendAtoll::entered_on_this_thread() noexcept { return entries; }
+std::uint64_t BackendAtoll::entered_on_this_thread() noexcept { return calls_entered; }
 
 template <typename Issue>
 WorkPtr BackendAtoll::collective(Issue&& issue) {
-  ++entries;
+  ++calls_entered;
   const auto group = open_->is_inherited() ? nullptr : open_->parts().group;
   const std::uint64_t number = group ? group->sequence() : 0;
   try {
@@ -42,7 +42,7 @@ WorkPtr BackendAtoll::collective(Issue&& issue) {
 
 template <typename Issue>
 WorkPtr BackendAtoll::message(int peer, int tag, bool sends, Issue&& issue) {
-  ++entries;
+  ++calls_entered;
   try {
     return issue();
   } catch (...) {
@@ -63,13 +63,13 @@ void BackendAtoll::give_up(collectives::Group& group, std::uint64_t number, cons
 }
 
 void BackendAtoll::refuse(const std::string& why) {
-  ++entries;
+  ++calls_entered;
   const auto group = open_->is_inherited() ? nullptr : open_->parts().group;
   if (group && !group->error()) group->refuse(why);
 }
 
 void BackendAtoll::refuse_message(int peer, int tag, bool sends, const std::string& why) {
-  ++entries;
+  ++calls_entered;
   tell_of_message(peer, tag, sends, why);
 }
 

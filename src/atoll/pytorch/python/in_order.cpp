@@ -10,7 +10,7 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::microseconds kPause{30};
+constexpr std::chrono::microseconds kReadyPollInterval{30};
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void InOrder::serve() {
       task = {};
       done.push_back(front);
     }
-    if (done.empty()) std::this_thread::sleep_for(kPause);
+    if (done.empty()) std::this_thread::sleep_for(kReadyPollInterval);
     lock.lock();
     for (const auto& [line, task] : done) {
       line->second.pop_front();

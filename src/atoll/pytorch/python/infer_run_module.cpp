@@ -25,6 +25,7 @@
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/host_bytes.h"
 
 namespace atl::pytorch {
 namespace {
@@ -36,14 +37,9 @@ using infer::Operators;
 using infer::Program;
 using plan::Side;
 
-infer::HostBytes bytes_of(const at::Tensor& tensor) {
-  const auto host = std::make_shared<const at::Tensor>(tensor.to(at::kCPU).contiguous().resolve_neg());
-  return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
-}
-
-std::map<std::string, infer::HostBytes> bytes_of(const std::map<std::string, at::Tensor>& tensors) {
+std::map<std::string, infer::HostBytes> weight_bytes(const std::map<std::string, at::Tensor>& weights) {
   std::map<std::string, infer::HostBytes> bytes;
-  for (const auto& [name, tensor] : tensors) bytes[name] = bytes_of(tensor);
+  for (const auto& [name, tensor] : weights) bytes[name] = host_bytes_of(tensor);
   return bytes;
 }
 
@@ -51,8 +47,8 @@ std::map<std::string, infer::HostBytes> bytes_of(const std::map<std::string, at:
 class InferModel {
  public:
   InferModel(const std::string& graph, const std::map<std::string, at::Tensor>& weights, const std::string& device)
-      : robot_(infer::graph_from_json(graph), bytes_of(weights), make_operator_runner(device)),
-        server_(robot_.graph(), bytes_of(weights), make_operator_runner(device)) {}
+      : robot_(infer::graph_from_json(graph), weight_bytes(weights), make_operator_runner(device)),
+        server_(robot_.graph(), weight_bytes(weights), make_operator_runner(device)) {}
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
     const Operators operators = infer::operators_of(graph(), -1, -1);
@@ -113,7 +109,7 @@ class InferModel {
       if (type.shape != inputs[i].sizes().vec() || type.dtype != dtype_of(inputs[i].scalar_type())) {
         throw Error(ErrorKind::kInvalidArgument, "input " + std::to_string(i) + " is unlike the graph's");
       }
-      inference.set_input(graph().inputs[i], robot_.runner().from_host(type, bytes_of(inputs[i])));
+      inference.set_input(graph().inputs[i], robot_.runner().from_host(type, host_bytes_of(inputs[i])));
     }
   }
 

@@ -8,14 +8,14 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{1};
+constexpr std::chrono::milliseconds kErrorPollInterval{1};
 
 }  // namespace
 
 std::exception_ptr account_of_library_failure(collectives::Group& group, const Error& error,
                                               std::chrono::milliseconds wait) {
   const Deadline limit = Deadline::after(wait);
-  while (!group.error() && !limit.expired()) std::this_thread::sleep_for(kPause);
+  while (!group.error() && !limit.expired()) std::this_thread::sleep_for(kErrorPollInterval);
   group.fail(error);
   return group.error();
 }

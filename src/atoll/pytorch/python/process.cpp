@@ -14,20 +14,19 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
+#include "atoll/pytorch/python/seconds.h"
 #include "atoll/pytorch/python/store.h"
 
 namespace atl::pytorch {
 namespace {
 
+// What the first process of a job writes into the store: the job's name and a key for ranks without a key file.
 constexpr std::size_t kJobBytes = 16;
 constexpr std::size_t kKeyBytes = 32;
-constexpr std::size_t kLongestLabel = 64;
+constexpr std::size_t kMaxLabelLength = 64;
 
-// What the first process of a job writes into the store: the job's name and a key for ranks without a key file.
-using Bytes = std::vector<std::byte>;
-
-Bytes random_bytes(std::size_t count) {
-  Bytes bytes(count);
+std::vector<std::byte> random_bytes(std::size_t count) {
+  std::vector<std::byte> bytes(count);
   if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
     throw Error(ErrorKind::kUnavailable, with_errno("the system gave no random bytes for the job's key", errno));
   }
@@ -44,7 +43,7 @@ std::string hexadecimal(const std::byte* bytes, std::size_t count) {
   return text;
 }
 
-std::string text_of(const char* variable) {
+std::string value_of_variable(const char* variable) {
   const char* value = std::getenv(variable);
   return value ? value : "";
 }
@@ -56,8 +55,8 @@ std::string text_of(const char* variable) {
 // Everybody agrees on a key, whether used or not: that some ranks have a key file and others none is found when the group meets,
 // where all can be told.
 void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::EndpointOptions& options, Deadline deadline) {
-  const std::string run = text_of("TORCHELASTIC_RUN_ID");
-  const Bytes agreed = agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt),
+  const std::string run = value_of_variable("TORCHELASTIC_RUN_ID");
+  const auto agreed = agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt),
                              random_bytes(kJobBytes + kKeyBytes), deadline);
   if (agreed.size() != kJobBytes + kKeyBytes) {
     throw Error(ErrorKind::kStore,
@@ -99,7 +98,7 @@ std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& sto
 }
 
 std::uint32_t attempt() {
-  const std::string value = text_of("TORCHELASTIC_RESTART_COUNT");
+  const std::string value = value_of_variable("TORCHELASTIC_RESTART_COUNT");
   if (value.empty()) return 0;
   std::uint32_t count = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
@@ -109,20 +108,20 @@ std::uint32_t attempt() {
 }
 
 std::string island_label(collectives::Context& context, const Place& place) {
-  const std::string label = text_of("ATOLL_ISLAND");
+  const std::string label = value_of_variable("ATOLL_ISLAND");
   if (label.empty()) return place.stack + (place.one_host ? "@" + context.endpoint().address().host : "");
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) || std::string_view("._:@/-").find(static_cast<char>(c)) != std::string_view::npos;
   };
-  if (label.size() > kLongestLabel || !std::all_of(label.begin(), label.end(), is_plain)) {
+  if (label.size() > kMaxLabelLength || !std::all_of(label.begin(), label.end(), is_plain)) {
     reject("ATOLL_ISLAND", label,
-           "at most " + std::to_string(kLongestLabel) + " letters, digits and characters of \"._:@/-\"");
+           "at most " + std::to_string(kMaxLabelLength) + " letters, digits and characters of \"._:@/-\"");
   }
   return label;
 }
 
 double uplink() {
-  const std::string value = text_of("ATOLL_UPLINK");
+  const std::string value = value_of_variable("ATOLL_UPLINK");
   if (value.empty()) return 0;
   double rate = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rate);
@@ -133,13 +132,13 @@ double uplink() {
 }
 
 bool check_data() {
-  const std::string value = text_of("ATOLL_CHECK_DATA");
+  const std::string value = value_of_variable("ATOLL_CHECK_DATA");
   if (!value.empty() && value != "1") reject("ATOLL_CHECK_DATA", value, "1, or nothing");
   return value == "1";
 }
 
 collectives::ValueCheck check_values() {
-  const std::string value = text_of("ATOLL_CHECK_VALUES");
+  const std::string value = value_of_variable("ATOLL_CHECK_VALUES");
   if (value.empty()) return collectives::ValueCheck::kNone;
   if (value == "warn") return collectives::ValueCheck::kWarn;
   if (value == "raise") return collectives::ValueCheck::kRaise;
@@ -147,18 +146,18 @@ collectives::ValueCheck check_values() {
 }
 
 std::chrono::milliseconds slow_after() {
-  const std::string value = text_of("ATOLL_SLOW_AFTER");
+  const std::string value = value_of_variable("ATOLL_SLOW_AFTER");
   if (value.empty()) return std::chrono::seconds(20);
   double seconds = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
   const bool is_number = error == std::errc{} && end == value.data() + value.size();
   if (!is_number || !(seconds == 0 || (seconds >= 0.2 && seconds <= 86400)))
     reject("ATOLL_SLOW_AFTER", value, "0, or seconds from 0.2 to 86400");
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  return milliseconds_of(seconds);
 }
 
 std::string trace_folder() {
-  const std::string folder = text_of("ATOLL_TRACE_DIR");
+  const std::string folder = value_of_variable("ATOLL_TRACE_DIR");
   std::error_code ignored;
   if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
     reject("ATOLL_TRACE_DIR", folder, "an existing folder");
@@ -168,8 +167,8 @@ std::string trace_folder() {
 std::size_t trace_events() {
   constexpr std::size_t kForDumps = 256;
   constexpr std::size_t kForTraces = 65536;
-  const std::string value = text_of("ATOLL_TRACE_EVENTS");
-  if (value.empty()) return text_of("ATOLL_TRACE_DIR").empty() ? kForDumps : kForTraces;
+  const std::string value = value_of_variable("ATOLL_TRACE_EVENTS");
+  if (value.empty()) return value_of_variable("ATOLL_TRACE_DIR").empty() ? kForDumps : kForTraces;
   std::size_t count = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
   if (error != std::errc{} || end != value.data() + value.size() || count < kForDumps || count > (1U << 20))
@@ -179,7 +178,7 @@ std::size_t trace_events() {
 
 std::uint64_t staging_bytes() {
   constexpr std::uint64_t kUsual = std::uint64_t{24} << 20;
-  const std::string value = text_of("ATOLL_STAGING");
+  const std::string value = value_of_variable("ATOLL_STAGING");
   if (value.empty()) return kUsual;
   std::uint64_t mebibytes = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), mebibytes);
@@ -190,7 +189,7 @@ std::uint64_t staging_bytes() {
 }
 
 bool flat_reduce() {
-  const std::string value = text_of("ATOLL_REDUCE");
+  const std::string value = value_of_variable("ATOLL_REDUCE");
   if (!value.empty() && value != "flat") reject("ATOLL_REDUCE", value, "flat, or nothing");
   return value == "flat";
 }

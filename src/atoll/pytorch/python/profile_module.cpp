@@ -29,7 +29,7 @@ namespace wire = infer::wire;
 
 // Tells Python how far it is, and lets Ctrl+C end it. What Python raises leaves as it is.
 template <typename... Facts>
-void tell(const py::object& progress, const Facts&... facts) {
+void report_progress(const py::object& progress, const Facts&... facts) {
   const py::gil_scoped_acquire held;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   if (!progress.is_none()) progress(facts...);
@@ -42,7 +42,7 @@ std::string profile_here(const std::string& folder, const std::string& device, i
   const infer::SplitDim along = infer::usual_split(model.graph());
   const infer::Operators operators = infer::operators_of(model.graph(), along.input_tensor, along.dim);
   infer::Profile profile = infer::measure_rounds(model, operators, rounds, [&](std::size_t done, std::size_t of) {
-    tell(progress, done, of);
+    report_progress(progress, done, of);
     return true;
   });
   profile.runner = std::string("torch ") + TORCH_VERSION;
@@ -63,7 +63,7 @@ std::string profile_there(const std::string& folder, const std::string& server, 
   const infer::ModelFiles files{bundle.hash, std::move(bundle.graph_text), bundle.weight_file};
   const Deadline deadline = Deadline::after(limit);
   infer::Profile profile = infer::profile_of_server(options, files, deadline, [&](const infer::LinkStatus& status) {
-    tell(progress, status.text);
+    report_progress(progress, status.text);
     return true;
   });
   profile.model = infer::text_of(bundle.hash);

@@ -16,9 +16,9 @@ Deadline deadline_of(milliseconds timeout) {
   return timeout == c10d::Store::kNoTimeout ? Deadline::never() : Deadline::after(timeout);
 }
 
-std::string text_of(const RedisStore::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+std::string to_text(const RedisStore::Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
-RedisStore::Bytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+RedisStore::Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 /// Whatever keeps a call from its answer in time is the store's fault to torch.
 template <typename Body>
@@ -64,16 +64,16 @@ c10::intrusive_ptr<c10d::Store> RedisStore::clone() {
 }
 
 void RedisStore::set(const std::string& key, const Bytes& value) {
-  as_store_error([&] { store_->set(key, text_of(value), deadline()); });
+  as_store_error([&] { store_->set(key, to_text(value), deadline()); });
 }
 
 RedisStore::Bytes RedisStore::get(const std::string& key) {
-  return as_store_error([&] { return bytes_of(store_->get(key, deadline())); });
+  return as_store_error([&] { return to_bytes(store_->get(key, deadline())); });
 }
 
 RedisStore::Bytes RedisStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& wanted) {
   return as_store_error(
-      [&] { return bytes_of(store_->compare_set(key, text_of(expected), text_of(wanted), deadline())); });
+      [&] { return to_bytes(store_->compare_set(key, to_text(expected), to_text(wanted), deadline())); });
 }
 
 std::int64_t RedisStore::add(const std::string& key, std::int64_t value) {
@@ -99,13 +99,13 @@ void RedisStore::wait(const std::vector<std::string>& keys, const milliseconds& 
 }
 
 void RedisStore::append(const std::string& key, const Bytes& value) {
-  as_store_error([&] { store_->append(key, text_of(value), deadline()); });
+  as_store_error([&] { store_->append(key, to_text(value), deadline()); });
 }
 
 std::vector<RedisStore::Bytes> RedisStore::multiGet(const std::vector<std::string>& keys) {
   return as_store_error([&] {
     std::vector<Bytes> values;
-    for (const auto& value : store_->multi_get(keys, deadline())) values.push_back(bytes_of(value));
+    for (const auto& value : store_->multi_get(keys, deadline())) values.push_back(to_bytes(value));
     return values;
   });
 }
@@ -118,21 +118,21 @@ void RedisStore::multiSet(const std::vector<std::string>& keys, const std::vecto
                                                    std::to_string(values.size()) + " values");
     }
     std::vector<std::pair<std::string, std::string>> pairs;
-    for (std::size_t i = 0; i < keys.size(); ++i) pairs.emplace_back(keys[i], text_of(values[i]));
+    for (std::size_t i = 0; i < keys.size(); ++i) pairs.emplace_back(keys[i], to_text(values[i]));
     store_->multi_set(pairs, deadline());
   });
 }
 
 void RedisStore::queuePush(const std::string& key, const Bytes& value) {
-  as_store_error([&] { store_->push(key, text_of(value), deadline()); });
+  as_store_error([&] { store_->push(key, to_text(value), deadline()); });
 }
 
 RedisStore::Bytes RedisStore::queuePop(const std::string& key, bool block) {
   return as_store_error([&] {
-    if (block) return bytes_of(store_->pop(key, deadline()));
+    if (block) return to_bytes(store_->pop(key, deadline()));
     const auto value = store_->try_pop(key, deadline());
     if (!value) C10_THROW_ERROR(DistQueueEmptyError, "the queue \"" + key + "\" is empty");
-    return bytes_of(*value);
+    return to_bytes(*value);
   });
 }
 

@@ -17,4 +17,9 @@ inline std::chrono::nanoseconds checked_seconds(const std::string& name, double 
   throw Error(ErrorKind::kInvalidArgument, name + " is " + std::to_string(seconds) + ": give seconds from 0 to 1e9");
 }
 
+/// Rounded towards zero.
+inline std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 }  // namespace atl::pytorch

@@ -11,6 +11,7 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/interrupts.h"
+#include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/key_file.h"
 
 namespace atl::pytorch {
@@ -20,17 +21,13 @@ using infer::Server;
 using infer::ServerCounts;
 using infer::ServerOptions;
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
-}
-
 template <typename Value>
 void read(const py::dict& from, const char* name, Value& to) {
   if (from.contains(name)) to = from[name].cast<Value>();
 }
 
 void read_seconds(const py::dict& from, const char* name, std::chrono::milliseconds& to) {
-  if (from.contains(name)) to = milliseconds(from[name].cast<double>());
+  if (from.contains(name)) to = milliseconds_of(from[name].cast<double>());
 }
 
 ServerOptions options_of(const py::dict& given) {
@@ -108,7 +105,7 @@ void bind_serve(py::module_& module) {
       .def(
           "drain",
           [](Server& server, double seconds) {
-            return translated([&] { return server.drain(Deadline::after(milliseconds(seconds)), check_signals); });
+            return translated([&] { return server.drain(Deadline::after(milliseconds_of(seconds)), check_signals); });
           },
           py::arg("seconds"), py::call_guard<ReleaseGil>());
   module.def(

@@ -31,6 +31,7 @@
 #include "atoll/pytorch/python/callable_engine.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/host_bytes.h"
 #include "atoll/pytorch/python/interrupts.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/pytorch/python/session_options.h"
@@ -39,13 +40,6 @@ namespace atl::pytorch {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-
-// In a PlainState.
-infer::HostBytes bytes_of(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.resolve_conj().resolve_neg();  // these may be in a bit beside the memory
-  const auto host = std::make_shared<const at::Tensor>(values.to(at::kCPU).contiguous());
-  return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
-}
 
 // {"operators": names, "plan": as write_operator_plan}: who computes what, and when, at these rates.
 std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport& report) {
@@ -93,7 +87,7 @@ class InferSession {
     Result result;
     if (device_.is_cpu()) {
       std::vector<infer::HostBytes> bytes;
-      for (const at::Tensor& input : inputs) bytes.push_back(bytes_of(input));
+      for (const at::Tensor& input : inputs) bytes.push_back(host_bytes_of(input));
       result.outcome = session.run(bytes, limit, since);
     } else {
       std::vector<infer::Value> values;
@@ -245,7 +239,7 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const py::byte
     const ReleaseGil released;
     const PlainState state;
     if (is_package) own = load_package_engine(package, device);
-    for (const at::Tensor& each : example) options.engine.example.push_back(bytes_of(each));
+    for (const at::Tensor& each : example) options.engine.example.push_back(host_bytes_of(each));
     return std::make_unique<InferSession>(options, bundle_of(std::move(text), weights, digest),
                                           make_operator_runner(device), std::move(own));
   });

@@ -22,10 +22,6 @@ namespace {
 namespace wire = infer::wire;
 using Seconds = std::chrono::duration<double>;
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
-}
-
 wire::Codec codec_of(const std::string& name) {
   for (const wire::Codec codec : {wire::Codec::kHalf, wire::Codec::kInt8, wire::Codec::kJpeg}) {
     if (name == wire::to_string(codec)) return codec;
@@ -35,9 +31,9 @@ wire::Codec codec_of(const std::string& name) {
 }
 
 // Takes the options of the class in Python one by one.
-class Options {
+class GivenOptions {
  public:
-  explicit Options(const py::dict& given) : given_(given) {}
+  explicit GivenOptions(const py::dict& given) : given_(given) {}
 
   infer::SessionOptions taken() const {
     refuse_unknown();
@@ -125,7 +121,7 @@ class Options {
     made.server = get<std::string>("server", "");
     made.name = get<std::string>("name", "");
     made.credentials = transport::Credentials::of_key_file(get<std::string>("key_file", ""));
-    made.silence = milliseconds(seconds("silence", 2).count());
+    made.silence = milliseconds_of(seconds("silence", 2).count());
     made.probe_bytes = get<std::size_t>("probe_bytes", made.probe_bytes);
     return made;
   }
@@ -135,6 +131,6 @@ class Options {
 
 }  // namespace
 
-infer::SessionOptions session_options(const py::dict& given) { return Options(given).taken(); }
+infer::SessionOptions session_options(const py::dict& given) { return GivenOptions(given).taken(); }
 
 }  // namespace atl::pytorch

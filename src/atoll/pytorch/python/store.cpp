@@ -18,7 +18,6 @@ namespace atl::pytorch {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-constexpr Milliseconds kLongestWait = std::chrono::hours(24);
 constexpr Milliseconds kAnswerAfterWait{1000};  // when a key has not come, the store has to say so
 
 std::vector<std::uint8_t> to_torch_bytes(const std::vector<std::byte>& bytes) {
@@ -59,7 +58,7 @@ void require_descriptor() {
 void require_server(const c10d::TCPStore& store, Deadline deadline) {
   try {
     transport::connect_tcp(store.getHost(), store.getPort(),
-                           std::chrono::ceil<Milliseconds>(deadline.remaining(kLongestWait)));
+                           std::chrono::ceil<Milliseconds>(deadline.remaining(kMaxStoreWait)));
   } catch (const Error& error) {
     throw Error(ErrorKind::kStore, std::string("the job's store has ended or cannot be reached: ") + error.what());
   }
@@ -125,7 +124,7 @@ void StoreAdaptor::set(const std::string& key, const std::vector<std::byte>& val
 std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadline) {
   const std::string full = prefix_ + key;
   // Zero means forever to a store, so an expired deadline still waits a millisecond.
-  const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kLongestWait)), Milliseconds(1));
+  const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kMaxStoreWait)), Milliseconds(1));
   const auto wait = [store = store_, full, left, is_own = is_own_] {
     if (is_own) {
       store->setTimeout(left);  // get() waits too: one round trip less than wait() and get()
@@ -141,7 +140,7 @@ std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadli
     has_failed_ = false;
     return value;
   } catch (const Error& error) {
-    if (deadline.remaining(kLongestWait) > Milliseconds(1) || answer_too.expired()) throw;
+    if (deadline.remaining(kMaxStoreWait) > Milliseconds(1) || answer_too.expired()) throw;
     throw Error(ErrorKind::kTimeout, "timed out waiting for key \"" + full + "\" in the job's store");
   }
 }

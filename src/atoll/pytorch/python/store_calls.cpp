@@ -15,8 +15,6 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::hours kLongestWait{24};
-
 const c10d::TCPStore* as_tcp(const c10::intrusive_ptr<c10d::Store>& store) {
   return dynamic_cast<const c10d::TCPStore*>(store.get());
 }
@@ -47,7 +45,7 @@ bool ends_in_time(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadlin
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Error(ErrorKind::kUnavailable, std::string("no thread for a call to the job's store: ") + error.what());
   }
-  return ended.wait_for(deadline.remaining(kLongestWait)) == std::future_status::ready;
+  return ended.wait_for(deadline.remaining(kMaxStoreWait)) == std::future_status::ready;
 }
 
 std::string whereabouts(const c10::intrusive_ptr<c10d::Store>& store) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,9 @@
 #include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
+
+/// As good as for ever: what a wait without an end is given.
+inline constexpr std::chrono::hours kMaxStoreWait{24};
 
 /// Calls `body`, which uses `store`, and returns when it has ended or the time is over; whether it has ended. A TCPStore waits
 /// for ever for a server that is there and does not answer, a stopped one or one behind a dead link. So `body` runs on a thread

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "atoll/transport/socket_option.h"
+
 namespace atl::transport {
 
 namespace {
@@ -21,8 +23,6 @@ using tcp::Type;
 constexpr std::uint32_t kNearMicroseconds = 5000;       // round trip
 constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
 constexpr int kUnsentOfRail = 256 << 10;                // bytes
-
-void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
 /// BBR paces each connection at what it has measured for it, so that where several share a path and wait for each other, what one
 /// leaves is not taken by the rest for a while: a tenth of a near link stays idle. Far paths keep the system's choice, which may be

@@ -16,8 +16,6 @@ namespace {
 constexpr int kReadsPerTurn = 32;                                     // then other links have their turn
 constexpr std::uint64_t kAcknowledgeEvery = std::uint64_t{32} << 10;  // bytes
 
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
-
 }  // namespace
 
 void TcpLink::on_event_on_loop(Rail& rail, std::uint32_t events) {
@@ -80,12 +78,12 @@ void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
 
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
-  if (found == incoming_.end()) bad("it speaks of channel number " + std::to_string(number) + ", which is not open");
+  if (found == incoming_.end()) tcp::bad_message("it speaks of channel number " + std::to_string(number) + ", which is not open");
   return *found->second;
 }
 
 std::byte* TcpLink::on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) {
-  if (control_) bad("it sends whole frames on a link over several rails");
+  if (control_) tcp::bad_message("it sends whole frames on a link over several rails");
   rail.incoming = {&incoming(number), 0, payload_bytes, false};
   return rail.incoming.channel->begin_frame_on_loop(payload_bytes);
 }
@@ -105,12 +103,12 @@ void TcpLink::refuse_overlap_on_loop(const TcpChannel* channel, std::uint64_t po
     const bool is_same = other.position == position && other.bytes == bytes;
     const bool is_apart = position + tcp::whole_units(bytes) <= other.position ||
                           other.position + tcp::whole_units(other.bytes) <= position;
-    if (!is_same && !is_apart) bad("a segment overlaps one that is under way on another rail");
+    if (!is_same && !is_apart) tcp::bad_message("a segment overlaps one that is under way on another rail");
   }
 }
 
 std::byte* TcpLink::on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) {
-  if (!control_) bad("it sends segments on a link over one rail");
+  if (!control_) tcp::bad_message("it sends segments on a link over one rail");
   rail.watch.owes = true;
   TcpChannel* const channel = number == 0 ? nullptr : &incoming(number);
   refuse_overlap_on_loop(channel, position, bytes);
@@ -158,7 +156,7 @@ void TcpLink::acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes) {
 }
 
 void TcpLink::on_probe(Rail& rail) {
-  if (!control_) bad("it probes a link over one rail");
+  if (!control_) tcp::bad_message("it probes a link over one rail");
   rail.watch.owes = true;
   acknowledge_on_loop(rail, 0);
 }
@@ -175,7 +173,7 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
     if (number != 0 && number <= outgoing_.size()) channel = outgoing_[number - 1];
   }
   if (channel == nullptr) {
-    bad("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
+    tcp::bad_message("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
   }
   channel->note_released_on_loop(released_bytes, control_ == nullptr);
   dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
@@ -185,7 +183,7 @@ void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   const bool valid_window = std::has_single_bit(body.window_bytes) && body.window_bytes >= tcp::kMinWindow &&
                             body.window_bytes <= tcp::kMaxWindow;
   if (number == 0 || body.bell >= kBellCount || !valid_window) {
-    bad("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
+    tcp::bad_message("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
         " and a window of " + std::to_string(body.window_bytes) + " bytes");
   }
   const bool again = control_ != nullptr;  // each rail says it
@@ -193,23 +191,23 @@ void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   channel.open_on_loop(number, body.window_bytes, again);
   const auto [found, is_new] = incoming_.emplace(number, &channel);
   if (!is_new && !(again && found->second == &channel)) {
-    bad("it opens channel number " + std::to_string(number) + " twice");
+    tcp::bad_message("it opens channel number " + std::to_string(number) + " twice");
   }
 }
 
 void TcpLink::on_close(std::uint32_t number) {
-  if (control_) bad("it ends a channel outside channel 0");
+  if (control_) tcp::bad_message("it ends a channel outside channel 0");
   static_cast<void>(incoming(number));
   incoming_.erase(number);
 }
 
 void TcpLink::on_control(std::span<const std::byte> message) {
-  if (control_) bad("it sends a control message outside channel 0");
+  if (control_) tcp::bad_message("it sends a control message outside channel 0");
   take_control_on_loop({.type = tcp::Type::kControl}, message);
 }
 
 void TcpLink::on_bye() {
-  if (control_) bad("it closes outside channel 0");
+  if (control_) tcp::bad_message("it closes outside channel 0");
   take_control_on_loop({.type = tcp::Type::kBye}, {});
 }
 

@@ -11,11 +11,9 @@ namespace atl::transport::tcp {
 
 namespace {
 
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
-
 /// Checks a prefix as far as that needs no state.
 void check(const Prefix& prefix, std::size_t max_payload) {
-  if (prefix.magic != Prefix::kMagic || prefix.zero != 0) bad("a message begins with wrong bytes");
+  if (prefix.magic != Prefix::kMagic || prefix.zero != 0) bad_message("a message begins with wrong bytes");
   std::size_t least = 0;
   std::size_t most = 0;
   switch (prefix.type) {
@@ -29,10 +27,10 @@ void check(const Prefix& prefix, std::size_t max_payload) {
     case Type::kControl: most = kMaxControlBody; break;
     case Type::kClose:
     case Type::kBye: break;
-    default: bad("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
+    default: bad_message("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
   }
   if (prefix.length < least || prefix.length > most) {
-    bad("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " + std::to_string(prefix.length) +
+    bad_message("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " + std::to_string(prefix.length) +
         " bytes (allowed: " + std::to_string(least) + " to " + std::to_string(most) + ")");
   }
 }

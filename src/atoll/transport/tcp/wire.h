@@ -5,14 +5,19 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <type_traits>
 
+#include "atoll/core/error.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/link.h"
 
 // What travels on the stream of a TCP link after the handshake: messages, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).
 namespace atl::transport::tcp {
+
+/// Throws kProtocol: the peer has sent what no Atoll sends.
+[[noreturn]] inline void bad_message(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
 enum class Type : std::uint8_t {
   kData = 1,  ///< body: FrameHeader and payload; Prefix::length counts the payload alone

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/printable.h"
 #include "atoll/transport/tcp/wire.h"
 
 namespace atl::transport::ucx {
@@ -27,16 +28,10 @@ struct Prefix {
 };
 static_assert(sizeof(Prefix) == 16 && std::is_trivially_copyable_v<Prefix>);
 
-[[noreturn]] void bad(const std::string& what) {
-  throw Error(ErrorKind::kProtocol, "while the two ends agreed on UCX: " + what);
-}
+[[noreturn]] void reject(const std::string& what) { tcp::bad_message("while the two ends agreed on UCX: " + what); }
 
-/// A peer's text, safe to log.
-std::string printable(std::span<const std::byte> bytes) {
-  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
-  return text;
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::span<const std::byte> bytes_of_text(const std::string& text) {
@@ -89,7 +84,7 @@ void Agreement::receive(std::span<const std::byte> bytes) {
       const std::size_t least = expected == kOffer ? sizeof(std::uint64_t) : 0;
       if (prefix.magic != Prefix::kMagic || prefix.type != expected || prefix.yes > 1 || prefix.zero != 0 ||
           prefix.more_zero != 0 || prefix.body_bytes < least || prefix.body_bytes > most) {
-        bad("a message begins with wrong bytes");
+        reject("a message begins with wrong bytes");
       }
       wanted_ = sizeof prefix + prefix.body_bytes;
       if (wanted() != 0) continue;
@@ -106,18 +101,18 @@ void Agreement::on_offer(std::span<const std::byte> body) {
   heard_offer_ = true;
   peer_secret_ = tcp::read_as<std::uint64_t>(body);
   const auto rest = body.subspan(sizeof peer_secret_);
-  if (theirs_ && rest.empty()) bad("an offer without an address");
+  if (theirs_ && rest.empty()) reject("an offer without an address");
   if (theirs_) {
     peer_address_.assign(rest.begin(), rest.end());
   } else {
-    object("the other end", printable(rest.first(std::min(rest.size(), kMaxObjection))));
+    object("the other end", printable(text_of(rest.first(std::min(rest.size(), kMaxObjection)))));
   }
   wanted_ = is_probing() ? sizeof(Prefix) : 0;
 }
 
 void Agreement::on_vote(std::span<const std::byte> body) {
   heard_vote_ = true;
-  if (!body.empty()) object("the other end", printable(body));
+  if (!body.empty()) object("the other end", printable(text_of(body)));
   wanted_ = 0;
 }
 

@@ -12,20 +12,14 @@
 
 namespace atl::transport::ucx {
 
-namespace {
-
-[[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
-
-}  // namespace
-
 void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
   const std::uint64_t known = this->window_bytes();
   if (known == window_bytes) return;
   if (known != 0) {
-    bad("a channel's window was " + std::to_string(known) + " bytes and is " + std::to_string(window_bytes) + " now");
+    tcp::bad_message("a channel's window was " + std::to_string(known) + " bytes and is " + std::to_string(window_bytes) + " now");
   }
   if (!std::has_single_bit(window_bytes) || window_bytes < tcp::kMinWindow || window_bytes > tcp::kMaxWindow) {
-    bad("a channel with a window of " + std::to_string(window_bytes) + " bytes");
+    tcp::bad_message("a channel with a window of " + std::to_string(window_bytes) + " bytes");
   }
   if (!is_closed_) {
     ring_ = MappedRing::create(0, window_bytes);
@@ -41,7 +35,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= window / 4;
   if (!fits || position % sizeof(FrameHeader) != 0) {
-    bad("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
+    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
   }
   const std::uint64_t end = position + tcp::footprint(bytes - sizeof(FrameHeader));
   if (is_closed_) {
@@ -49,7 +43,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
     return nullptr;
   }
   if (position < received || position - popped() > window || end - popped() > window || begun_.test(position)) {
-    bad("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
+    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
         ", which is outside the channel's credit or taken");
   }
   begun_.set(position);
@@ -65,7 +59,7 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
     return true;
   }
   if (tcp::read_as<FrameHeader>({at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
-    bad("a frame of " + std::to_string(bytes) + " bytes states another size");
+    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes states another size");
   }
   finished_.set(position);
   finished_to_ = std::max(finished_to_, position + tcp::footprint(bytes - sizeof(FrameHeader)));
@@ -74,7 +68,7 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
   while (finished_.test(received)) {
     // A remote device may still write there, so that this size is only believed within bounds; look() checks it again.
     const std::uint64_t payload = tcp::read_as<FrameHeader>({at(received), sizeof(FrameHeader)}).payload_bytes;
-    if (payload > window_bytes() / 4) bad("a frame changed after it had come");
+    if (payload > window_bytes() / 4) tcp::bad_message("a frame changed after it had come");
     finished_.take(received);
     begun_.take(received);
     received += tcp::footprint(payload);
@@ -103,7 +97,7 @@ const Frame* ReceiveRing::look() {
   // Keep the compiler from reading the size there a second time.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const std::size_t payload = frame_.header.payload_bytes;
-  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead) bad("a frame changed after it had come");
+  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead) tcp::bad_message("a frame changed after it had come");
   frame_.payload = {at(popped) + sizeof(FrameHeader), payload};
   has_frame_ = true;
   return &frame_;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+
+namespace atl::plan {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// The index of a container's element that an int, at least 0, names.
+inline std::size_t as_index(int index) noexcept { return static_cast<std::size_t>(index); }
+
+inline std::int64_t total_of(std::span<const std::int64_t> counts) noexcept {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+}  // namespace atl::plan
