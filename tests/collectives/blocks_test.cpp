@@ -15,6 +15,7 @@
 #include "atoll/collectives/reduce_kernels.h"
 #include "atoll/core/error.h"
 #include "tests/collectives/harsh_float_mode.h"
+#include "tests/collectives/reduce_support.h"
 
 namespace atl::collectives {
 namespace {
@@ -23,17 +24,8 @@ using Bytes = std::vector<std::byte>;
 using Floats = std::vector<float>;
 
 constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kFloat8E4M3, BlockFormat::kFloat8E5M2};
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
 constexpr std::size_t kCounts[] = {0, 1, 2, 31, 32, 33, 63, 64, 100, 511, 512, 513, 1024, 1500, 4099};
-
-std::vector<Simd> simds() {
-  std::vector<Simd> all{Simd::kPlain};
-  if (detail::machine_simd() >= Simd::kAvx2) all.push_back(Simd::kAvx2);
-  if (detail::machine_simd() >= Simd::kAvx512) all.push_back(Simd::kAvx512);
-  return all;
-}
 
 template <class T>
 const std::byte* bytes_of(const std::vector<T>& values) {
@@ -91,7 +83,7 @@ Floats random_values(std::size_t count, std::uint32_t seed) {
   for (std::size_t i = 0; i < count; ++i) {
     if (i % kBlockElements == 0) top = exponent(random);
     const float value = std::ldexp(mantissa(random), top - below(random));
-    values[i] = random() % 16 == 0 ? 0.0F : std::isfinite(value) ? value : kLargest;
+    values[i] = random() % 16 == 0 ? 0.0F : std::isfinite(value) ? value : kMaxFloat;
   }
   return values;
 }
@@ -131,7 +123,7 @@ Floats expected(BlockFormat format, const Floats& values, std::vector<int>& expo
         const double was = std::fabs(magnitude_of(format, best) - magnitude);
         if (is < was || (is == was && code % 2 == 0)) best = code;
       }
-      const double value = std::min(std::ldexp(magnitude_of(format, best), exponent), static_cast<double>(kLargest));
+      const double value = std::min(std::ldexp(magnitude_of(format, best), exponent), static_cast<double>(kMaxFloat));
       results.push_back(static_cast<float>(std::copysign(value, static_cast<double>(values[i]))));
     }
   }
@@ -230,9 +222,9 @@ TEST(Blocks, WhatIsNotFiniteSpoilsItsBlockAndNoOther) {
 
 TEST(Blocks, TheLargestStayFiniteAndTheSmallestBecomeZero) {
   for (const BlockFormat format : kFormats) {
-    const Floats extremes{kLargest, -kLargest, 0.0F, 1.0F};
+    const Floats extremes{kMaxFloat, -kMaxFloat, 0.0F, 1.0F};
     for (const float value : round_trip(format, extremes)) EXPECT_TRUE(std::isfinite(value));
-    EXPECT_EQ(round_trip(format, extremes)[0], kLargest);
+    EXPECT_EQ(round_trip(format, extremes)[0], kMaxFloat);
     const float subnormal = std::ldexp(1.0F, -126) - std::ldexp(1.0F, -149);
     for (const float value : round_trip(format, {subnormal, -subnormal, std::ldexp(1.0F, -149), 0.0F, -0.0F}))
       EXPECT_EQ(value, 0.0F);

@@ -6,11 +6,12 @@
 #include <future>
 #include <stdexcept>
 
+#include "tests/collectives/calls.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -19,12 +20,6 @@ Ranks make() {
   RankOptions options;
   options.islands = layout("AB");
   return Ranks(options);
-}
-
-Call all_reduce(std::vector<float>& data) {
-  Call call;
-  call.input = call.output = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(float)}};
-  return call;
 }
 
 void expect_unavailable(const std::function<void()>& body) {
@@ -38,15 +33,9 @@ void expect_unavailable(const std::function<void()>& body) {
   }
 }
 
-void submit_and_wait(Group& group, const Call& call) {
-  std::promise<void> done;
-  group.submit(call, [&](std::exception_ptr error) { error ? done.set_exception(error) : done.set_value(); });
-  done.get_future().get();
-}
-
 void expect_sum(Group& group, bool submitted) {
   std::vector<float> data(100, 1.0f);
-  submitted ? submit_and_wait(group, all_reduce(data)) : group.run(all_reduce(data));
+  run_or_submit(group, all_reduce(data), submitted);
   EXPECT_EQ(data, std::vector<float>(100, 2.0f));
 }
 
@@ -67,7 +56,7 @@ TEST(BrokenCalls, ACallThatWouldWaitWithoutAThreadIsRefusedWhole) {
   std::vector<float> refused(100, 1.0f);
   auto ranks = make();
   auto first = std::async(std::launch::async, [&] { ranks.group(0).barrier(); });
-  test::wait_until("the first call", [&] { return ranks.group(0).sequence() == 1; });
+  wait_until("the first call", [&] { return ranks.group(0).sequence() == 1; });
   {
     const NoNewThreads none;
     expect_unavailable([&] { ranks.group(0).run(all_reduce(refused)); });
@@ -107,7 +96,7 @@ TEST(BrokenCalls, AnInputThatBreaksIsAnErrorOnEveryRank) {
         if (group.rank() == 1) throw std::runtime_error("the device is gone");
         return true;
       };
-      submitted ? submit_and_wait(group, call) : group.run(call);
+      run_or_submit(group, call, submitted);
     });
     EXPECT_LT(Clock::now() - started, std::chrono::seconds(5));
     for (const auto& error : errors) {
@@ -119,4 +108,4 @@ TEST(BrokenCalls, AnInputThatBreaksIsAnErrorOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -184,4 +184,4 @@ INSTANTIATE_TEST_SUITE_P(Links, CallsInParts,
                          });
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -14,7 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tests/transport/temporary_folder.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -66,14 +66,14 @@ TEST(ClockSamples, IgnoreAClockThatWasSetBack) {
 }
 
 TEST(ClockSamples, OfAGroupAreInItsTrace) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   RankOptions options;
   options.islands = layout("AB");
   options.trace_folder = folder.path("");
   Ranks ranks(options);
   ranks.run_ok([](Group& group) { group.barrier(); });
   const auto has_samples = [&] { return !nlohmann::json::parse(ranks.group(1).dump_json())["clock"].empty(); };
-  test::wait_until("clock samples", has_samples);
+  wait_until("clock samples", has_samples);
   ranks.shut_down();
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path(""))) {
@@ -88,4 +88,4 @@ TEST(ClockSamples, OfAGroupAreInItsTrace) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -8,12 +8,12 @@
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
 
-struct Case {
+struct SweepCase {
   Operation operation;
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -22,20 +22,20 @@ struct Case {
   bool in_place = true;
 };
 
-std::string name_of(const Case& c) {
+std::string name_of(const SweepCase& c) {
   return std::string(to_string(c.operation)) + " " + to_string(c.dtype) + " " + to_string(c.op) + " count " +
          std::to_string(c.count) + " root " + std::to_string(c.root) + (c.in_place ? " in place" : "");
 }
 
 constexpr double kFactor = 2.0;
 
-std::vector<double> contribution(const Case& c, int rank, std::size_t count, std::size_t from = 0) {
+std::vector<double> contribution(const SweepCase& c, int rank, std::size_t count, std::size_t from = 0) {
   std::vector<double> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = value_of(c.op, c.dtype, rank, from + i);
   return values;
 }
 
-std::vector<double> reduced(const Case& c, int size, std::size_t count, std::size_t from = 0) {
+std::vector<double> reduced(const SweepCase& c, int size, std::size_t count, std::size_t from = 0) {
   const double factor = c.op == ReduceOp::kPremulSum ? kFactor : 1.0;
   std::vector<double> sum = contribution(c, 0, count, from);
   for (double& v : sum) v = c.dtype == DataType::kBool ? v : v * factor;
@@ -65,12 +65,14 @@ struct Buffers {
 };
 
 // Different sizes per rank, zeros included.
-std::size_t part(const Case& c, int rank) { return rank % 3 == 2 ? 0 : c.count + static_cast<std::size_t>(rank) % 3; }
-std::size_t pair_part(const Case& c, int from, int to) {
+std::size_t part(const SweepCase& c, int rank) {
+  return rank % 3 == 2 ? 0 : c.count + static_cast<std::size_t>(rank) % 3;
+}
+std::size_t pair_part(const SweepCase& c, int from, int to) {
   return (from + 2 * to) % 4 == 3 ? 0 : c.count + static_cast<std::size_t>(from + to) % 2;
 }
 
-void expect_values(const Case& c, int rank, const Segment& got, const std::vector<double>& want, double slack) {
+void expect_values(const SweepCase& c, int rank, const Segment& got, const std::vector<double>& want, double slack) {
   const auto values = decode(c.dtype, got.data, got.bytes / size_of(c.dtype));
   ASSERT_EQ(values.size(), want.size()) << name_of(c);
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -78,7 +80,7 @@ void expect_values(const Case& c, int rank, const Segment& got, const std::vecto
   }
 }
 
-std::vector<std::byte> run_reducing(Group& group, const Case& c) {
+std::vector<std::byte> run_reducing(Group& group, const SweepCase& c) {
   const int size = group.size();
   const int rank = group.rank();
   Call call;
@@ -114,7 +116,7 @@ std::vector<std::byte> run_reducing(Group& group, const Case& c) {
   return {call.output[0].data, call.output[0].data + call.output[0].bytes};
 }
 
-void run_moving(Group& group, const Case& c) {
+void run_moving(Group& group, const SweepCase& c) {
   const int size = group.size();
   const int rank = group.rank();
   const auto bytes = [&](std::size_t count) { return std::vector<std::byte>(count * size_of(c.dtype)); };
@@ -173,11 +175,11 @@ void run_moving(Group& group, const Case& c) {
 }
 
 // Runs the cases one after another on all ranks; all_reduce results must have the same bits everywhere.
-void run_cases(Ranks& ranks, const std::vector<Case>& cases) {
+void run_cases(Ranks& ranks, const std::vector<SweepCase>& cases) {
   std::vector<std::vector<std::vector<std::byte>>> results(static_cast<std::size_t>(ranks.size()));
   ranks.run_ok([&](Group& group) {
     auto& mine = results[static_cast<std::size_t>(group.rank())];
-    for (const Case& c : cases) {
+    for (const SweepCase& c : cases) {
       std::vector<std::byte> result;
       if (c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
           c.operation == Operation::kReduceScatter) {
@@ -205,8 +207,8 @@ constexpr Operation kMoving[] = {Operation::kAllGather, Operation::kBroadcast, O
                                  Operation::kAllToAll};
 constexpr Operation kReducing[] = {Operation::kAllReduce, Operation::kReduceScatter, Operation::kReduce};
 
-std::vector<Case> every_operation(int size, const std::vector<std::size_t>& counts) {
-  std::vector<Case> cases;
+std::vector<SweepCase> every_operation(int size, const std::vector<std::size_t>& counts) {
+  std::vector<SweepCase> cases;
   int turn = 0;
   for (const std::size_t count : counts) {
     for (const Operation operation : kReducing) {
@@ -220,8 +222,8 @@ std::vector<Case> every_operation(int size, const std::vector<std::size_t>& coun
   return cases;
 }
 
-std::vector<Case> every_reduction(const std::vector<std::size_t>& counts) {
-  std::vector<Case> cases;
+std::vector<SweepCase> every_reduction(const std::vector<std::size_t>& counts) {
+  std::vector<SweepCase> cases;
   for (int d = 0; d < kDataTypeCount; ++d) {
     for (int o = 0; o < kReduceOpCount; ++o) {
       const auto dtype = static_cast<DataType>(d);
@@ -359,4 +361,4 @@ TEST(CollectivesSweep, FlatReductionHasTheSameBitsOnEveryLayout) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -8,7 +8,7 @@
 
 #include "tests/fuzz/group_control_target.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -96,4 +96,4 @@ TEST(ControlMessage, MutatedBytes) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

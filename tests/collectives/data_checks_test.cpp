@@ -12,7 +12,7 @@
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -21,7 +21,7 @@ using transport::Bell;
 using transport::FrameHeader;
 
 constexpr std::size_t kElements = 16;
-constexpr std::size_t kBytes = kElements * sizeof(float);
+constexpr std::size_t kElementBytes = kElements * sizeof(float);
 
 std::vector<float> numbers(std::size_t count = kElements) {
   std::vector<float> values(count);
@@ -53,7 +53,7 @@ class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
     ranks_->run_ok([this](Group& group) {
       std::vector<float> data = numbers();
       group.run(call_of(Operation::kAllReduce, data));
-      if (group.rank() == 1) last_result_ = checksum_of({all_of(data).data, kBytes});
+      if (group.rank() == 1) last_result_ = checksum_of({all_of(data).data, kElementBytes});
     });
   }
 
@@ -62,9 +62,9 @@ class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
     const Bell bell = port == Port::kMessages ? Bell::kPointToPoint : Bell::kCollective;
     transport::Channel& channel =
         endpoint.links().at(0)->channel({ranks_->group(1).id(), static_cast<std::uint32_t>(port), bell});
-    header.payload_bytes = kBytes;
-    const std::span payload(reinterpret_cast<const std::byte*>(values.data()), kBytes);
-    test::wait_on_bell(endpoint, bell, "room", [&] { return channel.try_send(header, payload); });
+    header.payload_bytes = kElementBytes;
+    const std::span payload(reinterpret_cast<const std::byte*>(values.data()), kElementBytes);
+    wait_on_bell(endpoint, bell, "room", [&] { return channel.try_send(header, payload); });
   }
 
   FrameHeader of_broadcast(std::uint64_t checksum, std::uint64_t last_result) {
@@ -108,7 +108,7 @@ std::vector<float> with_a_flipped_bit(std::vector<float> values) {
   return values;
 }
 
-std::uint64_t sum_of(std::vector<float> values) { return checksum_of({all_of(values).data, kBytes}); }
+std::uint64_t sum_of(std::vector<float> values) { return checksum_of({all_of(values).data, kElementBytes}); }
 
 TEST_P(DataChecks, AFlippedBitIsNamed) {
   meet(true);
@@ -145,13 +145,13 @@ TEST_P(DataChecks, AFlippedBitOfAMessageIsNamed) {
   header.dtype = static_cast<std::uint8_t>(DataType::kFloat32);
   header.root = -1;
   header.tag = 7;
-  header.count = kBytes;
+  header.count = kElementBytes;
   header.sequence = 1;
   header.checksum = sum_of(numbers());
   std::vector<float> data(kElements);
   std::promise<void> done;
   ranks_->group(0).receive(
-      1, 7, DataType::kFloat32, std::span(all_of(data).data, kBytes), {},
+      1, 7, DataType::kFloat32, std::span(all_of(data).data, kElementBytes), {},
       [&](std::exception_ptr error, int) { error ? done.set_exception(error) : done.set_value(); });
   say(Port::kMessages, header, with_a_flipped_bit(numbers()));
   EXPECT_THAT(error_of([&] { done.get_future().get(); }, ErrorKind::kProtocol),
@@ -202,4 +202,4 @@ TEST(HonestData, PassesEveryCheck) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -14,9 +14,10 @@
 
 #include "atoll/core/loop.h"
 #include "tests/support/ranks.h"
+#include "tests/support/values.h"
 #include "tests/transport/ucx_support.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -101,18 +102,11 @@ struct Memory final : Landing {
   std::atomic<int> direct{0}, staged{0};
 };
 
-std::vector<std::byte> pattern(std::size_t bytes, int seed) {
-  std::vector<std::byte> data(bytes);
-  std::mt19937 random(static_cast<unsigned>(seed));
-  for (auto& each : data) each = static_cast<std::byte>(random());
-  return data;
-}
-
 class DirectMessagesOver : public ::testing::TestWithParam<const char*> {
  protected:
   DirectMessagesOver() : ucx_(GetParam()) {}
   void SetUp() override {
-    if (const std::string why = test::ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = ucx_is_absent(); !why.empty()) GTEST_SKIP() << why;
   }
 
   static Ranks make(const std::string& letters, bool check_data = false,
@@ -146,16 +140,15 @@ class DirectMessagesOver : public ::testing::TestWithParam<const char*> {
   }
 
  private:
-  const test::UcxTransports ucx_;
+  const UcxTransports ucx_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ucx, DirectMessagesOver, ::testing::Values(test::kUcxMemory, test::kUcxNetwork),
-                         [](const auto& each) {
-                           return each.param == std::string(test::kUcxNetwork) ? "Network" : "Memory";
-                         });
+INSTANTIATE_TEST_SUITE_P(Ucx, DirectMessagesOver, ::testing::Values(kUcxMemory, kUcxNetwork), [](const auto& each) {
+  return each.param == std::string(kUcxNetwork) ? "Network" : "Memory";
+});
 
 // 64 KiB and a little; more than a ring; and what is not worth a ring.
-constexpr std::size_t kSizes[] = {0, 1, 16384, 16385, 65537, 1 << 20, (1 << 20) + 1, 9'000'001};
+constexpr std::size_t kMessageSizes[] = {0, 1, 16384, 16385, 65537, 1 << 20, (1 << 20) + 1, 9'000'001};
 
 TEST_P(DirectMessagesOver, EverySizeArrivesFromDeviceToDevice) {
   auto ranks = make("AB");
@@ -163,13 +156,13 @@ TEST_P(DirectMessagesOver, EverySizeArrivesFromDeviceToDevice) {
     group.barrier();
     const int other = 1 - group.rank();
     const auto device = std::make_shared<Device>();
-    for (const std::size_t bytes : kSizes) {
-      const auto out = pattern(bytes, group.rank());
+    for (const std::size_t bytes : kMessageSizes) {
+      const auto out = random_bytes(bytes, group.rank());
       const auto in = std::make_shared<Memory>(device, bytes);
       auto sent = send(group, other, 7, out, device);
       EXPECT_EQ(receive(group, other, 7, in).get(), other);
       sent.get();
-      EXPECT_EQ(in->came(), pattern(bytes, other)) << bytes;
+      EXPECT_EQ(in->came(), random_bytes(bytes, other)) << bytes;
       EXPECT_EQ(in->direct, bytes > 16384 ? 1 : 0) << bytes;
     }
     EXPECT_EQ(device->rings, 2);
@@ -188,7 +181,7 @@ TEST_P(DirectMessagesOver, TheTwoEndsDiffer) {
       const bool from_device = mix & 1;
       const bool to_device = mix & 2;
       device->is_known = (mix & 4) == 0;
-      const auto data = pattern(2'500'000, mix);
+      const auto data = random_bytes(2'500'000, mix);
       if (group.rank() == 0) {
         send(group, 1, 1, data, from_device ? device : nullptr).get();
       } else if (to_device) {
@@ -228,7 +221,7 @@ TEST_P(DirectMessagesOver, ManyMessagesInAnyOrder) {
           auto& message = messages[{peer, tag}];
           const std::size_t bytes =
               std::mt19937(static_cast<unsigned>(tag + seed))() % (tag % 2 == 0 ? 40000 : 6000000);
-          message.out = pattern(bytes, group.rank() * 100 + peer * 10 + tag);
+          message.out = random_bytes(bytes, group.rank() * 100 + peer * 10 + tag);
           message.in = std::make_shared<Memory>(device, bytes);
           calls.emplace_back([&, peer, tag] {
             sent.push_back(
@@ -244,7 +237,7 @@ TEST_P(DirectMessagesOver, ManyMessagesInAnyOrder) {
       for (auto& each : got) each.get();
       for (auto& [where, message] : messages) {
         EXPECT_EQ(message.in->came(),
-                  pattern(message.out.size(), where.first * 100 + group.rank() * 10 + where.second));
+                  random_bytes(message.out.size(), where.first * 100 + group.rank() * 10 + where.second));
       }
     });
   }
@@ -254,7 +247,7 @@ TEST_P(DirectMessagesOver, ManyMessagesInAnyOrder) {
 TEST_P(DirectMessagesOver, ARankLeavesBehindItsLastMessage) {
   for (int round = 0; round < 10; ++round) {
     auto ranks = make("AB");
-    const auto data = pattern(3'000'000, round);
+    const auto data = random_bytes(3'000'000, round);
     ranks.run_ok([&](Group& group) {
       group.barrier();
       const auto device = std::make_shared<Device>();
@@ -279,7 +272,7 @@ TEST_P(DirectMessagesOver, AnAbortDoesNotWaitForTheDevice) {
       const auto device = std::make_shared<Device>();
       const bool sends = group.rank() == 0;
       if (sends == sender_stands) device->stand_still();
-      const auto data = pattern(9'000'000, 1);
+      const auto data = random_bytes(9'000'000, 1);
       const auto in = std::make_shared<Memory>(device, data.size());
       try {
         if (!sends) receive(group, 0, 1, in).get();
@@ -302,7 +295,7 @@ TEST_P(DirectMessagesOver, AnAbortDoesNotWaitForTheDevice) {
 TEST_P(DirectMessagesOver, AKilledRankEndsMessagesUnderWay) {
   auto ranks = make("AB");
   const auto device = std::make_shared<Device>();
-  const auto data = pattern(9'000'000, 1);
+  const auto data = random_bytes(9'000'000, 1);
   ranks.run_ok([](Group& group) { group.barrier(); });
   device->stand_still();
   const auto in = std::make_shared<Memory>(device, data.size());
@@ -320,7 +313,7 @@ TEST_P(DirectMessagesOver, ADeviceWithoutMemoryIsAnErrorThatSaysSo) {
   const auto errors = ranks.run([](Group& group) {
     group.barrier();
     const auto device = std::make_shared<Device>();
-    const auto data = pattern(100'000, 1);
+    const auto data = random_bytes(100'000, 1);
     if (group.rank() == 0) return send(group, 1, 1, data, device).get();
     device->is_full = true;
     receive(group, 0, 1, std::make_shared<Memory>(device, data.size())).get();
@@ -339,15 +332,15 @@ TEST_P(DirectMessagesOver, WhatIsCheckedOrOnOtherLinksPassesTheHost) {
       EXPECT_EQ(group.direct_port(other, 1 << 20), nullptr);
       const auto device = std::make_shared<Device>();
       const auto in = std::make_shared<Memory>(device, 100'000);
-      const auto data = pattern(100'000, group.rank());
+      const auto data = random_bytes(100'000, group.rank());
       auto sent = send(group, other, 1, data, device);
       receive(group, other, 1, in).get();
       sent.get();
       EXPECT_EQ(in->staged, 1);
-      EXPECT_EQ(in->here, pattern(100'000, other));
+      EXPECT_EQ(in->here, random_bytes(100'000, other));
     });
   }
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -6,20 +6,14 @@
 #include <latch>
 #include <nlohmann/json.hpp>
 
+#include "tests/collectives/calls.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
 using std::chrono::milliseconds;
-
-Call all_reduce(std::vector<float>& data, std::optional<milliseconds> timeout = {}) {
-  Call call;
-  call.input = call.output = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(float)}};
-  call.timeout = timeout;
-  return call;
-}
 
 ErrorKind kind_of(const std::function<void()>& body) {
   try {
@@ -286,4 +280,4 @@ TEST(Faults, DumpTellsTheLastOperations) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

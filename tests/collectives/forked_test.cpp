@@ -18,7 +18,7 @@
 #include "atoll/collectives/group.h"
 #include "atoll/core/memory_store.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -126,4 +126,4 @@ TEST(Contexts, ADumpWhileTheKeyIsSetHoldsNothingUp) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

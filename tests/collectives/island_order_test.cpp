@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -259,7 +259,7 @@ TEST(IslandOrder, AStepWhoseTimeIsOverEndsTheGroup) {
     Granted granted;
     if (group.rank() == 1) granted.request(group, message(1, 0, 0), Deadline::after(300ms));
     if (group.rank() == 1) granted.wait_for(1);
-    const Error error = test::error_of([&] { group.barrier(); });
+    const Error error = error_of([&] { group.barrier(); });
     EXPECT_THAT(error.what(), HasSubstr("the other end is missing"));
     if (group.rank() != 1) return;
     EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
@@ -277,7 +277,7 @@ TEST(IslandOrder, FailsWithItsGroup) {
     granted.request(group, {Kind::kOut, -1, -1, 0});  // afterwards too
     granted.wait_for(2);
     for (const auto& error : granted.errors()) {
-      EXPECT_THAT(test::error_of([&] { std::rethrow_exception(error); }).what(), HasSubstr("enough"));
+      EXPECT_THAT(error_of([&] { std::rethrow_exception(error); }).what(), HasSubstr("enough"));
     }
     EXPECT_EQ(granted.errors().size(), 2u);
   });
@@ -294,7 +294,7 @@ TEST(IslandOrder, ARefusedMessageThatHasNotBegunLeavesTheGroup) {
       group.barrier();
       granted.wait_for(1);
       ASSERT_EQ(granted.errors().size(), 1u);
-      const Error error = test::error_of([&] { std::rethrow_exception(granted.errors()[0]); });
+      const Error error = error_of([&] { std::rethrow_exception(granted.errors()[0]); });
       EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1 refused to receive it"), HasSubstr("too small")));
       granted.request(group, message(0, 1, group.commit_message(1, true)));
       granted.wait_for(2);
@@ -311,4 +311,4 @@ TEST(IslandOrder, ARefusedMessageThatHasNotBegunLeavesTheGroup) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

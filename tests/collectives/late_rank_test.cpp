@@ -7,21 +7,16 @@
 #include <latch>
 #include <thread>
 
+#include "tests/collectives/calls.h"
 #include "tests/support/log_recorder.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
-
-Call all_reduce(std::vector<float>& data) {
-  Call call;
-  call.input = call.output = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(float)}};
-  return call;
-}
 
 RankOptions with(const std::string& letters, transport::TransportChoice transport, std::chrono::milliseconds slow) {
   RankOptions options;
@@ -31,13 +26,13 @@ RankOptions with(const std::string& letters, transport::TransportChoice transpor
   return options;
 }
 
-struct Case {
+struct LateCase {
   const char* letters;
   int late;
   transport::TransportChoice transport;
 };
 
-class LateRank : public ::testing::TestWithParam<Case> {};
+class LateRank : public ::testing::TestWithParam<LateCase> {};
 
 // The late rank's thread is blocked all the time: its loop answers.
 TEST_P(LateRank, IsNamedOnAllOthersAndSoIsItsArrival) {
@@ -69,10 +64,10 @@ TEST_P(LateRank, IsNamedOnAllOthersAndSoIsItsArrival) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LateRank,
-                         ::testing::Values(Case{"AAA", 2, transport::TransportChoice::kShm},
-                                           Case{"AB", 0, transport::TransportChoice::kTcp},
-                                           Case{"ABAB", 3, transport::TransportChoice::kTcp},
-                                           Case{"AAAAAABB", 5, transport::TransportChoice::kShm}),
+                         ::testing::Values(LateCase{"AAA", 2, transport::TransportChoice::kShm},
+                                           LateCase{"AB", 0, transport::TransportChoice::kTcp},
+                                           LateCase{"ABAB", 3, transport::TransportChoice::kTcp},
+                                           LateCase{"AAAAAABB", 5, transport::TransportChoice::kShm}),
                          [](const auto& layout) { return std::string(layout.param.letters); });
 
 TEST(LateRanks, TheTimeoutSaysWhoDidNotEnter) {
@@ -125,4 +120,4 @@ TEST(LateRanks, QuickCollectivesSayNothing) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -15,13 +15,13 @@
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
 using std::chrono::milliseconds;
 
-constexpr std::size_t kBytes = 1'800'000;  // more than small sockets take, less than they and a link's queue
+constexpr std::size_t kTransferBytes = 1'800'000;  // more than small sockets take, less than they and a link's queue
 
 Ranks make(const std::string& letters, transport::TransportChoice transport) {
   RankOptions options;
@@ -89,7 +89,7 @@ TEST(Leaving, TheLastBroadcastArrives) {
   make_sockets_small();
   hold_loop(ranks, 1, release);
   ranks.run_ok([&](Group& group) {
-    std::vector<float> data(kBytes / sizeof(float), group.rank() == 0 ? 2.0f : 0.0f);
+    std::vector<float> data(kTransferBytes / sizeof(float), group.rank() == 0 ? 2.0f : 0.0f);
     if (group.rank() == 1) {
       group.run(broadcast(data, 0));
       EXPECT_EQ(std::count(data.begin(), data.end(), 2.0f), static_cast<std::ptrdiff_t>(data.size()));
@@ -107,7 +107,7 @@ TEST(Leaving, TheLastMessageArrives) {
   ranks.run_ok([](Group& group) { group.barrier(); });
   make_sockets_small();
   ranks.run_ok([&](Group& group) {
-    std::vector<std::byte> large(kBytes, group.rank() == 0 ? std::byte{7} : std::byte{0});
+    std::vector<std::byte> large(kTransferBytes, group.rank() == 0 ? std::byte{7} : std::byte{0});
     std::byte small{};
     Result first, second;
     if (group.rank() == 0) {
@@ -204,7 +204,7 @@ TEST_P(LostBefore, ANewGroupHearsOfALinkThatHadFailed) {
   auto ranks = make("AB", GetParam());
   ranks.run_ok([](Group& group) { group.barrier(); });
   ranks.kill(0);
-  test::wait_until("the lost link", [&] { return ranks.group(1).error() != nullptr; });
+  wait_until("the lost link", [&] { return ranks.group(1).error() != nullptr; });
   Result lost, heard;
   std::byte data{};
   std::array<std::future<std::unique_ptr<Group>>, 2> members;
@@ -262,4 +262,4 @@ INSTANTIATE_TEST_SUITE_P(Links, LostBefore,
                          });
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

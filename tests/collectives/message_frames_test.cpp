@@ -8,7 +8,7 @@
 #include "tests/fuzz/collective_frames_target.h"
 #include "tests/fuzz/messages_target.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 TEST(MessageFrames, MadeUpAtRandom) {
@@ -95,4 +95,4 @@ TEST(CollectiveFrames, ChangedAtRandom) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

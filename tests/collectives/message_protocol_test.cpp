@@ -11,7 +11,7 @@
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -55,12 +55,12 @@ class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoi
 
   void say(const FrameHeader& header) {
     const std::vector<std::byte> payload(header.payload_bytes, std::byte{1});
-    test::wait_on_bell(endpoint(), Bell::kPointToPoint, "room", [&] { return channel_->try_send(header, payload); });
+    wait_on_bell(endpoint(), Bell::kPointToPoint, "room", [&] { return channel_->try_send(header, payload); });
   }
 
   /// The next frame's header; it must be of this kind.
   FrameHeader expect(FrameKind kind) {
-    test::wait_on_bell(endpoint(), Bell::kPointToPoint, "a frame", [&] { return channel_->front() != nullptr; });
+    wait_on_bell(endpoint(), Bell::kPointToPoint, "a frame", [&] { return channel_->front() != nullptr; });
     const FrameHeader found = channel_->front()->header;
     EXPECT_EQ(found.kind, static_cast<std::uint8_t>(kind));
     channel_->pop();
@@ -209,4 +209,4 @@ INSTANTIATE_TEST_SUITE_P(Links, MessageProtocol,
                          });
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

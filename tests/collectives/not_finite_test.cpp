@@ -11,7 +11,7 @@
 #include "tests/support/log_recorder.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -132,4 +132,4 @@ TEST(ValueChecks, LookAtReductionsOnly) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

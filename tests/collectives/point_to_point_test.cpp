@@ -8,8 +8,9 @@
 #include <thread>
 
 #include "tests/support/ranks.h"
+#include "tests/support/values.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -50,14 +51,7 @@ class Waiter {
   std::vector<int> sources_;
 };
 
-std::vector<std::byte> pattern(std::size_t bytes, int seed) {
-  std::vector<std::byte> data(bytes);
-  for (std::size_t i = 0; i < bytes; ++i)
-    data[i] = static_cast<std::byte>((i * 31 + static_cast<std::size_t>(seed) * 17) & 0xff);
-  return data;
-}
-
-constexpr std::size_t kSizes[] = {0, 1, 100, 16383, 16384, 16385, 300000, 3000000};
+constexpr std::size_t kPointToPointSizes[] = {0, 1, 100, 16383, 16384, 16385, 300000, 3000000};
 
 class PointToPointOver : public ::testing::TestWithParam<transport::TransportChoice> {
  protected:
@@ -73,14 +67,14 @@ TEST_P(PointToPointOver, SizesArriveIntactInBothDirections) {
   auto ranks = make("AB");
   ranks.run_ok([](Group& group) {
     const int other = 1 - group.rank();
-    for (const std::size_t bytes : kSizes) {
+    for (const std::size_t bytes : kPointToPointSizes) {
       Waiter waiter;
-      const auto out = pattern(bytes, group.rank());
+      const auto out = random_bytes(bytes, group.rank());
       std::vector<std::byte> in(bytes);
       group.send(other, 7, DataType::kUInt8, out, {}, waiter.add());
       group.receive(other, 7, DataType::kUInt8, in, {}, waiter.add_receive());
       waiter.wait();
-      EXPECT_EQ(in, pattern(bytes, other)) << bytes;
+      EXPECT_EQ(in, random_bytes(bytes, other)) << bytes;
     }
   });
 }
@@ -92,7 +86,7 @@ TEST_P(PointToPointOver, NeverBlocksInTheOrderOfIssue) {
     Waiter waiter;
     std::vector<std::vector<std::byte>> out;
     std::vector<std::vector<std::byte>> in(20);
-    for (int i = 0; i < 20; ++i) out.push_back(pattern(i % 2 ? 500000 : 50, i));
+    for (int i = 0; i < 20; ++i) out.push_back(random_bytes(i % 2 ? 500000 : 50, i));
     for (int i = 0; i < 20; ++i)
       group.send(other, static_cast<std::uint64_t>(i), DataType::kUInt8, out[static_cast<std::size_t>(i)], {},
                  waiter.add());
@@ -111,7 +105,7 @@ TEST_P(PointToPointOver, EqualTagsKeepTheirOrder) {
   ranks.run_ok([](Group& group) {
     std::mt19937 random(42);  // the same sizes on both ranks
     std::vector<std::vector<std::byte>> messages;
-    for (int i = 0; i < 400; ++i) messages.push_back(pattern(random() % (i % 10 == 0 ? 100000 : 3000), i));
+    for (int i = 0; i < 400; ++i) messages.push_back(random_bytes(random() % (i % 10 == 0 ? 100000 : 3000), i));
     Waiter waiter;
     std::vector<std::vector<std::byte>> in;
     for (const auto& message : messages) in.emplace_back(message.size());
@@ -131,8 +125,8 @@ TEST_P(PointToPointOver, AnySourceTakesFromEverybody) {
   ranks.run_ok([](Group& group) {
     Waiter waiter;
     if (group.rank() > 0) {
-      const auto small = pattern(10, group.rank());
-      const auto large = pattern(200000, group.rank());
+      const auto small = random_bytes(10, group.rank());
+      const auto large = random_bytes(200000, group.rank());
       group.send(0, 1, DataType::kUInt8, small, {}, waiter.add());
       group.send(0, 2, DataType::kUInt8, large, {}, waiter.add());
       return waiter.wait();
@@ -145,7 +139,7 @@ TEST_P(PointToPointOver, AnySourceTakesFromEverybody) {
         group.receive(kAnySource, bytes == 10 ? 1 : 2, DataType::kUInt8, in, {}, one.add_receive());
         one.wait();
         ASSERT_EQ(one.sources().size(), 1u);
-        EXPECT_EQ(in, pattern(bytes, one.sources()[0]));
+        EXPECT_EQ(in, random_bytes(bytes, one.sources()[0]));
         seen.push_back(one.sources()[0]);
       }
       std::sort(seen.begin(), seen.end());
@@ -159,7 +153,7 @@ TEST_P(PointToPointOver, MessagesNobodyTakesStopNothing) {
   ranks.run_ok([](Group& group) {
     // 5,000 messages wait at rank 1 or before it, and a later one with another tag still gets through, as do collectives.
     Waiter stuck;
-    const auto small = pattern(1000, 1);
+    const auto small = random_bytes(1000, 1);
     if (group.rank() == 0) {
       for (int i = 0; i < 5000; ++i) group.send(1, 99, DataType::kUInt8, small, {}, stuck.add());
     }
@@ -188,7 +182,7 @@ TEST_P(PointToPointOver, MessagesOutliveTheirSender) {
     if (group.rank() == 0) {
       Waiter sent;
       std::vector<std::vector<std::byte>> messages;
-      for (int i = 0; i < kMessages; ++i) messages.push_back(pattern(1000, i));
+      for (int i = 0; i < kMessages; ++i) messages.push_back(random_bytes(1000, i));
       for (int i = 0; i < kMessages; ++i)
         group.send(1, static_cast<std::uint64_t>(i), DataType::kUInt8, messages[static_cast<std::size_t>(i)], {},
                    sent.add());
@@ -204,7 +198,7 @@ TEST_P(PointToPointOver, MessagesOutliveTheirSender) {
       Waiter one;
       group.receive(0, static_cast<std::uint64_t>(i), DataType::kUInt8, data, {}, one.add_receive());
       one.wait();
-      EXPECT_EQ(data, pattern(1000, i));
+      EXPECT_EQ(data, random_bytes(1000, i));
     }
   });
   const auto errors = ranks.run([](Group& group) {
@@ -306,7 +300,7 @@ TEST_P(PointToPointOver, AMessageFollowsItsBytes) {
         group.receive(0, 1, DataType::kUInt8, bytes, in, {}, waiter.add_receive());
         return waiter.wait();
       }
-      const auto data = pattern(bytes, 5);
+      const auto data = random_bytes(bytes, 5);
       std::vector<std::byte> coming(bytes);
       const auto loaded = std::make_shared<std::atomic<std::uint64_t>>(0);
       group.send_from({nullptr, loaded}, 1, 1, DataType::kUInt8, coming, {}, waiter.add());
@@ -321,7 +315,7 @@ TEST_P(PointToPointOver, AMessageFollowsItsBytes) {
       }
       waiter.wait();
     });
-    EXPECT_EQ(in->memory, pattern(bytes, 5)) << bytes;
+    EXPECT_EQ(in->memory, random_bytes(bytes, 5)) << bytes;
   }
 }
 
@@ -332,4 +326,4 @@ INSTANTIATE_TEST_SUITE_P(Links, PointToPointOver,
                          });
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -12,14 +12,15 @@
 #include "atoll/collectives/reduce.h"
 #include "atoll/collectives/reduce_kernels.h"
 #include "tests/collectives/reduce_reference.h"
+#include "tests/collectives/reduce_support.h"
 
 namespace atl::collectives {
 namespace {
 
-constexpr std::size_t kSizes[] = {0, 1, 2, 3, 7, 15, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 4097};
-constexpr std::size_t kLargest = 4097;
+constexpr std::size_t kSweepCounts[] = {0, 1, 2, 3, 7, 15, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 4097};
+constexpr std::size_t kMaxCount = 4097;
 constexpr std::size_t kMostSources = 9;
-constexpr std::size_t kGuard = 64;
+constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kUntouched{0xA5};
 
 /// Half any bits at all, so including NaN, infinities, subnormals and extremes; half a value of ordinary size.
@@ -64,17 +65,17 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
   void SetUp() override {
     std::mt19937 random(static_cast<std::uint32_t>(GetParam()) + 7);
     for (std::size_t source = 0; source < kMostSources; ++source)
-      arrays_.push_back(random_array(dtype(), kLargest, random));
+      arrays_.push_back(random_array(dtype(), kMaxCount, random));
   }
 
   DataType dtype() const { return static_cast<DataType>(GetParam()); }
 
   /// Puts source k at a misalignment that depends on k (none when `shift` is 0).
   void place(std::size_t shift) {
-    placed_.assign(kMostSources, std::vector<std::byte>(kLargest * size_of(dtype()) + 2 * kGuard));
+    placed_.assign(kMostSources, std::vector<std::byte>(kMaxCount * size_of(dtype()) + 2 * kGuardBytes));
     addresses_.clear();
     for (std::size_t source = 0; source < kMostSources; ++source) {
-      std::byte* const at = aligned(placed_[source]) + (shift * (source + 1)) % kGuard;
+      std::byte* const at = aligned(placed_[source]) + (shift * (source + 1)) % kGuardBytes;
       std::memcpy(at, arrays_[source].data(), arrays_[source].size());
       addresses_.push_back(at);
     }
@@ -85,8 +86,8 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
   std::string check(Simd simd, const Fold& how, std::size_t source_count, std::size_t count, int same,
                     const std::vector<std::byte>& expected) {
     const std::size_t bytes = count * size_of(how.dtype);
-    result_.assign(bytes + 4 * kGuard, kUntouched);
-    std::byte* const to = aligned(result_) + (same < 0 ? shift_ : (shift_ * (same + 1)) % kGuard);
+    result_.assign(bytes + 4 * kGuardBytes, kUntouched);
+    std::byte* const to = aligned(result_) + (same < 0 ? shift_ : (shift_ * (same + 1)) % kGuardBytes);
     std::vector<const std::byte*> sources(addresses_.begin(),
                                           addresses_.begin() + static_cast<std::ptrdiff_t>(source_count));
     if (same >= 0) {
@@ -109,7 +110,7 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
 
  private:
   static std::byte* aligned(std::vector<std::byte>& memory) {
-    return memory.data() + (kGuard - reinterpret_cast<std::uintptr_t>(memory.data()) % kGuard) % kGuard;
+    return memory.data() + (kGuardBytes - reinterpret_cast<std::uintptr_t>(memory.data()) % kGuardBytes) % kGuardBytes;
   }
 
  protected:
@@ -127,13 +128,14 @@ TEST_P(ReduceSweep, EqualsTheReference) {
   for (const Variant& variant : all) {
     for (std::size_t source_count = 1; source_count <= kMostSources; ++source_count) {
       expected.push_back(reference::fold(
-          variant.how, {addresses_.begin(), addresses_.begin() + static_cast<std::ptrdiff_t>(source_count)}, kLargest));
+          variant.how, {addresses_.begin(), addresses_.begin() + static_cast<std::ptrdiff_t>(source_count)},
+          kMaxCount));
     }
   }
   const auto run = [&](Simd simd, std::size_t shift) {
     for (std::size_t v = 0; v < all.size(); ++v) {
       for (std::size_t source_count = 1; source_count <= kMostSources; ++source_count) {
-        for (const std::size_t count : kSizes) {
+        for (const std::size_t count : kSweepCounts) {
           for (int same = -1; same < static_cast<int>(source_count); ++same) {
             const std::string wrong =
                 check(simd, all[v].how, source_count, count, same, expected[v * kMostSources + source_count - 1]);
@@ -146,8 +148,7 @@ TEST_P(ReduceSweep, EqualsTheReference) {
   };
   for (const std::size_t shift : {std::size_t{0}, size_of(dtype()), std::size_t{1}}) {
     place(shift);
-    for (const Simd simd : {Simd::kPlain, Simd::kAvx2, Simd::kAvx512}) {
-      if (simd > detail::machine_simd()) break;
+    for (const Simd simd : simds()) {
       ASSERT_NO_FATAL_FAILURE(run(simd, shift));
     }
   }
@@ -177,8 +178,7 @@ TEST_P(ReduceNarrow, EveryCodeEqualsTheReference) {
     for (const Fold& how : {Fold{.dtype = dtype}, Fold{.dtype = dtype, .op = ReduceOp::kProduct},
                             Fold{.dtype = dtype, .op = ReduceOp::kPremulSum, .premultiply = true, .factor = factor}}) {
       const auto expected = reference::fold(how, sources, codes);
-      for (const Simd simd : {Simd::kPlain, Simd::kAvx2, Simd::kAvx512}) {
-        if (simd > detail::machine_simd()) break;
+      for (const Simd simd : simds()) {
         fold_with(simd, how, sources, result.data(), codes);
         ASSERT_EQ(result, expected) << to_string(simd) << " " << to_string(how.op) << " partner " << partner;
       }

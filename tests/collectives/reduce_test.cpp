@@ -16,16 +16,10 @@
 #include "atoll/collectives/reduce_kernels.h"
 #include "atoll/core/error.h"
 #include "tests/collectives/harsh_float_mode.h"
+#include "tests/collectives/reduce_support.h"
 
 namespace atl::collectives {
 namespace {
-
-std::vector<Simd> simds() {
-  std::vector<Simd> all{Simd::kPlain};
-  if (detail::machine_simd() >= Simd::kAvx2) all.push_back(Simd::kAvx2);
-  if (detail::machine_simd() >= Simd::kAvx512) all.push_back(Simd::kAvx512);
-  return all;
-}
 
 /// Folds arrays of one C++ type; fails the test unless all instruction sets and fold() agree.
 template <class T>
@@ -70,9 +64,6 @@ void expect_words(const std::string& message, std::initializer_list<std::string_
   for (const std::string_view word : words)
     EXPECT_NE(message.find(word), std::string::npos) << "'" << message << "' lacks " << word;
 }
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Reduce, RoundsFloat16ToNearestEven) {
   EXPECT_EQ(encoded(DataType::kFloat16, 65504.0F), 0x7BFF);

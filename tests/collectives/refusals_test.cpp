@@ -8,10 +8,11 @@
 #include <latch>
 
 #include "atoll/collectives/refusals.h"
+#include "tests/collectives/calls.h"
 #include "tests/support/error_of.h"
 #include "tests/support/ranks.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -21,27 +22,14 @@ using ::testing::HasSubstr;
 
 constexpr auto kAtOnce = 5s;  // far below the timeout of 20 s, on a busy machine too
 
-Call all_reduce(std::vector<float>& data) {
-  Call call;
-  call.input = call.output = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(float)}};
-  return call;
-}
-
-void wait_for(Group& group, const Call& call, bool submitted) {
-  if (!submitted) return group.run(call);
-  std::promise<void> done;
-  group.submit(call, [&](std::exception_ptr error) { error ? done.set_exception(error) : done.set_value(); });
-  done.get_future().get();
-}
-
-void expect_sum(Group& group, std::size_t count) {
+void expect_sum_of_ranks(Group& group, std::size_t count) {
   std::vector<float> data(count, static_cast<float>(group.rank() + 1));
   group.run(all_reduce(data));
   const auto ranks = static_cast<float>(group.size());
   EXPECT_EQ(data, std::vector<float>(count, ranks * (ranks + 1) / 2)) << "rank " << group.rank();
 }
 
-struct Case {
+struct RefusalCase {
   const char* letters;
   int refusing;
   std::size_t count;
@@ -49,16 +37,16 @@ struct Case {
   transport::TransportChoice transport;
 };
 
-class RefusedOperation : public ::testing::TestWithParam<Case> {};
+class RefusedOperation : public ::testing::TestWithParam<RefusalCase> {};
 
 TEST_P(RefusedOperation, EndsOnAllOthersAndTheGroupGoesOn) {
-  const Case& at = GetParam();
+  const RefusalCase& at = GetParam();
   RankOptions options;
   options.islands = layout(at.letters);
   options.transport = at.transport;
   Ranks ranks(options);
   ranks.run_ok([&](Group& group) {
-    expect_sum(group, at.count);
+    expect_sum_of_ranks(group, at.count);
     for (int round = 0; round < 4; ++round) {
       const std::string name = "all_reduce #" + std::to_string(2 * round + 1);
       if (group.rank() == at.refusing) {
@@ -66,14 +54,14 @@ TEST_P(RefusedOperation, EndsOnAllOthersAndTheGroupGoesOn) {
       } else {
         std::vector<float> data(at.count, 1.0f);
         const auto begin = Clock::now();
-        const Error error = test::error_of([&] { wait_for(group, all_reduce(data), at.submitted); });
+        const Error error = error_of([&] { run_or_submit(group, all_reduce(data), at.submitted); });
         EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
         EXPECT_THAT(error.what(),
                     AllOf(HasSubstr(name), HasSubstr("on rank " + std::to_string(group.rank())),
                           HasSubstr("rank " + std::to_string(at.refusing) + " refused it: no such tensor")));
         EXPECT_LT(Clock::now() - begin, kAtOnce);
       }
-      expect_sum(group, at.count);
+      expect_sum_of_ranks(group, at.count);
     }
     EXPECT_EQ(group.sequence(), 9u);
   });
@@ -82,15 +70,15 @@ TEST_P(RefusedOperation, EndsOnAllOthersAndTheGroupGoesOn) {
 constexpr auto kShm = transport::TransportChoice::kShm;
 constexpr auto kTcp = transport::TransportChoice::kTcp;
 
-INSTANTIATE_TEST_SUITE_P(Layouts, RefusedOperation,
-                         ::testing::Values(Case{"AA", 1, 1, false, kShm}, Case{"AA", 0, 1000000, true, kShm},
-                                           Case{"AB", 0, 3, true, kTcp}, Case{"ABA", 2, 1000, false, kTcp},
-                                           Case{"ABAB", 1, 500000, false, kShm}, Case{"AAAAAABB", 5, 70000, true, kShm},
-                                           Case{"AAAABBBBCC", 0, 1, false, kTcp}),
-                         [](const auto& at) {
-                           return std::string(at.param.letters) + std::to_string(at.param.count) +
-                                  (at.param.submitted ? "Submitted" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RefusedOperation,
+    ::testing::Values(RefusalCase{"AA", 1, 1, false, kShm}, RefusalCase{"AA", 0, 1000000, true, kShm},
+                      RefusalCase{"AB", 0, 3, true, kTcp}, RefusalCase{"ABA", 2, 1000, false, kTcp},
+                      RefusalCase{"ABAB", 1, 500000, false, kShm}, RefusalCase{"AAAAAABB", 5, 70000, true, kShm},
+                      RefusalCase{"AAAABBBBCC", 0, 1, false, kTcp}),
+    [](const auto& at) {
+      return std::string(at.param.letters) + std::to_string(at.param.count) + (at.param.submitted ? "Submitted" : "");
+    });
 
 // Ranks cut one operation into unlike numbers of calls, as the refusing one cuts it into none.
 TEST(RefusedOperations, MayHaveAnyNumberOfParts) {
@@ -116,7 +104,7 @@ TEST(RefusedOperations, MayHaveAnyNumberOfParts) {
       over.wait();
       EXPECT_EQ(refused, 5);
     }
-    expect_sum(group, 10);
+    expect_sum_of_ranks(group, 10);
   });
 }
 
@@ -135,11 +123,10 @@ TEST(RefusedOperations, AreKnownToARankThatComesLater) {
       refused.count_down();
     } else {
       refused.wait();
-      EXPECT_THAT(test::error_of([&] { group.run(all_reduce(data)); }).what(),
-                  HasSubstr("rank 0 refused it: the first"));
-      EXPECT_THAT(test::error_of([&] { group.barrier(); }).what(), HasSubstr("rank 0 refused it: the second"));
+      EXPECT_THAT(error_of([&] { group.run(all_reduce(data)); }).what(), HasSubstr("rank 0 refused it: the first"));
+      EXPECT_THAT(error_of([&] { group.barrier(); }).what(), HasSubstr("rank 0 refused it: the second"));
     }
-    expect_sum(group, 10);
+    expect_sum_of_ranks(group, 10);
   });
 }
 
@@ -150,7 +137,7 @@ TEST(RefusedOperations, MayBeRefusedByAll) {
   ranks.run_ok([](Group& group) {
     for (int round = 0; round < 20; ++round) {
       group.refuse("rank " + std::to_string(group.rank()));
-      expect_sum(group, 100);
+      expect_sum_of_ranks(group, 100);
     }
   });
 }
@@ -166,7 +153,7 @@ TEST(RefusedOperations, EndTheGroupWhereTheyAreCommitted) {
   ranks.group(1).when_failed([&] { failed.set_value(); });
   ranks.group(0).refuse("no such tensor");
   ASSERT_EQ(failed.get_future().wait_for(kAtOnce), std::future_status::ready);
-  const Error error = test::error_of([&] { ranks.group(1).barrier(); });
+  const Error error = error_of([&] { ranks.group(1).barrier(); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("operation #1"), HasSubstr("rank 0 refused it: no such tensor")));
 }
 
@@ -178,10 +165,10 @@ TEST(RefusedOperations, CannotBeCommittedAfterwards) {
   ranks.group(0).refuse("no such tensor");
   ranks.group(0).refuse("no such tensor either");
   std::vector<float> data(1, 1.0f);
-  EXPECT_THAT(test::error_of([&] { ranks.group(1).run(all_reduce(data)); }).what(), HasSubstr("no such tensor"));
-  EXPECT_THAT(test::error_of([&] { ranks.group(1).commit(); }).what(), HasSubstr("no such tensor either"));
+  EXPECT_THAT(error_of([&] { ranks.group(1).run(all_reduce(data)); }).what(), HasSubstr("no such tensor"));
+  EXPECT_THAT(error_of([&] { ranks.group(1).commit(); }).what(), HasSubstr("no such tensor either"));
   EXPECT_EQ(ranks.group(1).error(), nullptr);
-  ranks.run_ok([](Group& group) { expect_sum(group, 4); });
+  ranks.run_ok([](Group& group) { expect_sum_of_ranks(group, 4); });
 }
 
 // A rank that left an operation out without a word is still told so, though it might have refused it.
@@ -233,7 +220,7 @@ TEST_P(RefusedMessage, IsTheOnlyOneThatFails) {
           EXPECT_NO_THROW(result.get()) << "message " << i << " on rank " << group.rank();
           continue;
         }
-        const Error error = test::error_of([&] { result.get(); });
+        const Error error = error_of([&] { result.get(); });
         EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(refusing) + " refused to "));
         EXPECT_THAT(error.what(), HasSubstr("a bad tensor"));
       }
@@ -248,4 +235,4 @@ TEST_P(RefusedMessage, IsTheOnlyOneThatFails) {
 INSTANTIATE_TEST_SUITE_P(Sizes, RefusedMessage, ::testing::Values(0, 1, 100000, 4000000));
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -10,7 +10,7 @@
 #include "atoll/collectives/describe.h"
 #include "tests/fuzz/roll_call_target.h"
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using namespace collectives;  // NOLINT
@@ -160,7 +160,7 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
 
 TEST(RollCall, MutatedMessagesDoNoHarm) {
   std::vector<std::byte> whole;
-  encode({true, 812, {away(1, 1s), at(2, Stage::kInside, 2s), at(3, Stage::kDone)}}, whole);
+  encode(RollCallMessage{true, 812, {away(1, 1s), at(2, Stage::kInside, 2s), at(3, Stage::kDone)}}, whole);
   std::mt19937 random(8);
   for (int i = 0; i < 20000; ++i) {
     auto bytes = whole;
@@ -174,4 +174,4 @@ TEST(RollCall, MutatedMessagesDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -7,7 +7,14 @@
 
 #include "atoll/collectives/schedule.h"
 
-namespace atl::collectives::testing {
+namespace atl::test {
+
+using collectives::DataType;
+using collectives::Operation;
+using collectives::Schedule;
+using collectives::ScheduleLimits;
+using collectives::Shape;
+using collectives::Topology;
 
 inline constexpr Operation kOperations[] = {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
                                             Operation::kBroadcast, Operation::kReduce,        Operation::kGather,
@@ -109,4 +116,4 @@ inline std::string check_case(const Topology& topology, const std::vector<Shape>
   return fault.empty() ? "" : describe(topology, shapes[0], limits) + ": " + fault;
 }
 
-}  // namespace atl::collectives::testing
+}  // namespace atl::test

@@ -18,7 +18,7 @@ Shape float_shape(Operation operation, std::uint64_t bytes) {
 }
 
 std::vector<Schedule> all_reduce(const Topology& topology, std::uint64_t bytes) {
-  return testing::build_all(
+  return test::build_all(
       topology, std::vector<Shape>(static_cast<std::size_t>(topology.size), float_shape(Operation::kAllReduce, bytes)));
 }
 
@@ -30,7 +30,7 @@ std::uint64_t bridge_bytes(const Topology& topology, const std::vector<Schedule>
 
 TEST(ScheduleCost, TwoIslandsSendTheMessageOnceEachWay) {
   for (const auto& sizes : std::vector<std::vector<int>>{{1, 1}, {2, 2}, {3, 1}, {2, 5}, {20, 3}}) {
-    const Topology topology = Topology::from_labels(testing::make_labels(sizes, testing::Order::kTurns));
+    const Topology topology = Topology::from_labels(test::make_labels(sizes, test::Order::kTurns));
     for (const std::uint64_t bytes : {8 * kMiB + 4, 64 * kMiB}) {
       const auto schedules = all_reduce(topology, bytes);
       for (const std::size_t island : {0, 1}) EXPECT_EQ(bridge_bytes(topology, schedules, island), bytes);
@@ -42,8 +42,8 @@ TEST(ScheduleCost, EachMessageCrossesTheBridgeOncePerIsland) {
   const Topology topology = Topology::from_labels({"a", "b", "a", "c", "b", "a"});
   const std::uint64_t bytes = 3 * kMiB;
   const auto sent = [&](Operation operation) {
-    const auto schedules = testing::build_all(
-        topology, testing::make_shapes(topology, operation, DataType::kFloat32, bytes / 4, 1, false));
+    const auto schedules =
+        test::build_all(topology, test::make_shapes(topology, operation, DataType::kFloat32, bytes / 4, 1, false));
     std::vector<std::uint64_t> by_island;
     for (std::size_t island = 0; island < 3; ++island) by_island.push_back(bridge_bytes(topology, schedules, island));
     return by_island;
@@ -56,7 +56,7 @@ TEST(ScheduleCost, EachMessageCrossesTheBridgeOncePerIsland) {
 
 TEST(ScheduleCost, RanksOfAnIslandShareTheBridge) {
   for (const auto& sizes : std::vector<std::vector<int>>{{2, 2}, {3, 1}, {2, 5}, {4, 3}}) {
-    const Topology topology = Topology::from_labels(testing::make_labels(sizes, testing::Order::kBlocks));
+    const Topology topology = Topology::from_labels(test::make_labels(sizes, test::Order::kBlocks));
     const std::uint64_t bytes = 64 * kMiB;
     const auto schedules = all_reduce(topology, bytes);
     for (const auto& island : topology.islands) {

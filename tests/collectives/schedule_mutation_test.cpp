@@ -13,7 +13,7 @@ namespace {
 
 constexpr ScheduleLimits kLimits{256, 640, 64};
 
-struct Case {
+struct MutationCase {
   Topology topology;
   std::vector<Shape> shapes;
   std::vector<Schedule> schedules;
@@ -65,37 +65,37 @@ void drop_step(Schedule& schedule, std::size_t index) {
 
 bool is_fence(const Step& step) { return step.kind == StepKind::kCopy && step.range.bytes == 0; }
 
-std::vector<Case> make_cases() {
+std::vector<MutationCase> make_cases() {
   const std::vector<std::pair<std::vector<std::string>, bool>> layouts{{{"a", "a"}, false},
                                                                        {{"a", "b"}, false},
                                                                        {{"a", "b", "a", "b", "b"}, false},
                                                                        {{"a", "b", "c", "c"}, false},
                                                                        {{"a", "b", "a"}, true}};
-  std::vector<Case> cases;
+  std::vector<MutationCase> cases;
   for (const auto& [labels, flat] : layouts) {
-    for (const Operation operation : testing::kOperations) {
+    for (const Operation operation : test::kOperations) {
       for (const std::uint64_t count : {16, 350}) {
-        Case made;
+        MutationCase made;
         made.topology = Topology::from_labels(labels, {}, flat);
-        made.shapes = testing::make_shapes(made.topology, operation, DataType::kFloat32, count, 1, false);
-        made.schedules = testing::build_all(made.topology, made.shapes, kLimits);
-        made.name = testing::describe(made.topology, made.shapes[0], kLimits);
+        made.shapes = test::make_shapes(made.topology, operation, DataType::kFloat32, count, 1, false);
+        made.schedules = test::build_all(made.topology, made.shapes, kLimits);
+        made.name = test::describe(made.topology, made.shapes[0], kLimits);
         cases.push_back(std::move(made));
       }
     }
   }
   // With libraries inside "a" and, in the second, "b".
   for (const bool both : {false, true}) {
-    for (const Operation operation : testing::kOperations) {
+    for (const Operation operation : test::kOperations) {
       if (operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll)
         continue;
-      Case made;
+      MutationCase made;
       made.topology = Topology::from_labels({"a", "b", "a", "b", "a"});
       made.topology.libraries = {"library", both ? "library" : ""};
-      made.shapes = testing::make_shapes(made.topology, operation, DataType::kFloat32, 350, 1, false);
-      made.shapes = testing::with_libraries(made.topology, std::move(made.shapes));
-      made.schedules = testing::build_all(made.topology, made.shapes, kLimits);
-      made.name = testing::describe(made.topology, made.shapes[0], kLimits);
+      made.shapes = test::make_shapes(made.topology, operation, DataType::kFloat32, 350, 1, false);
+      made.shapes = test::with_libraries(made.topology, std::move(made.shapes));
+      made.schedules = test::build_all(made.topology, made.shapes, kLimits);
+      made.name = test::describe(made.topology, made.shapes[0], kLimits);
       cases.push_back(std::move(made));
     }
   }
@@ -104,9 +104,10 @@ std::vector<Case> make_cases() {
 
 // Applies `mutate` to each step of each rank of each case (returns false where it does not apply) and expects a
 // complaint each time.
-void expect_complaints(int at_least, const std::function<bool(const Case&, Schedule&, std::size_t index)>& mutate) {
+void expect_complaints(int at_least,
+                       const std::function<bool(const MutationCase&, Schedule&, std::size_t index)>& mutate) {
   int mutants = 0;
-  for (const Case& original : make_cases()) {
+  for (const MutationCase& original : make_cases()) {
     ASSERT_EQ(check_schedules(original.topology, original.shapes, original.schedules, kLimits), "") << original.name;
     for (std::size_t rank = 0; rank < original.schedules.size(); ++rank) {
       for (std::size_t index = 0; index < original.schedules[rank].steps.size(); ++index) {
@@ -124,7 +125,7 @@ void expect_complaints(int at_least, const std::function<bool(const Case&, Sched
 }
 
 TEST(ScheduleMutation, DroppedStep) {
-  expect_complaints(1000, [](const Case&, Schedule& schedule, std::size_t index) {
+  expect_complaints(1000, [](const MutationCase&, Schedule& schedule, std::size_t index) {
     if (is_fence(schedule.steps[index])) return false;
     drop_step(schedule, index);
     return true;
@@ -132,7 +133,7 @@ TEST(ScheduleMutation, DroppedStep) {
 }
 
 TEST(ScheduleMutation, RepeatedStep) {
-  expect_complaints(1000, [](const Case&, Schedule& schedule, std::size_t index) {
+  expect_complaints(1000, [](const MutationCase&, Schedule& schedule, std::size_t index) {
     const Step step = schedule.steps[index];
     if (step.kind == StepKind::kCopy) return false;
     const std::size_t lane = lane_of(schedule, index);
@@ -148,7 +149,7 @@ TEST(ScheduleMutation, RepeatedStep) {
 }
 
 TEST(ScheduleMutation, SwappedFrames) {
-  expect_complaints(100, [](const Case&, Schedule& schedule, std::size_t index) {
+  expect_complaints(100, [](const MutationCase&, Schedule& schedule, std::size_t index) {
     if (index + 1 == schedule.steps.size() || lane_of(schedule, index) != lane_of(schedule, index + 1)) return false;
     Step& a = schedule.steps[index];
     Step& b = schedule.steps[index + 1];
@@ -162,7 +163,7 @@ TEST(ScheduleMutation, SwappedFrames) {
 }
 
 TEST(ScheduleMutation, ForgottenDependency) {
-  expect_complaints(50, [](const Case&, Schedule& schedule, std::size_t index) {
+  expect_complaints(50, [](const MutationCase&, Schedule& schedule, std::size_t index) {
     Step& step = schedule.steps[index];
     if (step.after_lane < 0) return false;
     step.after_lane = -1;
@@ -172,7 +173,7 @@ TEST(ScheduleMutation, ForgottenDependency) {
 }
 
 TEST(ScheduleMutation, DependencyOneStepShort) {
-  expect_complaints(50, [](const Case&, Schedule& schedule, std::size_t index) {
+  expect_complaints(50, [](const MutationCase&, Schedule& schedule, std::size_t index) {
     Step& step = schedule.steps[index];
     if (step.after_lane < 0) return false;
     --step.after_steps;
@@ -182,9 +183,9 @@ TEST(ScheduleMutation, DependencyOneStepShort) {
 
 // Where two lanes share a ring of scratch slots, a slot must not be written again before it was read.
 TEST(ScheduleMutation, ForgottenWaitForScratch) {
-  const Topology topology = Topology::from_labels(testing::make_labels({20, 2}, testing::Order::kBlocks));
-  const auto shapes = testing::make_shapes(topology, Operation::kReduce, DataType::kFloat32, 64 * 120, 21, false);
-  const auto schedules = testing::build_all(topology, shapes, kLimits);
+  const Topology topology = Topology::from_labels(test::make_labels({20, 2}, test::Order::kBlocks));
+  const auto shapes = test::make_shapes(topology, Operation::kReduce, DataType::kFloat32, 64 * 120, 21, false);
+  const auto schedules = test::build_all(topology, shapes, kLimits);
   ASSERT_EQ(check_schedules(topology, shapes, schedules, kLimits), "");
   int mutants = 0;
   for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
@@ -204,7 +205,7 @@ TEST(ScheduleMutation, ForgottenWaitForScratch) {
 
 TEST(ScheduleMutation, WrongRange) {
   for (const int what : {0, 1, 2, 3}) {
-    expect_complaints(500, [&](const Case&, Schedule& schedule, std::size_t index) {
+    expect_complaints(500, [&](const MutationCase&, Schedule& schedule, std::size_t index) {
       Step& step = schedule.steps[index];
       if (step.range.bytes == 0) return false;
       if (step.kind == StepKind::kReduce && step.range.space == Space::kScratch)
@@ -220,7 +221,7 @@ TEST(ScheduleMutation, WrongRange) {
 
 TEST(ScheduleMutation, WrongPeerOrFlow) {
   for (const bool flow : {false, true}) {
-    expect_complaints(500, [&](const Case& original, Schedule& schedule, std::size_t index) {
+    expect_complaints(500, [&](const MutationCase& original, Schedule& schedule, std::size_t index) {
       Step& step = schedule.steps[index];
       if (step.kind != StepKind::kSend && step.kind != StepKind::kReceive) return false;
       if (flow) step.flow = step.flow == Flow::kUp ? Flow::kDown : Flow::kUp;
@@ -232,7 +233,7 @@ TEST(ScheduleMutation, WrongPeerOrFlow) {
 
 TEST(ScheduleMutation, WrongFold) {
   for (const int what : {0, 1, 2, 3, 4}) {
-    expect_complaints(100, [&](const Case&, Schedule& schedule, std::size_t index) {
+    expect_complaints(100, [&](const MutationCase&, Schedule& schedule, std::size_t index) {
       Step& step = schedule.steps[index];
       if (step.kind != StepKind::kReduce) return false;
       Source* sources = &schedule.sources[step.first_source];
@@ -247,7 +248,7 @@ TEST(ScheduleMutation, WrongFold) {
 }
 
 TEST(ScheduleMutation, WrongSummary) {
-  Case made = make_cases()[18 * 2 + 1];
+  MutationCase made = make_cases()[18 * 2 + 1];
   const auto complains = [&](const std::function<void(Schedule&)>& mutate) {
     auto schedules = made.schedules;
     mutate(schedules[0]);
@@ -266,8 +267,8 @@ TEST(ScheduleMutation, WrongSummary) {
 // One lane's frames to a peer spread over two lanes could leave in any order.
 TEST(ScheduleMutation, SplitLane) {
   const Topology topology = Topology::from_labels({"a", "a"});
-  const auto shapes = testing::make_shapes(topology, Operation::kAllToAll, DataType::kFloat32, 150, -1, false);
-  auto schedules = testing::build_all(topology, shapes, kLimits);
+  const auto shapes = test::make_shapes(topology, Operation::kAllToAll, DataType::kFloat32, 150, -1, false);
+  auto schedules = test::build_all(topology, shapes, kLimits);
   auto& lanes = schedules[0].lanes;
   const Lane whole = lanes[0];
   ASSERT_GT(whole.count, 1u);
@@ -279,8 +280,8 @@ TEST(ScheduleMutation, SplitLane) {
 // Two ranks that both receive before they send.
 TEST(ScheduleMutation, DeadlockNamesTheBlockedSteps) {
   const Topology topology = Topology::from_labels({"a", "b"});
-  const auto shapes = testing::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 3, -1, false);
-  auto schedules = testing::build_all(topology, shapes, kLimits);
+  const auto shapes = test::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 3, -1, false);
+  auto schedules = test::build_all(topology, shapes, kLimits);
   for (Schedule& schedule : schedules) std::swap(schedule.steps[0], schedule.steps[1]);
   const std::string fault = check_schedules(topology, shapes, schedules, kLimits);
   EXPECT_NE(fault.find("deadlock: rank 0, lane 0: fold"), std::string::npos) << fault;
@@ -290,8 +291,8 @@ TEST(ScheduleMutation, DeadlockNamesTheBlockedSteps) {
 // Both ranks send all chunks before they take any: right while the window holds them all, a deadlock where it does not.
 TEST(ScheduleMutation, DeadlockByCredit) {
   const Topology topology = Topology::from_labels({"a", "a"});
-  const auto shapes = testing::make_shapes(topology, Operation::kAllToAll, DataType::kFloat32, 64 * 3, -1, false);
-  auto schedules = testing::build_all(topology, shapes, kLimits);
+  const auto shapes = test::make_shapes(topology, Operation::kAllToAll, DataType::kFloat32, 64 * 3, -1, false);
+  auto schedules = test::build_all(topology, shapes, kLimits);
   for (Schedule& schedule : schedules) {
     const auto first_receive = std::find_if(schedule.lanes.begin(), schedule.lanes.end(), [&](const Lane& lane) {
       return schedule.steps[lane.first].kind == StepKind::kReceive;
@@ -311,7 +312,7 @@ TEST(ScheduleMutation, HazardInPlaceOnly) {
   const Topology topology = Topology::from_labels({"a", "a"});
   Shape shape{Operation::kAllReduce, DataType::kFloat32, -1, {16}, {}};
   const std::vector<Shape> shapes{shape, shape};
-  auto schedules = testing::build_all(topology, shapes, kLimits);
+  auto schedules = test::build_all(topology, shapes, kLimits);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     Schedule& schedule = schedules[rank];
     ASSERT_EQ(schedule.steps.size(), 2u);  // send, fold

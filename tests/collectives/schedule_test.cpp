@@ -9,7 +9,7 @@
 namespace atl::collectives {
 namespace {
 
-using testing::Order;
+using test::Order;
 
 // Frames of 64 float32 in windows of a little over one or four of them: a message of a few hundred elements has several
 // chunks, and lanes run into one another's credit.
@@ -19,16 +19,16 @@ constexpr ScheduleLimits kStars{256, 1024, 4096};
 
 void sweep_layout(const std::vector<int>& sizes, Order order, bool flat, const std::vector<std::uint64_t>& counts,
                   int root_step, int root_first) {
-  const Topology topology = Topology::from_labels(testing::make_labels(sizes, order), {}, flat);
+  const Topology topology = Topology::from_labels(test::make_labels(sizes, order), {}, flat);
   std::uint64_t number = 0;
-  for (const Operation operation : testing::kOperations) {
+  for (const Operation operation : test::kOperations) {
     for (const std::uint64_t count : counts) {
       const ScheduleLimits& limits = ++number % 3 == 0 ? kTight : number % 3 == 1 ? kTiny : kStars;
-      const bool rooted = testing::has_root(operation);
+      const bool rooted = test::has_root(operation);
       for (int root = rooted ? root_first % topology.size : 0; root < topology.size;
            root += rooted ? root_step : topology.size) {
-        const auto shapes = testing::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
-        ASSERT_EQ(testing::check_case(topology, shapes, limits), "");
+        const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
+        ASSERT_EQ(test::check_case(topology, shapes, limits), "");
       }
     }
   }
@@ -85,11 +85,10 @@ TEST(ScheduleMatrix, AllLayoutsOfFourIslands) {
 TEST(ScheduleMatrix, EveryElementSize) {
   const Topology topology = Topology::from_labels({"a", "b", "a", "a", "b"});
   for (const DataType dtype : {DataType::kUInt8, DataType::kFloat16, DataType::kFloat64, DataType::kComplex128}) {
-    for (const Operation operation : testing::kOperations) {
+    for (const Operation operation : test::kOperations) {
       for (const std::uint64_t payload : {16, 48, 100, 640}) {
         const ScheduleLimits limits{payload, 4 * (payload + 128), 32};
-        ASSERT_EQ(testing::check_case(topology, testing::make_shapes(topology, operation, dtype, 211, 3, true), limits),
-                  "");
+        ASSERT_EQ(test::check_case(topology, test::make_shapes(topology, operation, dtype, 211, 3, true), limits), "");
       }
     }
   }
@@ -101,9 +100,9 @@ TEST(ScheduleMatrix, StatedUplinks) {
        std::vector<std::vector<double>>{{1, 1, 1, 1, 1, 1, 1}, {10, 1, 10, 0, 0, 0, 10}, {1, 100, 1, 1, 1, 1, 100}}) {
     const Topology topology = Topology::from_labels(labels, uplinks);
     for (const std::uint64_t count : {0, 300, 5000}) {
-      ASSERT_EQ(testing::check_case(
-                    topology,
-                    testing::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, count, -1, false), kTiny),
+      ASSERT_EQ(test::check_case(
+                    topology, test::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, count, -1, false),
+                    kTiny),
                 "");
     }
   }
@@ -111,12 +110,12 @@ TEST(ScheduleMatrix, StatedUplinks) {
 
 TEST(ScheduleMatrix, UsualLimitsAndSizes) {
   for (const auto& sizes : std::vector<std::vector<int>>{{2}, {4}, {2, 2}, {3, 1}, {2, 1, 1}}) {
-    const Topology topology = Topology::from_labels(testing::make_labels(sizes, Order::kBlocks));
-    for (const Operation operation : testing::kOperations) {
+    const Topology topology = Topology::from_labels(test::make_labels(sizes, Order::kBlocks));
+    for (const Operation operation : test::kOperations) {
       for (const std::uint64_t count : {4, 1024, 1025, 16384, 1 << 20}) {
-        ASSERT_EQ(testing::check_case(
-                      topology, testing::make_shapes(topology, operation, DataType::kFloat32, count, 1, false), {}),
-                  "");
+        ASSERT_EQ(
+            test::check_case(topology, test::make_shapes(topology, operation, DataType::kFloat32, count, 1, false), {}),
+            "");
       }
     }
   }
@@ -124,7 +123,7 @@ TEST(ScheduleMatrix, UsualLimitsAndSizes) {
 
 // Libraries inside some islands: `which` has a bit for each island. Every operation twice: the libraries used, and not.
 void sweep_libraries(const std::vector<int>& sizes, Order order, unsigned which, std::uint64_t count) {
-  Topology topology = Topology::from_labels(testing::make_labels(sizes, order));
+  Topology topology = Topology::from_labels(test::make_labels(sizes, order));
   for (std::size_t island = 0; island < sizes.size(); ++island)
     topology.libraries[island] = which >> island & 1 ? "library" : "";
   if (!topology.has_leads()) return;
@@ -132,10 +131,10 @@ void sweep_libraries(const std::vector<int>& sizes, Order order, unsigned which,
   for (const Operation operation : {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
                                     Operation::kBroadcast, Operation::kReduce, Operation::kBarrier}) {
     const ScheduleLimits& limits = ++number % 3 == 0 ? kTight : number % 3 == 1 ? kTiny : kStars;
-    for (int root = 0; root < (testing::has_root(operation) ? topology.size : 1); ++root) {
-      const auto shapes = testing::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
-      ASSERT_EQ(testing::check_case(topology, shapes, limits), "");
-      ASSERT_EQ(testing::check_case(topology, testing::with_libraries(topology, shapes), limits), "");
+    for (int root = 0; root < (test::has_root(operation) ? topology.size : 1); ++root) {
+      const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
+      ASSERT_EQ(test::check_case(topology, shapes, limits), "");
+      ASSERT_EQ(test::check_case(topology, test::with_libraries(topology, shapes), limits), "");
     }
   }
 }
@@ -175,15 +174,15 @@ TEST(ScheduleMatrix, DeepTrees) {
                                               {18, 1, 1, 2, 1, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
   for (const auto& sizes : layouts) {
     for (const Order order : {Order::kBlocks, Order::kMixed}) {
-      const Topology topology = Topology::from_labels(testing::make_labels(sizes, order));
-      for (const Operation operation : testing::kOperations) {
+      const Topology topology = Topology::from_labels(test::make_labels(sizes, order));
+      for (const Operation operation : test::kOperations) {
         for (const std::uint64_t count : {1, 900}) {
           if (operation == Operation::kAllToAll && count > 1) continue;
           const std::uint64_t per_message =
               operation == Operation::kReduceScatter || operation == Operation::kAllGather ? count / 9 + 1 : count;
           const auto shapes =
-              testing::make_shapes(topology, operation, DataType::kFloat32, per_message, topology.size - 2, false);
-          ASSERT_EQ(testing::check_case(topology, shapes, kTiny), "");
+              test::make_shapes(topology, operation, DataType::kFloat32, per_message, topology.size - 2, false);
+          ASSERT_EQ(test::check_case(topology, shapes, kTiny), "");
         }
       }
     }
@@ -192,10 +191,10 @@ TEST(ScheduleMatrix, DeepTrees) {
 
 TEST(ScheduleMatrix, FiveHundredRanksMeetFewPeers) {
   const Topology topology = Topology::from_labels(std::vector<std::string>(512, "all"));
-  const auto small = testing::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 3, -1, false);
-  const auto schedules = testing::build_all(topology, small);
+  const auto small = test::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 3, -1, false);
+  const auto schedules = test::build_all(topology, small);
   EXPECT_EQ(check_schedules(topology, small, schedules), "");
-  const auto large = testing::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 1 << 20, -1, false);
+  const auto large = test::make_shapes(topology, Operation::kAllReduce, DataType::kFloat32, 1 << 20, -1, false);
   for (int rank = 0; rank < topology.size; rank += 37) {
     EXPECT_LE(schedules[static_cast<std::size_t>(rank)].peers.size(), 50u);
     EXPECT_LE(build_schedule(topology, large[0], rank).peers.size(), 50u);
@@ -204,8 +203,8 @@ TEST(ScheduleMatrix, FiveHundredRanksMeetFewPeers) {
 
 TEST(Schedule, IsTheSameEveryTime) {
   const Topology topology = Topology::from_labels({"a", "b", "a"});
-  for (const Operation operation : testing::kOperations) {
-    const auto shapes = testing::make_shapes(topology, operation, DataType::kFloat32, 70000, 2, true);
+  for (const Operation operation : test::kOperations) {
+    const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, 70000, 2, true);
     for (int rank = 0; rank < 3; ++rank) {
       const auto& shape = shapes[static_cast<std::size_t>(rank)];
       EXPECT_EQ(print_schedule(build_schedule(topology, shape, rank), 1000),
@@ -217,13 +216,13 @@ TEST(Schedule, IsTheSameEveryTime) {
 // Ranks that disagree about sizes must find out from a frame, also when one of them has nothing to send.
 TEST(Schedule, EveryConnectedPairExchangesAFrame) {
   const Topology topology = Topology::from_labels({"a", "a", "a"});
-  for (const Operation operation : testing::kOperations) {
-    const auto shapes = testing::make_shapes(topology, operation, DataType::kFloat32, 0, 1, false);
+  for (const Operation operation : test::kOperations) {
+    const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, 0, 1, false);
     for (int rank = 0; rank < 3; ++rank) {
       const Schedule schedule = build_schedule(topology, shapes[static_cast<std::size_t>(rank)], rank);
       const bool only_root =
-          testing::has_root(operation) || operation == Operation::kAllReduce || operation == Operation::kBarrier;
-      const int hub = testing::has_root(operation) ? 1 : 0;
+          test::has_root(operation) || operation == Operation::kAllReduce || operation == Operation::kBarrier;
+      const int hub = test::has_root(operation) ? 1 : 0;
       const std::size_t expected = only_root && rank != hub ? 1 : 2;
       EXPECT_EQ(schedule.peers.size(), expected) << to_string(operation) << " on rank " << rank;
     }

@@ -11,8 +11,8 @@
 namespace atl::collectives {
 namespace {
 
-Tree make(const std::vector<int>& sizes, testing::Order order = testing::Order::kMixed) {
-  return Tree::of_islands(Topology::from_labels(testing::make_labels(sizes, order)));
+Tree make(const std::vector<int>& sizes, test::Order order = test::Order::kMixed) {
+  return Tree::of_islands(Topology::from_labels(test::make_labels(sizes, order)));
 }
 
 TEST(ScheduleTree, OrdersRanksByIsland) {
@@ -58,7 +58,7 @@ TEST(ScheduleTree, NodesCoverTheirRanksWithoutGaps) {
 // Over the rounds of all owners of one subtree, the leads of another take equal turns.
 TEST(ScheduleTree, LeadsTakeTurns) {
   for (const auto& sizes : std::vector<std::vector<int>>{{2, 3}, {4, 4}, {1, 5}, {5, 1}, {4, 6}}) {
-    const Tree tree = make(sizes, testing::Order::kBlocks);
+    const Tree tree = make(sizes, test::Order::kBlocks);
     const Tree::Node& home = tree.node(1);
     const Tree::Node& other = tree.node(2);
     std::map<int, int> turns;
@@ -88,7 +88,7 @@ TEST(ScheduleTree, LargeTreesKeepToFewPartners) {
       EXPECT_EQ(tree.lead_of_child(root, tree.node(root.children[1]), lead, {round, false}), lead + 256);
     }
   }
-  const Tree uneven = make({30, 10}, testing::Order::kBlocks);  // 30 ranks are two nodes of 15
+  const Tree uneven = make({30, 10}, test::Order::kBlocks);  // 30 ranks are two nodes of 15
   std::set<int> partners;
   for (std::uint64_t round = 0; round < 50; ++round)
     partners.insert(uneven.lead_of_child(uneven.node(0), uneven.node(1), 32, {round, false}));

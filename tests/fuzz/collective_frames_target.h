@@ -40,11 +40,11 @@ class CollectiveGroup {
   /// One call on rank 0, whose peer calls the same and changes frames. Throws what the call throws.
   void call(ByteReader& reader) {
     using namespace collectives;  // NOLINT
-    const auto operation = testing::kOperations[reader.integer<std::uint8_t>() % std::size(testing::kOperations)];
+    const auto operation = test::kOperations[reader.integer<std::uint8_t>() % std::size(test::kOperations)];
     const auto dtype = static_cast<DataType>(reader.integer<std::uint8_t>() % kDataTypeCount);
     const auto wanted = static_cast<ReduceOp>(reader.integer<std::uint8_t>() % kReduceOpCount);
     const std::uint64_t count = reader.integer<std::uint16_t>() % 2048;
-    const auto shapes = testing::make_shapes(topology_, operation, dtype, count, static_cast<int>(count % 2), false);
+    const auto shapes = test::make_shapes(topology_, operation, dtype, count, static_cast<int>(count % 2), false);
     Call call;
     call.operation = operation;
     call.dtype = shapes[0].dtype;

@@ -19,11 +19,10 @@ namespace {
 
 using test::Builder;
 using test::failure;
+using test::kSingle;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-constexpr Dtype kSingle = Dtype::kFloat32;
 
 std::string refusal(const Graph& graph, const Limits& limits = {}) {
   return failure(ErrorKind::kRefused, [&] { admit(graph, limits); });

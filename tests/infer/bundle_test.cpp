@@ -35,14 +35,14 @@ HostBytes bytes_of(const std::string& text) {
   return {as_byte_span(*owner), owner};
 }
 
-WeightFile read(const std::string& file) { return WeightFile(bytes_of(file), "f"); }
+WeightFile weight_file_of(const std::string& file) { return WeightFile(bytes_of(file), "f"); }
 
 const std::string kHeader = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
                             R"("_pad0":{"dtype":"U8","shape":[40],"data_offsets":[24,64]},)"
                             R"("b.c":{"dtype":"BOOL","shape":[3],"data_offsets":[64,67]}})";
 
 TEST(WeightFile, GivesTensorsInOrder) {
-  const WeightFile file = read(file_with(kHeader, 67));
+  const WeightFile file = weight_file_of(file_with(kHeader, 67));
   ASSERT_EQ(file.entries().size(), 3U);
   EXPECT_EQ(file.entries()[0].name, "a");
   EXPECT_EQ(file.entries()[0].type, (Tensor{Dtype::kFloat32, {2, 3}}));
@@ -51,20 +51,20 @@ TEST(WeightFile, GivesTensorsInOrder) {
   EXPECT_EQ(tensors.at("b.c").bytes.size(), 3U);
   EXPECT_EQ(tensors.at("b.c").bytes[0], std::byte{64});
   EXPECT_EQ(tensors.at("a").bytes[23], std::byte{23});
-  EXPECT_TRUE(read(std::string("\x02\0\0\0\0\0\0\0{}", 10)).entries().empty());
+  EXPECT_TRUE(weight_file_of(std::string("\x02\0\0\0\0\0\0\0{}", 10)).entries().empty());
 }
 
 TEST(WeightFile, EveryPrefixIsRefused) {
   const std::string whole = file_with(kHeader, 67);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { read(whole.substr(0, size)); }), "") << size;
+    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { weight_file_of(whole.substr(0, size)); }), "") << size;
   }
-  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { read(whole + "x"); }), "");
+  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { weight_file_of(whole + "x"); }), "");
 }
 
 TEST(WeightFile, SaysWhatIsWrong) {
   const auto refusal = [](const std::string& header, std::size_t data) {
-    return failure(ErrorKind::kProtocol, [&] { read(file_with(header, data)); });
+    return failure(ErrorKind::kProtocol, [&] { weight_file_of(file_with(header, data)); });
   };
   const auto says = [&](const std::string& header, std::size_t data, const std::string& word) {
     const std::string message = refusal(header, data);
@@ -91,7 +91,7 @@ TEST(WeightFile, SaysWhatIsWrong) {
   says("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0, "deep");
   std::string lies = file_with(kHeader, 67);
   std::memset(lies.data(), 0xff, 8);
-  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { read(lies); }), "");
+  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { weight_file_of(lies); }), "");
 }
 
 TEST(WeightFile, MutatedHeadersNeverCrash) {
@@ -104,7 +104,7 @@ TEST(WeightFile, MutatedHeadersNeverCrash) {
       changed[static_cast<std::size_t>(dice.integer(0, 250))] = static_cast<char>(dice.integer(0, 255));
     }
     fuzz::weight_file(as_byte_span(changed));
-    refused += failure(ErrorKind::kProtocol, [&] { read(changed); }).empty() ? 0 : 1;
+    refused += failure(ErrorKind::kProtocol, [&] { weight_file_of(changed); }).empty() ? 0 : 1;
   }
   EXPECT_GT(refused, 3000);
 }

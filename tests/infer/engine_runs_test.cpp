@@ -26,13 +26,13 @@ using test::failure;
 using test::FakeRunner;
 using test::plain;
 using test::plain_value;
-using Values = std::vector<Value>;
-using Body = std::function<Values(std::span<const Value>)>;
+using ValueList = std::vector<Value>;
+using Body = std::function<ValueList(std::span<const Value>)>;
 
 class FunctionEngine final : public LocalEngine {
  public:
   explicit FunctionEngine(Body body) : body_(std::move(body)) {}
-  Values run(std::span<const Value> inputs) override { return body_(inputs); }
+  ValueList run(std::span<const Value> inputs) override { return body_(inputs); }
 
  private:
   const Body body_;
@@ -59,14 +59,14 @@ struct Model {
     const auto owner = std::make_shared<test::ByteVector>(bytes_of_values(values));
     return {{graph().weights.front().name, {*owner, owner}}};
   }
-  Values answer(std::span<const Value> inputs) const {
+  ValueList answer(std::span<const Value> inputs) const {
     const Operators operators = operators_of(loaded.graph(), -1, -1);
     Inference inference(loaded, operators);
     std::vector<std::vector<Region>> held(loaded.graph().tensors.size());
     held[static_cast<std::size_t>(loaded.graph().inputs.front())] = {{0, 1}};
     inference.set_input(loaded.graph().inputs.front(), inputs.front());
     inference.run(rest_of(loaded.graph(), operators, held), no_exchange());
-    Values values;
+    ValueList values;
     for (const Argument& output : loaded.graph().outputs) {
       values.push_back(inference.whole(std::get<TensorId>(output).id));
     }
@@ -90,10 +90,10 @@ class Engines : public testing::Test {
   std::string refused(const Body& body, const EngineOptions& options = {}) {
     return failure(ErrorKind::kInvalidArgument, [&] { runs(body, kSlow, options); });
   }
-  Values inputs(double value = 1) const { return {plain_value({1, 2, 9}, std::vector<double>(18, value))}; }
-  void expect_own(const std::optional<Values>& found, const Values& given) {
+  ValueList inputs(double value = 1) const { return {plain_value({1, 2, 9}, std::vector<double>(18, value))}; }
+  void expect_own(const std::optional<ValueList>& found, const ValueList& given) {
     ASSERT_TRUE(found);
-    const Values wanted = model_->answer(given);
+    const ValueList wanted = model_->answer(given);
     ASSERT_EQ(found->size(), wanted.size());
     for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(plain((*found)[i]).data, plain(wanted[i]).data);
   }
@@ -104,7 +104,7 @@ class Engines : public testing::Test {
 // What `body` gives, times `factor`.
 Body times(Body body, double factor) {
   return [body = std::move(body), factor](std::span<const Value> inputs) {
-    Values values = body(inputs);
+    ValueList values = body(inputs);
     for (Value& value : values) {
       std::vector<double> data = plain(value).data;
       for (double& each : data) each *= factor;
@@ -153,25 +153,26 @@ TEST_F(Engines, MayDeviateAsFarAsIsAllowed) {
 }
 
 TEST_F(Engines, OtherTensorsAreRefused) {
-  const auto with = [&](const std::function<void(Values&)>& change) {
+  const auto with = [&](const std::function<void(ValueList&)>& change) {
     return refused([own = own(), change](std::span<const Value> inputs) {
-      Values values = own(inputs);
+      ValueList values = own(inputs);
       change(values);
       return values;
     });
   };
-  EXPECT_NE(with([](Values& values) { values.pop_back(); }).find("it gives 1 tensors, and the model 2"),
+  EXPECT_NE(with([](ValueList& values) { values.pop_back(); }).find("it gives 1 tensors, and the model 2"),
             std::string::npos);
-  EXPECT_NE(with([](Values& values) { values.push_back(values.front()); }).find("3 tensors"), std::string::npos);
-  EXPECT_NE(with([](Values& values) { values.front() = nullptr; }).find("output 0 is missing"), std::string::npos);
-  EXPECT_NE(with([](Values& values) {
+  EXPECT_NE(with([](ValueList& values) { values.push_back(values.front()); }).find("3 tensors"), std::string::npos);
+  EXPECT_NE(with([](ValueList& values) { values.front() = nullptr; }).find("output 0 is missing"), std::string::npos);
+  EXPECT_NE(with([](ValueList& values) {
               std::swap(values[0], values[1]);
             }).find("output 0 is float64 [1, 3, 1], and the model's float64 [1, 3, 9]"),
             std::string::npos);
 }
 
 TEST_F(Engines, OneThatThrowsAtTheBeginningIsRefused) {
-  const std::string why = refused([](std::span<const Value>) -> Values { throw std::runtime_error("no such shape"); });
+  const std::string why =
+      refused([](std::span<const Value>) -> ValueList { throw std::runtime_error("no such shape"); });
   EXPECT_NE(why.find("does not take the model's inputs: no such shape"), std::string::npos) << why;
 }
 
@@ -181,7 +182,7 @@ TEST_F(Engines, OneThatStallsAtTheBeginningIsNotWaitedForForEver) {
   options.start_limit = 20ms;
   const std::string why = failure(ErrorKind::kTimeout, [&] {
     runs(
-        [open = gate.get_future().share()](std::span<const Value>) -> Values {
+        [open = gate.get_future().share()](std::span<const Value>) -> ValueList {
           open.wait();
           return {};
         },
@@ -243,7 +244,7 @@ TEST_F(Engines, ItIsGivenUpAfterThreeFailuresInARow) {
 TEST_F(Engines, OtherTensorsLaterAreAFailure) {
   const auto fails = std::make_shared<std::atomic<bool>>(false);
   const auto engine = runs([own = own(), fails](std::span<const Value> inputs) {
-    Values values = own(inputs);
+    ValueList values = own(inputs);
     if (*fails) values.pop_back();
     return values;
   });

@@ -20,7 +20,7 @@ namespace {
 using test::Dice;
 
 constexpr double kTrip = 0.004;
-constexpr double kFrame = 16'384;
+constexpr double kLinkFrame = 16'384;
 
 /// A link in fake time whose rate changes every half second; messages go one after the other.
 class FakeLink {
@@ -40,7 +40,7 @@ class FakeLink {
     }
   }
   /// Sends a message and says when its acknowledgement is there.
-  double carry(BandwidthEstimate& estimate, double now, std::uint64_t number, double bytes, double frame = kFrame) {
+  double carry(BandwidthEstimate& estimate, double now, std::uint64_t number, double bytes, double frame = kLinkFrame) {
     const BandwidthEstimate::Key key{number, 0, 0};
     estimate.sent(now, key, bytes);
     const double first = std::min(bytes, frame);
@@ -172,7 +172,7 @@ TEST(Estimator, IsBackWithinOneProbeAfterAnOutage) {
     if (dice.chance(0.5)) {
       estimate.lost(now + 2);
     } else {  // it comes through at the end, and took the whole outage
-      estimate.acknowledged(now + outage, {number, 0, 0}, dice.chance(0.5) ? outage : 0.01, kFrame);
+      estimate.acknowledged(now + outage, {number, 0, 0}, dice.chance(0.5) ? outage : 0.01, kLinkFrame);
     }
     now += outage;
     FakeLink again({rate});

@@ -121,10 +121,10 @@ TEST(Executor, StopsAnywhere) {
 }
 
 // The image goes through a convolution and comes out.
-struct Small {
+struct OneConvolution {
   Graph graph;
   int image, weight, conv;
-  explicit Small(std::int64_t rows = 6) {
+  explicit OneConvolution(std::int64_t rows = 6) {
     Builder builder;
     image = builder.input({1, 1, rows});
     weight = builder.weight({1, 1, 3});
@@ -145,7 +145,7 @@ struct Small {
 };
 
 TEST(Executor, AsksWhetherToGoOnWhileItWaits) {
-  const Small small;
+  const OneConvolution small;
   const LoadedModel model = small.load();
   const Operators operators = operators_of(small.graph, small.image, 2);
   const Program robot = program_of(small.graph, operators, small.division({}, {0, 6}), Side::kRobot);
@@ -164,7 +164,7 @@ TEST(Executor, AsksWhetherToGoOnWhileItWaits) {
 }
 
 TEST(Executor, JoinsPiecesOnce) {
-  const Small small;
+  const OneConvolution small;
   const LoadedModel model = small.load();
   const Operators operators = operators_of(small.graph, small.image, 2);
   Inference inference(model, operators);
@@ -181,7 +181,7 @@ TEST(Executor, JoinsPiecesOnce) {
 }
 
 TEST(Executor, RefusesModelsThatDoNotFit) {
-  const Small small;
+  const OneConvolution small;
   const auto runner = std::make_shared<FakeRunner>();
   EXPECT_NE(failure(ErrorKind::kProtocol, [&] { LoadedModel(small.graph, {}, runner); }).find("is missing"),
             std::string::npos);
@@ -206,7 +206,7 @@ class Liar final : public FakeRunner {
 };
 
 TEST(Executor, LooksAtWhatOperatorsMake) {
-  const Small small;
+  const OneConvolution small;
   const LoadedModel model = small.load(std::make_shared<Liar>());
   const Operators operators = operators_of(small.graph, -1, -1);
   Inference inference(model, operators);

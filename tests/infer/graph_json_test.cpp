@@ -14,6 +14,7 @@ namespace atl::infer {
 namespace {
 
 using test::any_graph;
+using test::expect_words;
 using test::failure;
 using Json = nlohmann::json;
 
@@ -26,10 +27,6 @@ std::string refused(const std::string& place, const Json& value) {
   Json json = Json::parse(to_json(any_graph()));
   json[Json::json_pointer(place)] = value;
   return refused(json.dump());
-}
-
-void expect_words(const std::string& text, const std::string& words) {
-  EXPECT_NE(text.find(words), std::string::npos) << "\"" << text << "\" lacks \"" << words << "\"";
 }
 
 TEST(GraphJson, RoundTrips) {

@@ -11,16 +11,13 @@ namespace atl::infer {
 namespace {
 
 using test::any_graph;
+using test::expect_words;
 using test::failure;
 
 std::string refused(const std::function<void(Graph&)>& change) {
   Graph graph = any_graph();
   change(graph);
   return failure(ErrorKind::kProtocol, [&] { check(graph); });
-}
-
-void expect_words(const std::string& text, const std::string& words) {
-  EXPECT_NE(text.find(words), std::string::npos) << "\"" << text << "\" lacks \"" << words << "\"";
 }
 
 TEST(Graph, KnowsItsElementTypes) {

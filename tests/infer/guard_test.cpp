@@ -42,7 +42,7 @@ plan::OperatorGraph any_layers(Dice& dice) {
   return graph;
 }
 
-struct Case {
+struct GuardCase {
   Graph graph;
   Operators operators;
   plan::OperatorGraph lowered;
@@ -50,9 +50,9 @@ struct Case {
   Program program;
 };
 
-Case any_case(Dice& dice) {
+GuardCase any_case(Dice& dice) {
   test::register_layer_rule();
-  Case made;
+  GuardCase made;
   made.graph = test::modelled_graph(any_layers(dice));
   made.operators = operators_of(made.graph, made.graph.inputs.front(), 0);
   const Profile profile = test::modelled_profile(made.graph, test::Machine::kRobot);
@@ -72,7 +72,7 @@ Case any_case(Dice& dice) {
 }
 
 // What rest_of computes, by the same costs.
-double seconds_of(const Case& at, const Program& program) {
+double seconds_of(const GuardCase& at, const Program& program) {
   double seconds = 0;
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::kCompute) continue;
@@ -85,7 +85,7 @@ double seconds_of(const Case& at, const Program& program) {
 }
 
 // What is held after each step, by brute force.
-std::vector<std::vector<std::vector<Region>>> all_held(const Case& at) {
+std::vector<std::vector<std::vector<Region>>> all_held(const GuardCase& at) {
   std::vector<std::vector<Region>> held(at.graph.tensors.size());
   for (const int input : at.graph.inputs)
     held[static_cast<std::size_t>(input)] = {rows_of(at.graph, at.operators, input)};
@@ -107,7 +107,7 @@ std::vector<std::vector<std::vector<Region>>> all_held(const Case& at) {
 TEST(Guard, KnowsWhatRestOfComputes) {
   Dice dice(21);
   for (int trial = 0; trial < 300; ++trial) {
-    const Case at = any_case(dice);
+    const GuardCase at = any_case(dice);
     const Guard guard(at.graph, at.operators, at.lowered, at.program);
     ASSERT_EQ(guard.steps(), at.program.steps.size());
     const auto held = all_held(at);
@@ -130,7 +130,7 @@ TEST(Guard, KnowsWhatRestOfComputes) {
 TEST(Guard, StoppingInTimeKeepsTheDeadline) {
   Dice dice(22);
   for (int trial = 0; trial < 300; ++trial) {
-    const Case at = any_case(dice);
+    const GuardCase at = any_case(dice);
     const Guard guard(at.graph, at.operators, at.lowered, at.program);
     const double margin = dice.real(0, 0.5);
     // An engine of the robot, in half of the cases, that answers from the inputs at any time.

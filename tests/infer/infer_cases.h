@@ -15,6 +15,11 @@
 
 namespace atl::infer::test {
 
+inline constexpr Dtype kSingle = Dtype::kFloat32;
+
+/// As an index of a vector.
+inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
 /// Seeded random numbers.
 class Dice {
  public:
@@ -79,6 +84,10 @@ inline std::string failure(ErrorKind kind, const std::function<void()>& call) {
     return error.what();
   }
   return {};
+}
+
+inline void expect_words(const std::string& text, const std::string& words) {
+  EXPECT_NE(text.find(words), std::string::npos) << "\"" << text << "\" lacks \"" << words << "\"";
 }
 
 /// One of everything that a graph can hold.

@@ -10,11 +10,11 @@
 namespace atl::infer {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 Profile small() { return {"cpu", "torch 2.13.0", std::string(64, 'a'), 3, 2, {0.001, 0}, {0.5, 0}, {0.25, 0}, 0.375}; }
 
-std::string refusal(const json& value) {
+std::string refusal(const Json& value) {
   try {
     profile_from_json(value.dump());
   } catch (const Error& error) {
@@ -33,9 +33,9 @@ TEST(Profile, ComesBackAsItWasWritten) {
 }
 
 TEST(Profile, NamesWhatIsWrong) {
-  const auto expect = [](const std::string& text, const std::string& path, const json& value) {
-    json profile = json::parse(to_json(small()));
-    profile[json::json_pointer(path)] = value;
+  const auto expect = [](const std::string& text, const std::string& path, const Json& value) {
+    Json profile = Json::parse(to_json(small()));
+    profile[Json::json_pointer(path)] = value;
     EXPECT_NE(refusal(profile).find(text), std::string::npos) << refusal(profile);
   };
   expect("version 2, this is 1", "/atoll_profile", 2);
@@ -59,7 +59,7 @@ TEST(Profile, NamesWhatIsWrong) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("nested deeper"), std::string::npos);
   }
-  json without = json::parse(to_json(small()));
+  Json without = Json::parse(to_json(small()));
   without.erase("runner");
   EXPECT_NE(refusal(without).find("lacks \"runner\""), std::string::npos);
 }

@@ -30,7 +30,7 @@ Profile any_profile(Dice& dice, const Graph& graph, int input, int dim) {
   return profile;
 }
 
-plan::OperatorGraph read(Json json) {
+plan::OperatorGraph operators_of_model(Json json) {
   json.erase("nodes");
   Fields fields(json, "the model");
   plan::OperatorGraph graph = plan::read_operators(fields);
@@ -74,7 +74,7 @@ TEST(Profiled, IsReadAsItWasWritten) {
     const ProfiledGraph made = profiled_graph(graph, robot, server);
     EXPECT_EQ(made.along, is_divided ? (SplitDim{any.image(), 2}) : SplitDim{});
     const Json json = Json::parse(profiled_json(graph, robot, &server));
-    const plan::OperatorGraph again = read(json);
+    const plan::OperatorGraph again = operators_of_model(json);
     ASSERT_EQ(again.operators.size(), made.lowered.operators.size());
     EXPECT_EQ(again.outputs, made.lowered.outputs);
     ASSERT_EQ(json["nodes"].size(), again.operators.size());

@@ -13,6 +13,7 @@ namespace atl::infer {
 namespace {
 
 using plan::Side;
+using test::at;
 using test::Builder;
 using test::Case;
 using test::Dice;
@@ -20,13 +21,11 @@ using test::Divided;
 using test::failure;
 using Kind = Step::Kind;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 // A convolution over three rows of ten, and the mean of all, with the states of its parts.
-struct Small {
+struct ConvolutionAndMean {
   Graph graph;
   int image, conv, mean;
-  Small() {
+  ConvolutionAndMean() {
     Builder builder;
     image = builder.input({1, 2, 10});
     const int weight = builder.weight({3, 2, 3});
@@ -46,7 +45,7 @@ constexpr Region kNone{};
 const plan::Share kInput{{0, 10}, kNone};
 
 TEST(Program, OfOneSide) {
-  const Small small;
+  const ConvolutionAndMean small;
   const std::vector<plan::Share> local{kInput, {{0, 10}, kNone}, {{0, 10}, kNone}, {{0, 1}, kNone}};
   EXPECT_EQ(
       small.program(local, 3, Side::kRobot).steps,
@@ -67,7 +66,7 @@ TEST(Program, OfOneSide) {
 
 // The server makes rows [0, 4) of the convolution from rows [0, 5) of the image; both halves of these come apart.
 TEST(Program, OfTwoSidesInChunks) {
-  const Small small;
+  const ConvolutionAndMean small;
   const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 4}}, {{0, 10}, kNone}, {{0, 1}, kNone}};
   EXPECT_EQ(small.program(shares, 2, Side::kRobot).steps, (std::vector<Step>{{Kind::kSend, small.image, {0, 2}},
                                                                              {Kind::kSend, small.image, {2, 5}},
@@ -86,7 +85,7 @@ TEST(Program, OfTwoSidesInChunks) {
 
 // Each makes the state of its rows; the server's goes to the robot.
 TEST(Program, OfStates) {
-  const Small small;
+  const ConvolutionAndMean small;
   const Operators operators = operators_of(small.graph, small.image, 2);
   ASSERT_EQ(operators.states.size(), 1U);
   const int state = operators.states[0].tensor;
@@ -113,7 +112,7 @@ TEST(Program, OfStates) {
 // Where both make states of some rows, each row is in one of them: the server has [0, 6), the robot [4, 10) and no result,
 // so what it lacks there is [6, 10).
 TEST(Program, OfStatesThatOverlap) {
-  const Small small;
+  const ConvolutionAndMean small;
   const Operators operators = operators_of(small.graph, small.image, 2);
   const int state = operators.states[0].tensor;
   const std::vector<plan::Share> shares{kInput, {{4, 10}, {0, 6}}, {{4, 10}, {0, 6}}, {kNone, {0, 1}}};
@@ -131,7 +130,7 @@ TEST(Program, OfStatesThatOverlap) {
 }
 
 TEST(Program, OfTheRest) {
-  const Small small;
+  const ConvolutionAndMean small;
   const Operators operators = operators_of(small.graph, small.image, 2);
   const int state = operators.states[0].tensor;
   std::vector<std::vector<Region>> held(operators.dims.size());
@@ -161,7 +160,7 @@ TEST(Program, OfTheRest) {
 }
 
 TEST(Program, RefusesWhatIsNoPlan) {
-  const Small small;
+  const ConvolutionAndMean small;
   const plan::Share states{{0, 10}, kNone};
   const std::vector<plan::Share> shares{kInput, {{5, 10}, {0, 4}}, states, {{0, 1}, kNone}};
   const auto refusal = [&](const std::vector<plan::Share>& each, int chunks) {

@@ -15,8 +15,7 @@ namespace atl::infer {
 namespace {
 
 using test::Builder;
-
-constexpr Dtype kSingle = Dtype::kFloat32;
+using test::kSingle;
 
 // Windows, borders, branches, resizing and a head, along the rows of an image.
 Graph of_images() {

@@ -19,7 +19,7 @@ using test::Int;
 using test::Values;
 
 // One node whose operands have their rows along one dimension.
-struct Case {
+struct SliceCase {
   Graph graph;
   int dim = 0;
   std::vector<Values> operands;
@@ -36,9 +36,9 @@ Shape shape_of(const Shape& before, const Values& rows, const Shape& after) {
 }
 
 // `more`: the arguments behind the operands. The operands are one list if `listed`.
-Case case_of(const std::string& name, std::vector<Values> operands, const std::vector<Argument>& more,
-             const Shape& before = {1, 1}, const Shape& after = {}, bool listed = false) {
-  Case result;
+SliceCase case_of(const std::string& name, std::vector<Values> operands, const std::vector<Argument>& more,
+                  const Shape& before = {1, 1}, const Shape& after = {}, bool listed = false) {
+  SliceCase result;
   result.dim = static_cast<int>(before.size());
   result.operands = std::move(operands);
   Builder builder;
@@ -64,7 +64,7 @@ Values values(Dice& dice, Int count) {
   return result;
 }
 
-std::string shown(const Case& test, const NodeSplit& split, Region rows) {
+std::string shown(const SliceCase& test, const NodeSplit& split, Region rows) {
   std::string text = test.node().name() + " rows " + std::to_string(rows.begin) + " to " + std::to_string(rows.end) +
                      " of " + std::to_string(test.full.size());
   for (std::size_t i = 0; i < split.operands.size(); ++i) {
@@ -75,7 +75,7 @@ std::string shown(const Case& test, const NodeSplit& split, Region rows) {
   return text;
 }
 
-void expect_part(const Case& test, const NodeSplit& split, Region rows) {
+void expect_part(const SliceCase& test, const NodeSplit& split, Region rows) {
   const SlicedCall call = slice(test.graph, test.node(), test.dim, rows);
   const Values part = test::run(test.node(), call, test.operands);
   ASSERT_EQ(test::count(part), rows.size());
@@ -93,7 +93,7 @@ void expect_part(const Case& test, const NodeSplit& split, Region rows) {
 }
 
 // A row of an operand that changes a row of the output is declared for it.
-void expect_influence_declared(const Case& test, const NodeSplit& split) {
+void expect_influence_declared(const SliceCase& test, const NodeSplit& split) {
   for (std::size_t i = 0; i < split.operands.size(); ++i) {
     if (split.operands[i].dim < 0) continue;
     const Int count = test::count(test.operands[i]);
@@ -112,7 +112,7 @@ void expect_influence_declared(const Case& test, const NodeSplit& split) {
   }
 }
 
-void expect_parts(const Case& test) {
+void expect_parts(const SliceCase& test) {
   if (test.full.empty()) return;
   const auto found = split(test.graph, test.node(), test.dim);
   ASSERT_TRUE(found) << test.node().name() << " with " << test.full.size() << " rows is global";
@@ -206,7 +206,7 @@ TEST(Slices, ResamplingToASize) {
   for (Int n = 1; n <= 10; ++n) {
     for (Int m = 1; m <= 20; ++m) {
       const Values x = values(dice, n);
-      const Case nearest = case_of("aten::upsample_nearest1d.vec", {x}, {Ints{m}, {}});
+      const SliceCase nearest = case_of("aten::upsample_nearest1d.vec", {x}, {Ints{m}, {}});
       const bool rounds_alike = split(nearest.graph, nearest.node(), 2).has_value();
       if (rounds_alike) expect_parts(nearest);
       if (!rounds_alike) ++global;
@@ -238,9 +238,9 @@ TEST(Slices, ResamplingByAFactor) {
 
 TEST(Slices, FactorsThatDoNotFitAreGlobal) {
   Dice dice(18);
-  const Case third = case_of("aten::upsample_linear1d.vec", {values(dice, 10)}, {{}, false, Floats{1.7}});
+  const SliceCase third = case_of("aten::upsample_linear1d.vec", {values(dice, 10)}, {{}, false, Floats{1.7}});
   EXPECT_FALSE(split(third.graph, third.node(), 2));
-  const Case odd = case_of("aten::upsample_nearest1d.vec", {values(dice, 9)}, {{}, Floats{1.0 / 3}});
+  const SliceCase odd = case_of("aten::upsample_nearest1d.vec", {values(dice, 9)}, {{}, Floats{1.0 / 3}});
   EXPECT_FALSE(split(odd.graph, odd.node(), 2));
 }
 

@@ -16,12 +16,11 @@ namespace {
 
 using plan::Side;
 using test::any_values;
+using test::at;
 using test::Builder;
 using test::Dice;
 using test::FakeRunner;
 using test::plain;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // A node whose operand 0 is split along `dim`, which it sums over.
 struct Summing {

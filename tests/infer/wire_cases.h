@@ -50,7 +50,7 @@ inline std::vector<wire::Message> every_message() {
           Queued{model, 2, "two workers run"},
           Ready{model, "cpu", {1e-6, 0, 2.5}, {0, 1e-9, 3}, {1e-6, 1e-3, 7}, 4, 2},
           Divide{model, 9, 4, 2, {{{0, 10}, {10, 20}}, {{0, 0}, {0, 1}}}, 8, Codec::kHalf},
-          Divided{model, 9},
+          wire::Divided{model, 9},
           Run{model, 5, 9, 100'000},
           Done{5, 1, 2, 3, {4, 0.5, 2.25, 70'000}},
           Cancel{5},

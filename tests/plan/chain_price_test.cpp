@@ -15,12 +15,11 @@ using test::any_chain;
 using test::any_graph;
 using test::any_link;
 using test::Dice;
+using test::kPower;
 using test::Model;
 using test::same;
 using test::scaled;
 using test::window;
-
-constexpr RobotPower kPower{};
 
 double most(const std::vector<Price>& prices) {
   double result = 0;

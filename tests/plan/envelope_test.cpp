@@ -17,11 +17,10 @@ using test::any_chain;
 using test::any_graph;
 using test::any_link;
 using test::Dice;
+using test::kPower;
 using test::Model;
 using test::refusal;
 using test::same;
-
-constexpr RobotPower kPower{};
 
 LinkCost scaled_to(LinkCost link, double rate) {
   link.down_bytes_per_second *= rate / link.up_bytes_per_second;

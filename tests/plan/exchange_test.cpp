@@ -13,7 +13,7 @@ namespace {
 using test::any_graph;
 using test::any_shares;
 using test::Dice;
-using test::Needs;
+using test::RowNeeds;
 
 using Rows = std::set<std::int64_t>;
 
@@ -38,9 +38,9 @@ TEST(Exchange, SubtractsRegions) {
 TEST(Exchange, NeedsAreTheRowsThatLack) {
   Dice dice(401);
   for (int i = 0; i < 500; ++i) {
-    const OperatorGraph graph = any_graph(dice, 15, Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, 15, RowNeeds::kAny);
     const auto shares = any_shares(dice, graph);
-    const std::array<plan::Needs, 2> needs = needs_of(graph, shares);
+    const std::array<Needs, 2> needs = needs_of(graph, shares);
     for (const Side side : {Side::kRobot, Side::kServer}) {
       std::vector<Rows> lacks(shares.size());
       std::vector<Await> awaits;
@@ -66,7 +66,7 @@ TEST(Exchange, NeedsAreTheRowsThatLack) {
       if (side == Side::kRobot) {
         for (const int output : graph.outputs) want(output, {0, operator_at(graph, output).rows});
       }
-      const plan::Needs& found = needs[static_cast<std::size_t>(side)];
+      const Needs& found = needs[static_cast<std::size_t>(side)];
       ASSERT_EQ(found.awaits, awaits) << i;
       for (std::size_t k = 0; k < lacks.size(); ++k) ASSERT_EQ(rows_in(found.lacks[k]), lacks[k]) << i;
     }
@@ -79,9 +79,9 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
   Dice dice(402);
   int streamed = 0;
   for (int i = 0; i < 800; ++i) {
-    const OperatorGraph graph = any_graph(dice, 12, Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, 12, RowNeeds::kAny);
     const auto shares = dice.chance(0.5) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
-    const plan::Needs needs = needs_of(graph, shares)[1];
+    const Needs needs = needs_of(graph, shares)[1];
     const int chunks = static_cast<int>(dice.integer(1, 6));
     const Stream stream = stream_of(graph, shares, needs, chunks);
     std::vector<Rows> there(shares.size());

@@ -13,9 +13,8 @@ namespace {
 
 using test::any_fleet;
 using test::Dice;
+using test::kSharedLink;
 using test::simple_robot;
-
-constexpr LinkCost kLink{100, 100, 0, true};
 
 // Whatever the choice: long runs, in which the beginning and the end count little.
 TEST(FleetBound, NoSimulationUndercutsIt) {
@@ -60,19 +59,19 @@ TEST(FleetBound, OfARobotAloneIsTheFluidBoundAtLeast) {
 
 TEST(FleetBound, CountsWhatAllNeedOfTheServer) {
   // Without a robot to speak of, four of these take 2 s each, 8 in all, when the server has one turn.
-  const std::vector<FleetRobot> robots(4, simple_robot(1000, 0.5, 0, kLink));
+  const std::vector<FleetRobot> robots(4, simple_robot(1000, 0.5, 0, kSharedLink));
   EXPECT_NEAR(fleet_bound(robots, {1, 1, 0}), 8, 0.6);
   EXPECT_LE(fleet_bound(robots, {1, 1, 0}), 8 + 1e-9);
   EXPECT_NEAR(fleet_bound(robots, {1, 2, 0}), 4, 0.4);
   EXPECT_NEAR(fleet_bound(robots, {1, 4, 0}), 2, 0.05);
   // On the radio likewise.
-  const std::vector<FleetRobot> senders(4, simple_robot(1000, 0, 50, kLink));
+  const std::vector<FleetRobot> senders(4, simple_robot(1000, 0, 50, kSharedLink));
   EXPECT_NEAR(fleet_bound(senders, {1, 1, 0}), 8, 0.6);
   EXPECT_NEAR(fleet_bound(senders, {0.5, 1, 0}), 16, 1.2);
 }
 
 TEST(FleetBound, ARobotWithAPeriodLeavesTheRestToOthers) {
-  std::vector<FleetRobot> robots(2, simple_robot(1000, 0.5, 0, kLink));
+  std::vector<FleetRobot> robots(2, simple_robot(1000, 0.5, 0, kSharedLink));
   const double both = fleet_bound(robots, {});
   robots[0].period = 50;
   const double rarely = fleet_bound(robots, {});

@@ -10,6 +10,8 @@
 
 namespace atl::plan::test {
 
+inline constexpr LinkCost kSharedLink{100, 100, 0, true};
+
 inline OperatorPlan plan_of_shares(std::vector<Share> shares, int chunks = 1) {
   OperatorPlan plan;
   plan.policy = "any";
@@ -42,10 +44,10 @@ inline std::vector<FleetRobot> any_fleet(Dice& dice, std::int64_t robots, std::i
       continue;
     }
     FleetRobot robot;
-    OperatorGraph graph = any_graph(dice, 8, Needs::kAny);
+    OperatorGraph graph = any_graph(dice, 8, RowNeeds::kAny);
     graph.operators.back().robot.fixed += 0.1;  // every plan takes some time
     graph.operators.back().server.fixed += 0.1;
-    robot.link = any_link(dice, true);
+    robot.link = any_wide_link(dice, true);
     robot.link.is_half_duplex = is_half_duplex;
     robot.period = dice.chance(0.5) ? 0 : dice.real(0.5, 12);
     robot.first = dice.chance(0.5) ? 0 : dice.real(0, 5);

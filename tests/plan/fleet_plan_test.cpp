@@ -15,12 +15,12 @@ using test::Dice;
 using test::refusal;
 using test::simple_robot;
 
-using Choice = std::vector<std::size_t>;
+using Candidates = std::vector<std::size_t>;
 
 // Of all choices, by simulation.
 double least_value(const FleetSimulator& fleet, const FleetOptions& options) {
   double least = HUGE_VAL;
-  Choice choice(fleet.robots().size(), 0);
+  Candidates choice(fleet.robots().size(), 0);
   while (true) {
     least = std::min(least, value_of(fleet.run(choice, options.span), options));
     std::size_t i = 0;
@@ -109,10 +109,10 @@ TEST(FleetPlan, WeighsEnergy) {
   const std::vector<FleetRobot> robots{simple_robot(1, 1.2, 0, {100, 100, 0, true})};
   const FleetSimulator fleet(robots, {1, 1, 0});
   FleetOptions options;
-  EXPECT_EQ(plan_fleet("aware", fleet, options).choice, Choice{0});
+  EXPECT_EQ(plan_fleet("aware", fleet, options).choice, Candidates{0});
   options.joule_seconds = 1;
-  EXPECT_EQ(plan_fleet("aware", fleet, options).choice, Choice{1});
-  EXPECT_EQ(plan_fleet("selfish", fleet, options).choice, Choice{1});
+  EXPECT_EQ(plan_fleet("aware", fleet, options).choice, Candidates{1});
+  EXPECT_EQ(plan_fleet("selfish", fleet, options).choice, Candidates{1});
   EXPECT_NEAR(plan_fleet("aware", fleet, options).value, 1.2 + 1.2 * 4.04, 1e-9);
 }
 
@@ -124,7 +124,7 @@ TEST(FleetPlan, TheWorstRobotIsItsOwnObjective) {
   FleetOptions options;
   options.objective = FleetOptions::Objective::kWorst;
   const FleetPlan fair = plan_fleet("aware", fleet, options);
-  EXPECT_EQ(fair.choice, (Choice{0, 1}));
+  EXPECT_EQ(fair.choice, (Candidates{0, 1}));
   EXPECT_NEAR(fair.value, 1, 1e-9);
 }
 
@@ -136,7 +136,7 @@ TEST(FleetExpectation, IsNearTheSimulation) {
   for (int i = 0; i < 200; ++i) {
     const auto robots = any_fleet(dice, dice.integer(1, 5), 3);
     const FleetSimulator fleet(robots, {1, static_cast<int>(dice.integer(1, 2)), 0});
-    Choice choice;
+    Candidates choice;
     for (std::size_t k = 0; k < robots.size(); ++k) choice.push_back(static_cast<std::size_t>(dice.integer(0, 2)));
     const std::vector<double> expected = expected_seconds(fleet, choice);
     ASSERT_EQ(expected.size(), robots.size());

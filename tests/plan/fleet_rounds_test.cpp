@@ -11,10 +11,9 @@ namespace {
 
 using test::any_fleet;
 using test::Dice;
+using test::kSharedLink;
 using test::refusal;
 using test::simple_robot;
-
-constexpr LinkCost kLink{100, 100, 0, true};
 
 std::ptrdiff_t on_server(const std::vector<std::size_t>& choice) {
   return std::count(choice.begin(), choice.end(), 1U);
@@ -24,7 +23,7 @@ TEST(FleetRounds, EqualRobotsSettle) {
   int settled = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     for (const int count : {2, 4, 8}) {
-      const std::vector<FleetRobot> robots(static_cast<std::size_t>(count), simple_robot(1, 0.4, 10, kLink));
+      const std::vector<FleetRobot> robots(static_cast<std::size_t>(count), simple_robot(1, 0.4, 10, kSharedLink));
       const FleetSimulator fleet(robots, {});
       RoundOptions options;
       options.seed = 100 * seed;
@@ -44,7 +43,7 @@ TEST(FleetRounds, EqualRobotsSettle) {
 
 // All see the same and all move: there and back again, for ever.
 TEST(FleetRounds, WithoutDampingEqualRobotsSwing) {
-  const std::vector<FleetRobot> robots(8, simple_robot(1, 0.4, 10, kLink));
+  const std::vector<FleetRobot> robots(8, simple_robot(1, 0.4, 10, kSharedLink));
   const FleetSimulator fleet(robots, {});
   RoundOptions options;
   options.is_damped = false;
@@ -55,7 +54,7 @@ TEST(FleetRounds, WithoutDampingEqualRobotsSwing) {
 }
 
 TEST(FleetRounds, ALoadIsWhatOthersUse) {
-  const std::vector<FleetRobot> robots(3, simple_robot(9, 2, 0, kLink));
+  const std::vector<FleetRobot> robots(3, simple_robot(9, 2, 0, kSharedLink));
   const FleetSimulator fleet(robots, {1, 1, 0});
   const FleetRun run = fleet.run(std::vector<std::size_t>{1, 1, 0}, {0, 200});
   const ServerLoad user = load_of(fleet, run, 0);
@@ -95,7 +94,7 @@ TEST(FleetRounds, ComeNearToPlansForAll) {
 }
 
 TEST(FleetRounds, RefusesNone) {
-  const std::vector<FleetRobot> robots{simple_robot(1, 1, 0, kLink)};
+  const std::vector<FleetRobot> robots{simple_robot(1, 1, 0, kSharedLink)};
   RoundOptions options;
   options.rounds = 0;
   EXPECT_NE(refusal([&] { run_rounds(FleetSimulator(robots, {}), options); }).find("0 rounds"), std::string::npos);

@@ -12,14 +12,14 @@ namespace {
 
 using test::any_fleet;
 using test::any_graph;
-using test::any_link;
 using test::any_shares;
+using test::any_wide_link;
 using test::Dice;
 using test::plan_of_shares;
 using test::refusal;
 using test::simple_robot;
 
-using Choice = std::vector<std::size_t>;
+using Candidates = std::vector<std::size_t>;
 
 constexpr std::size_t kLocal = 0;
 constexpr std::size_t kOffload = 1;
@@ -33,16 +33,16 @@ TEST(Fleet, ARobotAloneTakesWhatThePredictionSays) {
   int streamed = 0;
   for (int i = 0; i < 3000; ++i) {
     FleetRobot robot;
-    const OperatorGraph graph = any_graph(dice, 20, test::Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, 20, test::RowNeeds::kAny);
     robot.graph = std::make_shared<const OperatorGraph>(graph);
-    robot.link = any_link(dice, true);
+    robot.link = any_wide_link(dice, true);
     robot.power = {dice.real(5, 20), dice.real(1, 5), dice.real(0, 2)};
     const auto shares = dice.chance(0.3) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
     const int chunks = dice.chance(0.5) ? 1 : static_cast<int>(dice.integer(2, 9));
     robot.candidates = {plan_of_shares(shares, chunks)};
     const Timeline alone = simulate(graph, robot.link, robot.power, shares, chunks);
     const Shared shared{1, static_cast<int>(dice.integer(1, 3)), dice.chance(0.3) ? 0 : dice.real(0, 0.5)};
-    const FleetRun run = simulate_fleet(std::vector{robot}, Choice{0}, shared, {0, 1});
+    const FleetRun run = simulate_fleet(std::vector{robot}, Candidates{0}, shared, {0, 1});
     ASSERT_EQ(run.robots[0].frames, 1);
     ASSERT_NEAR(run.robots[0].mean, alone.seconds, 1e-12 * (1 + alone.seconds)) << i;
     ASSERT_NEAR(run.robots[0].joules, alone.joules, 1e-11 * (1 + alone.joules)) << i;
@@ -50,7 +50,7 @@ TEST(Fleet, ARobotAloneTakesWhatThePredictionSays) {
     ASSERT_NEAR(run.robots[0].radio_wait, 0, 1e-9);
     ASSERT_EQ(run.robots[0].turn_wait, 0);
     // The same again, frame after frame.
-    const RobotUse often = simulate_fleet(std::vector{robot}, Choice{0}, shared, {0, 5}).robots[0];
+    const RobotUse often = simulate_fleet(std::vector{robot}, Candidates{0}, shared, {0, 5}).robots[0];
     ASSERT_NEAR(often.mean, alone.seconds, 1e-9 * (1 + alone.seconds)) << i;
     with_server += alone.server_busy > 0 ? 1 : 0;
     streamed += chunks > 1 && alone.server_busy > 0 ? 1 : 0;
@@ -62,7 +62,7 @@ TEST(Fleet, ARobotAloneTakesWhatThePredictionSays) {
 TEST(Fleet, TwoMessagesShareTheRadioFairly) {
   // 200 bytes take 2 s alone. The second robot's link is four times as fast, so its 200 bytes take half a second.
   std::vector<FleetRobot> robots{simple_robot(9, 0, 200, plain_link()), simple_robot(9, 0, 200, {400, 400, 0, true})};
-  const FleetRun together = simulate_fleet(robots, Choice{kOffload, kOffload}, {}, {0, 1});
+  const FleetRun together = simulate_fleet(robots, Candidates{kOffload, kOffload}, {}, {0, 1});
   // Half of the time each until the second one is through: after 1 s; then the first has 1.5 s left.
   EXPECT_DOUBLE_EQ(together.robots[1].mean, 1);
   EXPECT_DOUBLE_EQ(together.robots[0].mean, 2.5);
@@ -71,11 +71,11 @@ TEST(Fleet, TwoMessagesShareTheRadioFairly) {
   EXPECT_DOUBLE_EQ(together.robots[0].on_radio, 1);
   EXPECT_DOUBLE_EQ(together.robots[1].on_radio, 1 / 2.5);
   // A quarter of the time is left for them.
-  const FleetRun busy = simulate_fleet(robots, Choice{kOffload, kOffload}, {0.25, 1, 0}, {0, 1});
+  const FleetRun busy = simulate_fleet(robots, Candidates{kOffload, kOffload}, {0.25, 1, 0}, {0, 1});
   EXPECT_DOUBLE_EQ(busy.robots[1].mean, 4);
   EXPECT_DOUBLE_EQ(busy.robots[0].mean, 10);
   // Whoever stays local neither waits nor makes wait.
-  const FleetRun apart = simulate_fleet(robots, Choice{kOffload, kLocal}, {}, {0, 1});
+  const FleetRun apart = simulate_fleet(robots, Candidates{kOffload, kLocal}, {}, {0, 1});
   EXPECT_DOUBLE_EQ(apart.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(apart.robots[1].mean, 9);
 }
@@ -91,18 +91,18 @@ TEST(Fleet, TheDirectionsOfAFullDuplexRadioAreApart) {
   FleetRobot later = robot;
   later.first = 1;
   // The first one's answer and the second one's input are on their way at the same time.
-  const FleetRun full = simulate_fleet(std::vector{robot, later}, Choice{0, 0}, {}, {0, 1});
+  const FleetRun full = simulate_fleet(std::vector{robot, later}, Candidates{0, 0}, {}, {0, 1});
   EXPECT_DOUBLE_EQ(full.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(full.robots[1].mean, 2);
   robot.link.is_half_duplex = later.link.is_half_duplex = true;
-  const FleetRun half = simulate_fleet(std::vector{robot, later}, Choice{0, 0}, {}, {0, 1});
+  const FleetRun half = simulate_fleet(std::vector{robot, later}, Candidates{0, 0}, {}, {0, 1});
   EXPECT_DOUBLE_EQ(half.robots[0].mean, 3);
   EXPECT_DOUBLE_EQ(half.robots[1].mean, 3);
 }
 
 TEST(Fleet, TheServerComputesInTurns) {
   const std::vector<FleetRobot> robots(3, simple_robot(9, 2, 0, plain_link()));
-  const Choice all(3, kOffload);
+  const Candidates all(3, kOffload);
   const FleetRun one = simulate_fleet(robots, all, {1, 1, 0}, {0, 1});
   EXPECT_DOUBLE_EQ(one.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(one.robots[1].mean, 4);
@@ -138,13 +138,13 @@ FleetRobot pausing_robot() {
 TEST(Fleet, ATurnIsGivenUpWhileRowsAreAwaited) {
   const std::vector<FleetRobot> robots{pausing_robot(), simple_robot(9, 1, 0, plain_link())};
   // [0, 1) the first, [1, 2) the second, [2, 3) the first again.
-  const FleetRun given = simulate_fleet(robots, Choice{0, kOffload}, {1, 1, 0.25}, {0, 1});
+  const FleetRun given = simulate_fleet(robots, Candidates{0, kOffload}, {1, 1, 0.25}, {0, 1});
   EXPECT_DOUBLE_EQ(given.robots[0].turn_wait, 0.25);  // the second began when the turn was given up
   EXPECT_DOUBLE_EQ(given.robots[1].mean, 2.25);
   EXPECT_DOUBLE_EQ(given.robots[0].mean, 3.25);
   EXPECT_EQ(given.robots[0].turns, 2);
   // Kept long enough, the turn is still there when the rows come.
-  const FleetRun kept = simulate_fleet(robots, Choice{0, kOffload}, {1, 1, 1.5}, {0, 1});
+  const FleetRun kept = simulate_fleet(robots, Candidates{0, kOffload}, {1, 1, 1.5}, {0, 1});
   EXPECT_DOUBLE_EQ(kept.robots[0].mean, 3);
   EXPECT_DOUBLE_EQ(kept.robots[1].mean, 4);
   EXPECT_EQ(kept.robots[0].turns, 1);
@@ -153,18 +153,18 @@ TEST(Fleet, ATurnIsGivenUpWhileRowsAreAwaited) {
 TEST(Fleet, AFrameThatComesTooEarlyWaits) {
   FleetRobot robot = simple_robot(2, 0, 0, plain_link());
   robot.period = 1.5;
-  const RobotUse use = simulate_fleet(std::vector{robot}, Choice{kLocal}, {}, {0, 4}).robots[0];
+  const RobotUse use = simulate_fleet(std::vector{robot}, Candidates{kLocal}, {}, {0, 4}).robots[0];
   EXPECT_DOUBLE_EQ(use.mean, 2 + (0 + 0.5 + 1 + 1.5) / 4);
   EXPECT_DOUBLE_EQ(use.frame_wait, 0.75);
   EXPECT_DOUBLE_EQ(use.p95, 3.5);
   robot.period = 3;
   robot.first = 1;
-  const FleetRun rested = simulate_fleet(std::vector{robot}, Choice{kLocal}, {}, {9.5, 0});
+  const FleetRun rested = simulate_fleet(std::vector{robot}, Candidates{kLocal}, {}, {9.5, 0});
   EXPECT_EQ(rested.robots[0].frames, 3);  // at 1, 4 and 7
   EXPECT_DOUBLE_EQ(rested.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(rested.seconds, 9);
   robot.first = 20;
-  EXPECT_EQ(simulate_fleet(std::vector{robot}, Choice{kLocal}, {}, {9.5, 0}).robots[0].frames, 0);
+  EXPECT_EQ(simulate_fleet(std::vector{robot}, Candidates{kLocal}, {}, {9.5, 0}).robots[0].frames, 0);
 }
 
 TEST(Fleet, NobodyIsUsedMoreThanThereIs) {
@@ -175,7 +175,7 @@ TEST(Fleet, NobodyIsUsedMoreThanThereIs) {
     const Shared shared{dice.chance(0.5) ? 1 : dice.real(0.3, 1), static_cast<int>(dice.integer(1, 2)),
                         dice.chance(0.5) ? 0 : dice.real(0, 1)};
     const FleetSimulator fleet(robots, shared);
-    Choice choice;
+    Candidates choice;
     for (std::size_t k = 0; k < robots.size(); ++k) choice.push_back(static_cast<std::size_t>(dice.integer(0, 3)));
     const FleetRun run = fleet.run(choice, {60, 0});
     double computing = 0;
@@ -207,7 +207,7 @@ TEST(Fleet, NobodyIsUsedMoreThanThereIs) {
 
 TEST(Fleet, NamesWhatIsWrong) {
   const FleetRobot good = simple_robot(1, 1, 10, plain_link());
-  const auto message = [](std::vector<FleetRobot> robots, const Choice& choice, const Shared& shared = {},
+  const auto message = [](std::vector<FleetRobot> robots, const Candidates& choice, const Shared& shared = {},
                           const FleetSpan& span = {0, 1}) {
     return refusal([&] { simulate_fleet(robots, choice, shared, span); });
   };

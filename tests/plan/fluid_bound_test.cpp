@@ -10,13 +10,13 @@ namespace atl::plan {
 namespace {
 
 using test::any_graph;
-using test::any_link;
 using test::any_shares;
+using test::any_wide_link;
 using test::Dice;
 using test::each_layer_plan;
 using test::input_of;
-using test::Needs;
 using test::refusal;
+using test::RowNeeds;
 using test::trimmed;
 using test::whole_totals;
 
@@ -70,11 +70,11 @@ TEST(FluidBound, NoPlanIsFaster) {
   Dice dice(92);
   int near = 0;
   for (int i = 0; i < 400; ++i) {
-    const OperatorGraph graph = any_graph(dice, dice.integer(1, 20), Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, dice.integer(1, 20), RowNeeds::kAny);
     check(graph);
     FluidBounds bounds(graph);
     for (int k = 0; k < 3; ++k) {
-      const LinkCost link = any_link(dice, true);
+      const LinkCost link = any_wide_link(dice, true);
       const double bound = bounds.at(link).seconds;
       ASSERT_GE(bound, 0);
       double fastest = HUGE_VAL;
@@ -98,8 +98,8 @@ TEST(FluidBound, NoPlanIsFaster) {
 TEST(FluidBound, EqualsTheGameOverAllPlans) {
   Dice dice(93);
   for (int i = 0; i < 250; ++i) {
-    const OperatorGraph graph = any_graph(dice, 5, Needs::kProportional);
-    const LinkCost link = any_link(dice, false);
+    const OperatorGraph graph = any_graph(dice, 5, RowNeeds::kProportional);
+    const LinkCost link = any_wide_link(dice, false);
     std::vector<Amounts> columns;
     each_layer_plan(graph, [&](const Totals& totals) {
       const double up = totals.up_bytes / link.up_bytes_per_second;
@@ -119,8 +119,8 @@ TEST(FluidBound, EqualsTheGameOverAllPlans) {
 TEST(FluidBound, OverlapGainsNoMoreThanItsResources) {
   Dice dice(94);
   for (int i = 0; i < 300; ++i) {
-    const OperatorGraph graph = any_graph(dice, 40, Needs::kProportional);
-    const LinkCost link = any_link(dice, false);
+    const OperatorGraph graph = any_graph(dice, 40, RowNeeds::kProportional);
+    const LinkCost link = any_wide_link(dice, false);
     const double serial = serial_seconds(whole_totals(graph, best_layer_cut(graph, link)), link);
     const double bound = fluid_bound(graph, link).seconds;
     ASSERT_LE(bound, serial * (1 + 1e-9));
@@ -133,7 +133,7 @@ TEST(FluidBound, WhatOneLinkShowedServesTheNext) {
   int fresh_cuts = 0;
   int kept_cuts = 0;
   for (int i = 0; i < 20; ++i) {
-    const OperatorGraph graph = any_graph(dice, 100, Needs::kProportional);
+    const OperatorGraph graph = any_graph(dice, 100, RowNeeds::kProportional);
     FluidBounds bounds(graph);
     for (int rate = 0; rate < 32; ++rate) {
       const LinkCost link{100 * std::pow(1.3, rate), 100 * std::pow(1.3, rate), 0.01, true};

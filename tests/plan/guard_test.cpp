@@ -10,15 +10,14 @@ namespace atl::plan {
 namespace {
 
 using test::any_graph;
-using test::any_link;
 using test::any_shares;
+using test::any_wide_link;
 using test::Dice;
 using test::input_of;
-using test::Needs;
+using test::kNone;
 using test::operand_of;
+using test::RowNeeds;
 using test::trimmed;
-
-constexpr Region kNone{};
 
 // Three operators of 1, 2 and 3 s on the robot and none on the server; 100 bytes go in and 10 come out.
 OperatorGraph chain() {
@@ -144,8 +143,8 @@ TEST(Guard, KeepsTheDeadlineForAnyPlan) {
   int local = 0;
   int stopped = 0;
   for (int i = 0; i < 600; ++i) {
-    const OperatorGraph graph = any_graph(dice, 14, Needs::kAny);
-    const LinkCost link = any_link(dice, true);
+    const OperatorGraph graph = any_graph(dice, 14, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, true);
     const std::vector<Share> shares = trimmed(graph, any_shares(dice, graph));
     Guard guard(graph, shares);
     const Timeline timeline = simulate(graph, link, {}, shares);

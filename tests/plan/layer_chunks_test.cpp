@@ -91,7 +91,7 @@ double brute(const LayerRequest& request, const LayerPipeline& of, std::vector<s
   return best;
 }
 
-struct Seen {
+struct SeenChunks {
   int found = 0;
   int best = 0;
   int none = 0;
@@ -99,7 +99,7 @@ struct Seen {
   double worst = 1;
 };
 
-void expect_good(const LayerRequest& request, Seen& seen) {
+void expect_good(const LayerRequest& request, SeenChunks& seen) {
   const LayerCosts costs(request, 1);
   const std::optional<LayerPipeline> whole = best_pipeline(costs, counts_of(request), request.batch, request.leave_out);
   if (!whole) return;
@@ -132,7 +132,7 @@ void expect_good(const LayerRequest& request, Seen& seen) {
 
 TEST(LayerChunks, AreNearBruteForce) {
   Dice dice(43);
-  Seen seen;
+  SeenChunks seen;
   for (int i = 0; i < 3000 && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(i);
     LayerRequest request = any_layers(dice, {9, 3, 3});

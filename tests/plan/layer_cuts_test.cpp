@@ -10,18 +10,18 @@ namespace atl::plan {
 namespace {
 
 using test::any_graph;
-using test::any_link;
+using test::any_wide_link;
 using test::Dice;
 using test::each_layer_plan;
 using test::input_of;
-using test::Needs;
 using test::refusal;
+using test::RowNeeds;
 using test::whole_totals;
 
 TEST(LayerCuts, TheCheapestEqualsBruteForce) {
   Dice dice(81);
   for (int i = 0; i < 250; ++i) {
-    const OperatorGraph graph = any_graph(dice, 5, Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, 5, RowNeeds::kAny);
     check(graph);
     CutGraph cuts(graph);
     for (int k = 0; k < 4; ++k) {
@@ -49,8 +49,8 @@ TEST(LayerCuts, TheCheapestEqualsBruteForce) {
 TEST(LayerCuts, TheBestEqualsBruteForceWithoutLatency) {
   Dice dice(82);
   for (int i = 0; i < 400; ++i) {
-    const OperatorGraph graph = any_graph(dice, 5, Needs::kAny);
-    const LinkCost link = any_link(dice, true);
+    const OperatorGraph graph = any_graph(dice, 5, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, true);
     LinkCost without = link;
     without.latency = 0;
     double least = HUGE_VAL;
@@ -75,8 +75,8 @@ TEST(LayerCuts, TheBestEqualsBruteForceWithoutLatency) {
 TEST(LayerCuts, TakeNoLongerThanOneAfterTheOther) {
   Dice dice(83);
   for (int i = 0; i < 300; ++i) {
-    const OperatorGraph graph = any_graph(dice, 30, Needs::kAny);
-    const LinkCost link = any_link(dice, false);
+    const OperatorGraph graph = any_graph(dice, 30, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, false);
     const auto shares = best_layer_cut(graph, link);
     const double serial = serial_seconds(whole_totals(graph, shares), link);
     ASSERT_LE(simulate(graph, link, {}, shares).seconds, serial * (1 + 1e-9)) << i;
@@ -111,10 +111,10 @@ TEST(LayerCuts, LeaveOutWhatNobodyWants) {
 
 TEST(LayerCuts, OneGraphServesManyLinks) {
   Dice dice(84);
-  const OperatorGraph graph = any_graph(dice, 40, Needs::kAny);
+  const OperatorGraph graph = any_graph(dice, 40, RowNeeds::kAny);
   CutGraph cuts(graph);
   for (int i = 0; i < 50; ++i) {
-    const LinkCost link = any_link(dice, true);
+    const LinkCost link = any_wide_link(dice, true);
     ASSERT_EQ(best_layer_cut(cuts, link).shares, best_layer_cut(graph, link));
   }
 }
@@ -125,8 +125,8 @@ struct EnergyCase {
 };
 
 EnergyCase energy_case(Dice& dice) {
-  const OperatorGraph graph = any_graph(dice, 5, Needs::kAny);
-  const LinkCost link = any_link(dice, true);
+  const OperatorGraph graph = any_graph(dice, 5, RowNeeds::kAny);
+  const LinkCost link = any_wide_link(dice, true);
   const RobotPower power{dice.real(5, 20), dice.real(1, 5), dice.real(0, 2)};
   const Totals shortest = whole_totals(graph, best_layer_cut(graph, link));
   const double deadline = serial_seconds(shortest, link) * dice.real(1, 2) + 1e-9;
@@ -166,8 +166,8 @@ TEST(LayerCuts, TheEnergyIsNearTheLeastWithinTheDeadline) {
 TEST(LayerCuts, TheEnergyWithoutAndBeyondADeadline) {
   Dice dice(86);
   for (int i = 0; i < 200; ++i) {
-    const OperatorGraph graph = any_graph(dice, 5, Needs::kAny);
-    const LinkCost link = any_link(dice, false);
+    const OperatorGraph graph = any_graph(dice, 5, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, false);
     const RobotPower power;
     double least = HUGE_VAL;
     each_layer_plan(graph, [&](const Totals& totals) { least = std::min(least, serial_joules(totals, link, power)); });

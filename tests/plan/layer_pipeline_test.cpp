@@ -16,7 +16,7 @@ using test::Dice;
 using test::even_layers;
 using test::plain_seconds;
 
-struct Seen {
+struct SeenPipelines {
   int feasible = 0;
   int infeasible = 0;
   int tied = 0;
@@ -24,7 +24,7 @@ struct Seen {
   int left_out = 0;
 };
 
-void expect_exact(const LayerRequest& request, Seen& seen) {
+void expect_exact(const LayerRequest& request, SeenPipelines& seen) {
   const LayerCosts costs(request, 1);
   const std::vector<std::int64_t> counts = counts_of(request);
   const std::int64_t m = request.batch;
@@ -66,7 +66,7 @@ void expect_exact(const LayerRequest& request, Seen& seen) {
 
 TEST(LayerPipeline, EqualsBruteForce) {
   Dice dice(41);
-  Seen seen;
+  SeenPipelines seen;
   for (int i = 0; i < 6000 && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(i);
     expect_exact(any_layers(dice), seen);
@@ -80,7 +80,7 @@ TEST(LayerPipeline, EqualsBruteForce) {
 
 TEST(LayerPipeline, EqualsBruteForceWithMoreItems) {
   Dice dice(42);
-  Seen seen;
+  SeenPipelines seen;
   for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(i);
     LayerRequest request = any_layers(dice, {10, 2, 5});

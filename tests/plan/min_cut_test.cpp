@@ -17,7 +17,7 @@ struct Edge {
   double capacity;
 };
 
-struct Case {
+struct CutCase {
   int nodes = 0;
   std::vector<Edge> edges;
 
@@ -36,8 +36,8 @@ struct Case {
   }
 };
 
-Case any_case(Dice& dice, int most_nodes, bool whole_numbers) {
-  Case result;
+CutCase any_case(Dice& dice, int most_nodes, bool whole_numbers) {
+  CutCase result;
   result.nodes = static_cast<int>(dice.integer(2, most_nodes));
   for (std::int64_t i = dice.integer(0, 4 * result.nodes); i > 0; --i) {
     const int from = static_cast<int>(dice.integer(0, result.nodes - 1));
@@ -55,7 +55,7 @@ unsigned side_of(const MinCut& cut) {
 }
 
 // Node 0 is the source, the last one the sink. Also the intersection of all minimum cuts' source sides.
-std::pair<double, unsigned> brute_force(const Case& instance) {
+std::pair<double, unsigned> brute_force(const CutCase& instance) {
   double least = kUncut;
   unsigned smallest = 0;
   const unsigned inner = 1U << (instance.nodes - 2);
@@ -73,7 +73,7 @@ TEST(MinCut, EqualsBruteForce) {
   Dice dice(71);
   int uncut = 0;
   for (int i = 0; i < 4000; ++i) {
-    const Case instance = any_case(dice, 10, true);
+    const CutCase instance = any_case(dice, 10, true);
     const auto [value, smallest] = brute_force(instance);
     FlowNetwork network = instance.network();
     MinCut cut;
@@ -94,7 +94,7 @@ TEST(MinCut, EqualsBruteForce) {
 TEST(MinCut, EqualsBruteForceForRealCapacities) {
   Dice dice(72);
   for (int i = 0; i < 2000; ++i) {
-    const Case instance = any_case(dice, 10, false);
+    const CutCase instance = any_case(dice, 10, false);
     const double value = brute_force(instance).first;
     if (value == kUncut) continue;
     const MinCut cut = instance.network().min_cut(0, instance.nodes - 1);
@@ -104,7 +104,7 @@ TEST(MinCut, EqualsBruteForceForRealCapacities) {
 }
 
 // A flow within the capacities that is as large as a cut proves both.
-void expect_maximum(const Case& instance, FlowNetwork& network) {
+void expect_maximum(const CutCase& instance, FlowNetwork& network) {
   const int sink = instance.nodes - 1;
   const double value = network.min_cut(0, sink).value;
   const std::vector<double> flow = network.maximum_flow();
@@ -124,7 +124,7 @@ void expect_maximum(const Case& instance, FlowNetwork& network) {
 TEST(MinCut, TheFlowIsAsLargeAsTheCut) {
   Dice dice(73);
   for (int i = 0; i < 1000; ++i) {
-    Case instance = any_case(dice, 40, false);
+    CutCase instance = any_case(dice, 40, false);
     for (Edge& edge : instance.edges) edge.capacity = std::min(edge.capacity, 100.0);
     FlowNetwork network = instance.network();
     ASSERT_NO_FATAL_FAILURE(expect_maximum(instance, network)) << i;
@@ -134,7 +134,7 @@ TEST(MinCut, TheFlowIsAsLargeAsTheCut) {
 // Like a planner's graph: a long chain with shortcuts, most edges of which lead to a neighbour.
 TEST(MinCut, LargeGraphs) {
   Dice dice(74);
-  Case instance;
+  CutCase instance;
   instance.nodes = 2000;
   for (int i = 0; i + 1 < instance.nodes; ++i) {
     instance.edges.push_back({i, i + 1, dice.real(0, 10)});
@@ -151,7 +151,7 @@ TEST(MinCut, LargeGraphs) {
 TEST(MinCut, IsFoundAgainAfterChanges) {
   Dice dice(75);
   for (int i = 0; i < 300; ++i) {
-    Case instance = any_case(dice, 9, true);
+    CutCase instance = any_case(dice, 9, true);
     FlowNetwork network = instance.network();
     for (int round = 0; round < 4; ++round) {
       const auto [value, smallest] = brute_force(instance);

@@ -20,14 +20,13 @@ using test::any_graph;
 using test::any_link;
 using test::Dice;
 using test::is_covered;
+using test::kFastLink;
+using test::kPower;
 using test::Model;
 using test::refusal;
 using test::same;
 using test::whole;
 using test::window;
-
-constexpr RobotPower kPower{};
-const LinkCost kFastLink{1e9, 1e9, 1e-6, false};
 
 OperatorOptions quick(std::uint64_t seed) {
   OperatorOptions options;

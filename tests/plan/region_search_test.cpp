@@ -16,23 +16,13 @@ using test::any_chain;
 using test::any_graph;
 using test::any_link;
 using test::Dice;
+using test::exact;
+using test::kFastLink;
+using test::kPower;
 using test::Model;
 using test::refusal;
 using test::same;
 using test::window;
-
-constexpr RobotPower kPower{};
-
-SearchOptions exact(int parts) {
-  SearchOptions options;
-  options.grids = {parts};
-  options.epsilon = 0;
-  options.margin = 0;
-  options.least_gap = 0;
-  options.seconds = 1000;
-  options.chunks = 1;
-  return options;
-}
 
 /// The least predicted time over all regions at the exits of all stages: the server [0, end), the robot [begin, rows).
 double brute_force(const OperatorGraph& graph, const LinkCost& link) {
@@ -138,8 +128,6 @@ OperatorGraph halves(int operators) {
   model.graph.outputs = {at};
   return std::move(model.graph);
 }
-
-const LinkCost kFastLink{1e9, 1e9, 1e-6, false};
 
 TEST(RegionSearch, DividesWhereThatPays) {
   const OperatorGraph graph = halves(10);

@@ -11,15 +11,15 @@ namespace atl::plan {
 namespace {
 
 using test::any_graph;
-using test::any_link;
 using test::any_shares;
+using test::any_wide_link;
 using test::Dice;
 using test::input_of;
-using test::Needs;
 using test::refusal;
+using test::RowNeeds;
 using test::trimmed;
 
-constexpr RobotPower kPower{10, 4, 1};
+constexpr RobotPower kReplayPower{10, 4, 1};
 
 // 6 s on the robot, nothing on the server; 100 bytes up and none down.
 OperatorGraph one_operator() {
@@ -30,7 +30,7 @@ OperatorGraph one_operator() {
 }
 
 OperatorPlan plan_of(const OperatorGraph& graph, const std::string& policy) {
-  return make_plan(policy, graph, {100, 100, 0, false}, kPower);
+  return make_plan(policy, graph, {100, 100, 0, false}, kReplayPower);
 }
 
 Chooser always(std::size_t plan) {
@@ -40,12 +40,12 @@ Chooser always(std::size_t plan) {
 TEST(Replay, OverAConstantTraceEqualsSimulate) {
   Dice dice(331);
   for (int i = 0; i < 200; ++i) {
-    const OperatorGraph graph = any_graph(dice, 12, Needs::kAny);
-    const LinkCost link = any_link(dice, true);
+    const OperatorGraph graph = any_graph(dice, 12, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, true);
     OperatorPlan plan;
     plan.shares = trimmed(graph, any_shares(dice, graph));
     plan.chunks = dice.chance(0.5) ? 1 : static_cast<int>(dice.integer(2, 5));
-    const Timeline timeline = simulate(graph, link, kPower, plan.shares, plan.chunks);
+    const Timeline timeline = simulate(graph, link, kReplayPower, plan.shares, plan.chunks);
     const Trace trace(dice.real(0.1, 2), {link.up_bytes_per_second}, {link.down_bytes_per_second});
     ReplayOptions options;
     options.latency = link.latency;
@@ -54,7 +54,7 @@ TEST(Replay, OverAConstantTraceEqualsSimulate) {
     options.length = timeline.seconds * 2.5 + 1;
     options.period = timeline.seconds + 0.5;
     const std::vector<OperatorPlan> plans{plan};
-    for (const Served& served : replay(graph, trace, kPower, plans, always(0), options)) {
+    for (const Served& served : replay(graph, trace, kReplayPower, plans, always(0), options)) {
       const double near = 1e-7 * (1 + timeline.seconds);
       ASSERT_NEAR(served.seconds, timeline.seconds, near) << i;
       ASSERT_NEAR(served.joules, timeline.joules, 10 * near) << i;
@@ -73,7 +73,7 @@ TEST(Replay, CarriesMessagesAtTheRateOfTheMoment) {
   ReplayOptions options;
   options.length = 6;
   const std::vector<OperatorPlan> plans{plan_of(graph, "offload")};
-  const auto served = replay(graph, trace, kPower, plans, always(0), options);
+  const auto served = replay(graph, trace, kReplayPower, plans, always(0), options);
   // 50 bytes by 1, the rest by 2.5; from there 50 by 3, 50 by 4; from 4 nothing until 5, 100 by 6.
   ASSERT_EQ(served.size(), 3U);
   EXPECT_DOUBLE_EQ(served[0].seconds, 2.5);
@@ -92,7 +92,7 @@ TEST(Replay, InferencesThatTakeNoTimeBeginInEveryPeriod) {
   options.begin = 3.45;
   options.length = 1;
   options.period = 0.25;
-  const auto served = replay(graph, trace, kPower, plans, always(0), options);
+  const auto served = replay(graph, trace, kReplayPower, plans, always(0), options);
   ASSERT_EQ(served.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(served[i].seconds, 0);
@@ -108,8 +108,8 @@ TEST(Replay, MoreInferencesThanAnybodyCanReadAreRefused) {
   ReplayOptions options;
   options.length = 1;
   options.period = 1e-9;
-  EXPECT_NE(refusal([&] { replay(graph, trace, kPower, plans, always(0), options); }).find("give a longer period"),
-            std::string::npos);
+  const std::string text = refusal([&] { replay(graph, trace, kReplayPower, plans, always(0), options); });
+  EXPECT_NE(text.find("give a longer period"), std::string::npos) << text;
 }
 
 TEST(Replay, ATraceThatIsZeroForEverEndsLocally) {
@@ -118,10 +118,10 @@ TEST(Replay, ATraceThatIsZeroForEverEndsLocally) {
   const std::vector<OperatorPlan> plans{plan_of(graph, "offload")};
   ReplayOptions options;
   options.length = 30;
-  EXPECT_NE(refusal([&] { replay(graph, trace, kPower, plans, always(0), options); }).find("never answered"),
+  EXPECT_NE(refusal([&] { replay(graph, trace, kReplayPower, plans, always(0), options); }).find("never answered"),
             std::string::npos);
   options.deadline = 7.5;
-  const auto served = replay(graph, trace, kPower, plans, always(0), options);
+  const auto served = replay(graph, trace, kReplayPower, plans, always(0), options);
   ASSERT_EQ(served.size(), 4U);
   for (const Served& each : served) {
     EXPECT_TRUE(each.is_local);
@@ -135,7 +135,7 @@ TEST(Replay, EnergyAddsUpAndTheGuardKeepsTheDeadline) {
   Dice dice(332);
   int local = 0;
   for (int i = 0; i < 100; ++i) {
-    const OperatorGraph graph = any_graph(dice, 10, Needs::kAny);
+    const OperatorGraph graph = any_graph(dice, 10, RowNeeds::kAny);
     const double alone = graph.robot_seconds();
     if (alone == 0) continue;
     std::vector<double> rates;
@@ -148,11 +148,11 @@ TEST(Replay, EnergyAddsUpAndTheGuardKeepsTheDeadline) {
     options.period = alone / 3;
     options.deadline = alone * dice.real(1, 1.5);
     double before = -1;
-    for (const Served& each : replay(graph, trace, kPower, plans, always(0), options)) {
+    for (const Served& each : replay(graph, trace, kReplayPower, plans, always(0), options)) {
       ASSERT_GE(each.begin, before - 1e-9);
       before = each.begin + each.seconds;
       ASSERT_LE(each.seconds, *options.deadline * (1 + 1e-6));
-      ASSERT_NEAR(each.joules, joules(kPower, each.seconds, each.robot_busy, each.link_busy), 1e-9);
+      ASSERT_NEAR(each.joules, joules(kReplayPower, each.seconds, each.robot_busy, each.link_busy), 1e-9);
       ASSERT_LE(each.link_busy, 2 * each.seconds + 1e-9);
       const double periods = each.begin / options.period;
       ASSERT_NEAR(periods, std::round(periods), 1e-6);
@@ -169,9 +169,9 @@ TEST(Replay, InferencesApartHaveTheLinkForThemselves) {
   ReplayOptions options;
   options.period = 3;
   options.length = 9;
-  EXPECT_EQ(replay(graph, trace, kPower, plans, always(0), options).size(), 1U);
+  EXPECT_EQ(replay(graph, trace, kReplayPower, plans, always(0), options).size(), 1U);
   options.is_apart = true;
-  const auto served = replay(graph, trace, kPower, plans, always(0), options);
+  const auto served = replay(graph, trace, kReplayPower, plans, always(0), options);
   ASSERT_EQ(served.size(), 3U);
   for (const Served& each : served) EXPECT_DOUBLE_EQ(each.seconds, 10);
   EXPECT_DOUBLE_EQ(served[2].begin, 6);
@@ -181,7 +181,7 @@ PlanTable table_of(const OperatorGraph& graph) {
   TableOptions options;
   options.least_rate = 1;
   options.most_rate = 1000;
-  return make_table(graph, {100, 100, 0, false}, kPower, options);
+  return make_table(graph, {100, 100, 0, false}, kReplayPower, options);
 }
 
 // The offload takes 1 s and 5 s by turns, as rates last for 20 s. Who believes what was seen last is late each time.
@@ -199,7 +199,7 @@ TEST(Replay, ChoosersDifferInWhatTheyKnow) {
   options.is_apart = true;
   const auto mean = [&](const Chooser& choose) {
     std::vector<double> seconds;
-    for (const Served& each : replay(graph, trace, kPower, table.plans, choose, options)) {
+    for (const Served& each : replay(graph, trace, kReplayPower, table.plans, choose, options)) {
       seconds.push_back(each.seconds);
     }
     return spread_of(seconds);
@@ -232,7 +232,7 @@ TEST(Replay, PassiveEstimatesDoNotLockThemselvesLow) {
     ChooserOptions how;
     how.forecast = forecast;
     how.most_seconds = *options.deadline;
-    const auto served = replay(graph, trace, kPower, table.plans, choose_by_forecast(table, past, how), options);
+    const auto served = replay(graph, trace, kReplayPower, table.plans, choose_by_forecast(table, past, how), options);
     ASSERT_FALSE(served.empty());
     EXPECT_LT(served.back().seconds, 2) << forecast;
     for (const Served& each : served) EXPECT_LE(each.seconds, *options.deadline * (1 + 1e-9)) << forecast;
@@ -254,7 +254,7 @@ TEST(Replay, NamesWhatIsWrong) {
   const Trace trace(1, {100});
   const std::vector<OperatorPlan> plans{plan_of(graph, "local")};
   const auto message = [&](const ReplayOptions& options) {
-    return refusal([&] { replay(graph, trace, kPower, plans, always(0), options); });
+    return refusal([&] { replay(graph, trace, kReplayPower, plans, always(0), options); });
   };
   ReplayOptions options;
   options.period = -1;

@@ -14,6 +14,8 @@
 
 namespace atl::plan::test {
 
+inline constexpr Region kNone{};
+
 /// [x, y) of `users` rows needs [x * times - before, (y - 1) * times + after) of `rows` rows.
 inline Operand operand_of(int producer, std::int64_t rows, std::int64_t times, std::int64_t before,
                           std::int64_t after) {
@@ -43,14 +45,14 @@ inline RowCost any_cost_of_rows(Dice& dice, double most, std::int64_t rows) {
   return {fixed, (seconds - fixed) / static_cast<double>(rows)};
 }
 
-enum class Needs { kProportional, kAny };
+enum class RowNeeds { kProportional, kAny };
 
 /// An operator of some rows that takes operator `producer` in one of the ways that models have.
-inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, Needs needs) {
+inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, RowNeeds needs) {
   const std::int64_t rows = graph.operators[static_cast<std::size_t>(producer)].rows;
   Operator result;
   result.rows = rows;
-  const std::int64_t way = dice.integer(0, needs == Needs::kAny ? 8 : 2);
+  const std::int64_t way = dice.integer(0, needs == RowNeeds::kAny ? 8 : 2);
   if (rows == 1 || way == 0) {
     result.rows = dice.chance(0.5) ? 1 : dice.integer(1, 12);
     result.operands.push_back({producer, {}});
@@ -84,7 +86,7 @@ inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, N
 }
 
 /// Inputs, and up to `most` operators behind them, with branches, joins, and sometimes outputs nobody wants.
-inline OperatorGraph any_graph(Dice& dice, std::int64_t most, Needs needs) {
+inline OperatorGraph any_graph(Dice& dice, std::int64_t most, RowNeeds needs) {
   OperatorGraph graph;
   for (std::int64_t i = dice.integer(1, 2); i > 0; --i) {
     graph.operators.push_back(input_of(dice.chance(0.1) ? 1 : dice.integer(2, 14), dice.integer(1, 1000)));
@@ -114,7 +116,8 @@ inline OperatorGraph any_graph(Dice& dice, std::int64_t most, Needs needs) {
   return graph;
 }
 
-inline LinkCost any_link(Dice& dice, bool with_latency) {
+/// Rates over three orders of magnitude.
+inline LinkCost any_wide_link(Dice& dice, bool with_latency) {
   LinkCost link;
   link.up_bytes_per_second = std::exp(dice.real(std::log(50), std::log(50'000)));
   link.down_bytes_per_second = link.up_bytes_per_second * (dice.chance(0.5) ? 1 : dice.real(0.5, 3));

@@ -7,10 +7,28 @@
 #include <vector>
 
 #include "atoll/plan/operators.h"
+#include "atoll/plan/region_search.h"
 #include "atoll/plan/stages.h"
 #include "plan_cases.h"
 
 namespace atl::plan::test {
+
+inline constexpr RobotPower kPower{};
+
+/// One that hardly matters.
+inline constexpr LinkCost kFastLink{1e9, 1e9, 1e-6, false};
+
+/// A search that leaves nothing out, over shares in `parts`.
+inline SearchOptions exact(int parts) {
+  SearchOptions options;
+  options.grids = {parts};
+  options.epsilon = 0;
+  options.margin = 0;
+  options.least_gap = 0;
+  options.seconds = 1000;
+  options.chunks = 1;
+  return options;
+}
 
 inline Operand whole(int producer) { return {producer, nullptr}; }
 

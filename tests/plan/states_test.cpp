@@ -23,12 +23,12 @@ using test::any_chain;
 using test::any_graph;
 using test::any_link;
 using test::Dice;
+using test::exact;
+using test::kPower;
 using test::Model;
 using test::refusal;
 using test::same;
 using test::whole;
-
-constexpr RobotPower kPower{};
 
 Operator& operator_in(OperatorGraph& graph, int index) { return graph.operators[static_cast<std::size_t>(index)]; }
 
@@ -177,17 +177,6 @@ double best_of_meetings(const OperatorGraph& graph, const LinkCost& link) {
   };
   choose(0);
   return best;
-}
-
-SearchOptions exact(int parts) {
-  SearchOptions options;
-  options.grids = {parts};
-  options.epsilon = 0;
-  options.margin = 0;
-  options.least_gap = 0;
-  options.seconds = 1000;
-  options.chunks = 1;
-  return options;
 }
 
 // Where states are tensors through which all of a model passes, as of a mean at its end, the search is exact.

@@ -10,13 +10,14 @@ namespace atl::plan {
 namespace {
 
 using test::any_graph;
-using test::any_link;
 using test::any_shares;
+using test::any_wide_link;
 using test::Dice;
 using test::input_of;
-using test::Needs;
+using test::kNone;
 using test::operand_of;
 using test::refusal;
+using test::RowNeeds;
 
 // 10 rows of 100 bytes; a convolution over three rows, and what reads all of it.
 OperatorGraph small_graph() {
@@ -28,8 +29,6 @@ OperatorGraph small_graph() {
   check(graph);
   return graph;
 }
-
-constexpr Region kNone{};
 
 double least_begin(const Timeline& timeline, Lane lane, int index) {
   double begin = HUGE_VAL;
@@ -185,9 +184,9 @@ TEST(Timeline, StreamingSavesWhereLaunchesAreFree) {
   int faster = 0;
   int slower = 0;
   for (int i = 0; i < 300; ++i) {
-    OperatorGraph graph = any_graph(dice, 12, Needs::kAny);
+    OperatorGraph graph = any_graph(dice, 12, RowNeeds::kAny);
     for (Operator& each : graph.operators) each.server.fixed = 0;
-    const LinkCost link = any_link(dice, true);
+    const LinkCost link = any_wide_link(dice, true);
     const auto shares = dice.chance(0.5) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
     const Timeline whole = simulate(graph, link, {}, shares);
     const Timeline streamed = simulate(graph, link, {}, shares, static_cast<int>(dice.integer(2, 6)));
@@ -247,8 +246,8 @@ void expect_one_at_a_time(const Timeline& timeline, bool is_half_duplex) {
 TEST(Timeline, KeepsItsPromisesForAnyPlan) {
   Dice dice(102);
   for (int i = 0; i < 600; ++i) {
-    const OperatorGraph graph = any_graph(dice, 20, Needs::kAny);
-    const LinkCost link = any_link(dice, true);
+    const OperatorGraph graph = any_graph(dice, 20, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, true);
     const RobotPower power{dice.real(5, 20), dice.real(1, 5), dice.real(0, 2)};
     const std::vector<Share> shares = any_shares(dice, graph);
     const Timeline timeline = simulate(graph, link, power, shares);
@@ -280,8 +279,8 @@ TEST(Timeline, KeepsItsPromisesForAnyPlan) {
 TEST(Timeline, StreamedMachinesDoOneThingAtATime) {
   Dice dice(103);
   for (int i = 0; i < 300; ++i) {
-    const OperatorGraph graph = any_graph(dice, 12, Needs::kAny);
-    const LinkCost link = any_link(dice, true);
+    const OperatorGraph graph = any_graph(dice, 12, RowNeeds::kAny);
+    const LinkCost link = any_wide_link(dice, true);
     const std::vector<Share> shares = dice.chance(0.5) ? everything_on(Side::kServer, graph) : any_shares(dice, graph);
     const Timeline timeline = simulate(graph, link, {}, shares, static_cast<int>(dice.integer(2, 20)));
     ASSERT_NO_FATAL_FAILURE(expect_one_at_a_time(timeline, link.is_half_duplex)) << i;

@@ -12,7 +12,7 @@
 
 #include "atoll/core/log.h"
 
-namespace atl::testing {
+namespace atl::test {
 
 /// Takes the process's log lines while it lives; made before what logs.
 class LogRecorder : public LogSink {
@@ -56,4 +56,4 @@ class LogRecorder : public LogSink {
   std::vector<std::string> lines_;
 };
 
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace atl::testing {
+namespace atl::test {
 
 /// While it lives, this process cannot start a thread: the stack that each would get is larger than the address space.
 /// It holds for every user, and where threads that have ended left their stacks.
@@ -31,4 +31,4 @@ class NoNewThreads {
   pthread_attr_t before_;
 };
 
-}  // namespace atl::testing
+}  // namespace atl::test

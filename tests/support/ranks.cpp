@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 std::vector<std::string> on_all_threads(std::size_t count, const std::function<void(std::size_t)>& body) {
@@ -91,4 +91,4 @@ void Ranks::shut_down() {
   });
 }
 
-}  // namespace atl::testing
+}  // namespace atl::test

@@ -9,7 +9,7 @@
 #include "atoll/collectives/group.h"
 #include "atoll/core/memory_store.h"
 
-namespace atl::testing {
+namespace atl::test {
 
 struct RankOptions {
   std::vector<std::string> islands;  ///< by rank; its size is the number of ranks
@@ -60,4 +60,4 @@ class Ranks {
   std::vector<std::unique_ptr<collectives::Group>> groups_;
 };
 
-}  // namespace atl::testing
+}  // namespace atl::test

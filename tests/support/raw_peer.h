@@ -12,6 +12,10 @@
 
 namespace atl::test {
 
+/// A channel that a raw peer opens, and the window that it states for it: what peer_options() gives, too.
+inline const transport::ChannelId kRawChannel{.group = 5, .index = 1, .bell = transport::Bell::kCollective};
+inline constexpr std::uint64_t kRawWindow = 65536;
+
 /// A blocking TCP connection to an endpoint that says what a test wants it to say. Calls throw std::runtime_error after kPatience.
 class RawPeer {
  public:

@@ -3,8 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <random>
 
-namespace atl::testing {
+namespace atl::test {
 namespace {
 
 using collectives::DataType;
@@ -116,6 +117,13 @@ std::vector<double> decode(DataType dtype, const std::byte* data, std::size_t co
   return values;
 }
 
+std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> bytes(count);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
 double value_of(ReduceOp op, DataType dtype, int rank, std::size_t index) {
   const auto mixed = (static_cast<std::uint64_t>(rank) * 2654435761u + index * 40503u + (index >> 7)) >> 3;
   if (dtype == DataType::kBool) return static_cast<double>(mixed % 2);
@@ -151,4 +159,4 @@ double tolerance(DataType dtype, int ranks) {
   return 0;
 }
 
-}  // namespace atl::testing
+}  // namespace atl::test

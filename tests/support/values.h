@@ -7,11 +7,14 @@
 
 #include "atoll/collectives/types.h"
 
-namespace atl::testing {
+namespace atl::test {
 
 /// Exact small values in every dtype, independent of the library's own conversions. Complex numbers have a zero imaginary part.
 std::vector<std::byte> encode(collectives::DataType dtype, const std::vector<double>& values);
 std::vector<double> decode(collectives::DataType dtype, const std::byte* data, std::size_t count);
+
+/// The same for the same seed.
+std::vector<std::byte> random_bytes(std::size_t count, std::uint32_t seed);
 
 /// What rank `rank` contributes at `index`: small integers such that sums and products of twenty of them stay in range of
 /// every dtype where the operation allows it.
@@ -23,4 +26,4 @@ double combine(collectives::ReduceOp op, collectives::DataType dtype, double acc
 /// How far a reduced value of `dtype` may be from float64, for `ranks` contributions of magnitude up to 3.
 double tolerance(collectives::DataType dtype, int ranks);
 
-}  // namespace atl::testing
+}  // namespace atl::test

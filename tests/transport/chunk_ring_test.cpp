@@ -139,7 +139,7 @@ std::shared_ptr<ChunkRing> new_ring(Steps& steps, ChunkRing::Direction direction
   return ChunkRing::make(steps, std::make_shared<Chunks>(steps, bytes), direction, chunk);
 }
 
-DirectBuffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), bytes.size(), MemoryKind::kCuda}; }
+DirectBuffer device_buffer(std::vector<std::byte>& bytes) { return {bytes.data(), bytes.size(), MemoryKind::kCuda}; }
 
 TEST(ChunkRing, MessagesArriveWhateverTheOrderOfTheSteps) {
   for (unsigned seed = 0; seed < 50; ++seed) {
@@ -163,9 +163,9 @@ TEST(ChunkRing, MessagesArriveWhateverTheOrderOfTheSteps) {
         EXPECT_EQ(problem, nullptr);
         ++done;
       };
-      out->pass(i % 2, buffer_of(sent[i]), note);
+      out->pass(i % 2, device_buffer(sent[i]), note);
       for (unsigned n = random() % 5; n != 0; --n) steps.step();
-      in->pass(i % 2, buffer_of(got[i]), note);
+      in->pass(i % 2, device_buffer(got[i]), note);
     }
     while (steps.step()) {
     }
@@ -187,7 +187,7 @@ TEST(ChunkRing, AFailedCopyEndsItsMessageAlone) {
     };
     std::vector<std::byte> sink(500);
     for (int i = 0; i < 8; ++i) steps.receive(1, {sink.data(), 64, MemoryKind::kCuda}, [](const Error*) {});
-    out->pass(1, buffer_of(bytes), note);
+    out->pass(1, device_buffer(bytes), note);
     while (steps.step()) {
     }
     ASSERT_EQ(ends.size(), 1U);
@@ -210,7 +210,7 @@ TEST(ChunkRing, TheLastEndOfAMessageMayEndTheRing) {
   std::vector<std::byte> got(100);
   steps.send(1, {bytes.data(), 64, MemoryKind::kCuda}, [](const Error*) {});
   steps.send(1, {bytes.data() + 64, 36, MemoryKind::kCuda}, [](const Error*) {});
-  ring->pass(1, buffer_of(got), [&ring](const Error* problem) {
+  ring->pass(1, device_buffer(got), [&ring](const Error* problem) {
     EXPECT_EQ(problem, nullptr);
     ring.reset();
   });
@@ -241,7 +241,7 @@ TEST(ChunkRing, AbandonedMessagesEndWithoutThePeer) {
         ++failed;
       }
     };
-    for (std::size_t i = 0; i < bytes.size(); ++i) ring->pass(i, buffer_of(bytes[i]), note);
+    for (std::size_t i = 0; i < bytes.size(); ++i) ring->pass(i, device_buffer(bytes[i]), note);
     const std::size_t matched = random() % 4;  // chunks of the first message that the peer takes or sends
     const std::size_t sizes[] = {64, 64, 64, 8};
     for (std::size_t i = 0; i < matched; ++i) {
@@ -253,7 +253,7 @@ TEST(ChunkRing, AbandonedMessagesEndWithoutThePeer) {
     }
     ring->abandon(Error(ErrorKind::kAborted, "enough"));
     EXPECT_EQ(steps.given_up, 1);
-    ring->pass(9, buffer_of(bytes[0]), note);
+    ring->pass(9, device_buffer(bytes[0]), note);
     while (steps.step()) {  // copies, and what the network had matched
     }
     EXPECT_EQ(ended, bytes.size() + 1);

@@ -10,13 +10,12 @@
 
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "atoll/core/log.h"
 #include "atoll/transport/address.h"
 #include "atoll/transport/listener.h"
+#include "tests/support/log_recorder.h"
 #include "tests/support/raw_peer.h"
 #include "tests/transport/endpoint_support.h"
 
@@ -132,25 +131,6 @@ TEST(Endpoint, WithoutDescriptorsALinkCannotOpenAndSaysWhy) {
   EXPECT_TRUE(contains(failure.error, "ulimit -n")) << failure.error.what();
 }
 
-/// Takes the process's log lines while it lives; made before the endpoints.
-class LogRecorder : public LogSink {
- public:
-  LogRecorder() { set_log_sink(this); }
-  ~LogRecorder() override { set_log_sink(nullptr); }
-  void write(LogLevel, std::string_view message) override {
-    const std::lock_guard lock(mutex_);
-    text_ += message;
-  }
-  bool has(const std::string& part) const {
-    const std::lock_guard lock(mutex_);
-    return text_.find(part) != std::string::npos;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
-
 TEST(Endpoint, WithoutDescriptorsConnectionsWaitUntilThereAreSome) {
   const LogRecorder lines;
   RecordingObserver first_observer, second_observer;
@@ -161,7 +141,7 @@ TEST(Endpoint, WithoutDescriptorsConnectionsWaitUntilThereAreSome) {
   {
     const DescriptorLimit limit(1);
     const RawPeer takes_the_last(second.address().tcp.front());
-    wait_until("the complaint", [&] { return lines.has("cannot take a connection; raise the limit of open files"); });
+    EXPECT_TRUE(lines.wait_for("cannot take a connection; raise the limit of open files")) << lines.text();
   }
   expect_connected(first, second);
 }

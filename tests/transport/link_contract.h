@@ -73,6 +73,10 @@ std::vector<std::byte> pattern(std::uint64_t seed, std::size_t bytes);
 /// A header for `payload_bytes` with every field derived from `seed`.
 transport::FrameHeader numbered_header(std::uint64_t seed, std::size_t payload_bytes);
 
+/// Sends a frame and takes the other's.
+void greet(Peer& peer, transport::Channel& channel);
+inline void greet(Peer& peer) { greet(peer, peer.channel()); }
+
 /// Two roles. A channel that only the sender has opened is closed when it is full of frames: it takes more all the same.
 void send_to_unclaimed(Peer& peer);
 void close_unclaimed(Peer& peer);

@@ -58,12 +58,6 @@ void expect_kind(const std::optional<Error>& error, ErrorKind kind, const std::s
   EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what() << " does not contain: " << part;
 }
 
-void greet(Peer& peer, Channel& channel) {
-  send(peer, channel, numbered_header(1, 1), pattern(1, 1));
-  receive(peer, channel);
-  channel.pop();
-}
-
 TEST_P(LinkContract, AChannelThatOnlyThePeerHasOpenedMayBeClosed) { run(send_to_unclaimed, close_unclaimed); }
 
 TEST_P(LinkContract, ShutdownIsReportedAsInOrderAndLosesNoFrame) {

@@ -44,6 +44,12 @@ FrameHeader numbered_header(std::uint64_t seed, std::size_t payload_bytes) {
   return header;
 }
 
+void greet(Peer& peer, Channel& channel) {
+  send(peer, channel, numbered_header(1, 1), pattern(1, 1));
+  receive(peer, channel);
+  channel.pop();
+}
+
 namespace {
 
 bool is_frame(const Frame& frame, std::uint64_t seed, std::size_t bytes) {

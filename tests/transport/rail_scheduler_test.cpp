@@ -15,7 +15,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::uint64_t kWindow = std::uint64_t{4} << 20;
+constexpr std::uint64_t kReceiveWindow = std::uint64_t{4} << 20;
 
 /// Paths that carry bytes one after the other, at a rate that may change, and what a link's sender makes of them: a window that opens in order, an
 /// acknowledgement per segment. Time is counted, not measured.
@@ -97,7 +97,7 @@ class Network {
 
   void offer(std::uint64_t goal) {
     for (;;) {
-      const std::uint64_t limit = std::min(goal, in_order_ + kWindow);
+      const std::uint64_t limit = std::min(goal, in_order_ + kReceiveWindow);
       if (offered_ >= limit) return ask();
       const auto turn = scheduler.next(limit - offered_, ~0U);
       if (!turn) return ask();

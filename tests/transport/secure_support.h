@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -25,6 +24,7 @@
 #include "atoll/transport/secure_stream.h"
 #include "atoll/transport/tls_session.h"
 #include "tests/support/peers.h"
+#include "tests/support/values.h"
 
 // Streams for tests: both ends in this process, each on the loop that a test gives it.
 namespace atl::test {
@@ -36,13 +36,6 @@ using SharedCredentials = std::shared_ptr<const transport::Credentials>;
 
 inline SharedCredentials key_of(int number) {
   return transport::Credentials::of_key(ByteVector(32, static_cast<std::byte>(number)));
-}
-
-inline ByteVector random_bytes(std::size_t count, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  ByteVector bytes(count);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
 }
 
 /// Two ends of a TCP connection.

@@ -14,7 +14,7 @@
 namespace atl::transport::tcp {
 namespace {
 
-constexpr std::uint64_t kWindow = std::uint64_t{64} << 10;
+constexpr std::uint64_t kMapWindow = std::uint64_t{64} << 10;
 
 struct Piece {
   std::uint64_t position;
@@ -55,7 +55,7 @@ TEST(SegmentMap, AgreesWithPlainBookkeepingInAnyOrderAndWithRepetitions) {
   for (unsigned seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    SegmentMap map(kWindow);
+    SegmentMap map(kMapWindow);
     Plain plain;
     std::vector<Piece> under_way;
     std::vector<Piece> done;
@@ -63,7 +63,7 @@ TEST(SegmentMap, AgreesWithPlainBookkeepingInAnyOrderAndWithRepetitions) {
     const std::size_t largest = seed % 2 == 0 ? 300 : 20000;
     for (int step = 0; step < 400; ++step) {
       const Piece fresh{next, 1 + random() % largest};
-      if (next + whole_units(fresh.bytes) - map.end() <= kWindow) {
+      if (next + whole_units(fresh.bytes) - map.end() <= kMapWindow) {
         next += whole_units(fresh.bytes);
         under_way.push_back(fresh);
       }
@@ -86,20 +86,20 @@ TEST(SegmentMap, AgreesWithPlainBookkeepingInAnyOrderAndWithRepetitions) {
 }
 
 TEST(SegmentMap, AFullWindowInReverseOrderIsShownAtOnce) {
-  SegmentMap map(kWindow);
+  SegmentMap map(kMapWindow);
   for (std::uint64_t lap = 0; lap < 3; ++lap) {
-    const std::uint64_t begin = lap * kWindow;
-    for (std::uint64_t at = kWindow; at > kUnit; at -= kUnit) {
+    const std::uint64_t begin = lap * kMapWindow;
+    for (std::uint64_t at = kMapWindow; at > kUnit; at -= kUnit) {
       map.add(begin + at - kUnit, kUnit);
       ASSERT_EQ(map.end(), begin);
     }
     map.add(begin, 1);  // a unit counts as whole
-    EXPECT_EQ(map.end(), begin + kWindow);
+    EXPECT_EQ(map.end(), begin + kMapWindow);
   }
 }
 
 TEST(SegmentMap, BehindTheEndOfAStreamNothingComes) {
-  SegmentMap map(kWindow);
+  SegmentMap map(kMapWindow);
   map.add(0, 3 * kUnit);
   map.finish();
   EXPECT_EQ(map.end(), 3 * kUnit);
@@ -110,13 +110,13 @@ TEST(SegmentMap, BehindTheEndOfAStreamNothingComes) {
 }
 
 TEST(SegmentMap, WhatDoesNotFitIsAProtocolError) {
-  SegmentMap map(kWindow);
+  SegmentMap map(kMapWindow);
   EXPECT_TRUE(is_protocol_error(map, {1, 64}));
-  EXPECT_TRUE(is_protocol_error(map, {0, kWindow + 1}));
-  EXPECT_TRUE(is_protocol_error(map, {kWindow, 1}));
+  EXPECT_TRUE(is_protocol_error(map, {0, kMapWindow + 1}));
+  EXPECT_TRUE(is_protocol_error(map, {kMapWindow, 1}));
   EXPECT_TRUE(is_protocol_error(map, {0, 0}));
   EXPECT_TRUE(is_protocol_error(map, {~std::uint64_t{63}, 128}));  // wraps round
-  EXPECT_FALSE(map.has(0, kWindow));
+  EXPECT_FALSE(map.has(0, kMapWindow));
   map.add(128, 64);
   EXPECT_TRUE(is_protocol_error(map, {64, 128}));  // half of it is there
   EXPECT_TRUE(is_protocol_error(map, {128, 128}));
@@ -124,8 +124,8 @@ TEST(SegmentMap, WhatDoesNotFitIsAProtocolError) {
   EXPECT_EQ(map.end(), 192U);
   EXPECT_TRUE(is_protocol_error(map, {128, 128}));  // from before the end to behind it
   EXPECT_TRUE(map.has(0, 192));
-  EXPECT_FALSE(map.has(192, kWindow));
-  EXPECT_TRUE(is_protocol_error(map, {192, kWindow + 1}));
+  EXPECT_FALSE(map.has(192, kMapWindow));
+  EXPECT_TRUE(is_protocol_error(map, {192, kMapWindow + 1}));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace atl::transport {
 namespace {
 
-constexpr std::size_t kWindow = kMinWindowBytes;
+constexpr std::size_t kRingWindow = kMinWindowBytes;
 
 std::vector<std::byte> filled(std::size_t bytes, unsigned seed) {
   std::vector<std::byte> data(bytes);
@@ -47,10 +47,10 @@ ErrorKind kind_of(const std::function<void()>& call) {
 
 /// A ring with both ends in this process, and a third view through which a misbehaving peer writes.
 struct Ring {
-  RingWriter writer{kWindow};
+  RingWriter writer{kRingWindow};
   Fd memory = writer.take_memory();
-  MappedRing view = MappedRing::map(memory, sizeof(RingControl), kWindow, MappedRing::Access::kReadWrite);
-  RingReader reader{memory, kWindow};
+  MappedRing view = MappedRing::map(memory, sizeof(RingControl), kRingWindow, MappedRing::Access::kReadWrite);
+  RingReader reader{memory, kRingWindow};
   RingControl& control() { return *reinterpret_cast<RingControl*>(view.control()); }
 };
 
@@ -76,7 +76,7 @@ TEST(ShmRing, HoldsExactlyItsWindow) {
   const auto payload = filled(64, 1);
   std::size_t written = 0;
   while (ring.writer.try_write(header_for(payload, written), payload)) ++written;
-  EXPECT_EQ(written, kWindow / 128);
+  EXPECT_EQ(written, kRingWindow / 128);
   ASSERT_NE(ring.reader.front(), nullptr);
   ring.reader.pop();
   EXPECT_TRUE(ring.writer.try_write(header_for(payload, written), payload));
@@ -145,24 +145,24 @@ TEST(ShmRing, WindowSizesAreBounded) {
 }
 
 TEST(ShmRing, ReaderRefusesMemoryOfAnotherKind) {
-  const Fd short_memory = make_sealed_memfd("short", kWindow);
-  EXPECT_EQ(kind_of([&] { const RingReader reader(short_memory, kWindow); }), ErrorKind::kProtocol);
+  const Fd short_memory = make_sealed_memfd("short", kRingWindow);
+  EXPECT_EQ(kind_of([&] { const RingReader reader(short_memory, kRingWindow); }), ErrorKind::kProtocol);
 
   const Fd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(unsealed.get(), 4096 + kWindow), 0);
-  EXPECT_EQ(kind_of([&] { const RingReader reader(unsealed, kWindow); }), ErrorKind::kProtocol);
+  ASSERT_EQ(::ftruncate(unsealed.get(), 4096 + kRingWindow), 0);
+  EXPECT_EQ(kind_of([&] { const RingReader reader(unsealed, kRingWindow); }), ErrorKind::kProtocol);
 
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
   const Fd ordinary(::dup(::fileno(file)));
-  ASSERT_EQ(::ftruncate(ordinary.get(), 4096 + kWindow), 0);
-  EXPECT_EQ(kind_of([&] { const RingReader reader(ordinary, kWindow); }), ErrorKind::kProtocol);
+  ASSERT_EQ(::ftruncate(ordinary.get(), 4096 + kRingWindow), 0);
+  EXPECT_EQ(kind_of([&] { const RingReader reader(ordinary, kRingWindow); }), ErrorKind::kProtocol);
   std::fclose(file);
 }
 
 TEST(ShmRing, ReaderRefusesPositionsThatDoNotAddUp) {
   for (const std::uint64_t head :
-       {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{kWindow + 64}, ~std::uint64_t{0}, ~std::uint64_t{63}}) {
+       {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{kRingWindow + 64}, ~std::uint64_t{0}, ~std::uint64_t{63}}) {
     Ring ring;
     ring.control().head.store(head);
     EXPECT_EQ(kind_of([&] { ring.reader.front(); }), ErrorKind::kProtocol) << head;
@@ -180,7 +180,8 @@ TEST(ShmRing, ReaderRefusesPositionsThatGoBack) {
 }
 
 TEST(ShmRing, ReaderRefusesLengthsBeyondWhatIsThere) {
-  for (const std::uint32_t length : {65U, 4096U, static_cast<unsigned>(kWindow / 4 + 1), 0xffffffffU, 0xffffffc1U}) {
+  for (const std::uint32_t length :
+       {65U, 4096U, static_cast<unsigned>(kRingWindow / 4 + 1), 0xffffffffU, 0xffffffc1U}) {
     Ring ring;
     const auto payload = filled(64, 1);
     ASSERT_TRUE(ring.writer.try_write(header_for(payload, 1), payload));
@@ -202,7 +203,7 @@ TEST(ShmRing, AFrameThatWasCheckedDoesNotChangeItsLength) {
 }
 
 TEST(ShmRing, WriterRefusesPositionsThatDoNotAddUp) {
-  for (const std::uint64_t tail : {std::uint64_t{kWindow + 64}, ~std::uint64_t{0}}) {
+  for (const std::uint64_t tail : {std::uint64_t{kRingWindow + 64}, ~std::uint64_t{0}}) {
     Ring ring;
     const auto payload = filled(64, 1);
     ring.control().tail.store(tail);
@@ -220,11 +221,11 @@ TEST(ShmRing, RandomBytesInTheControlAreaNeverReachOutside) {
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {
     Ring ring;
-    for (std::size_t at = 0; at < kWindow; at += 64) {
+    for (std::size_t at = 0; at < kRingWindow; at += 64) {
       const std::uint64_t word = random() % (at % 128 == 0 ? 20'000 : ~0ULL);
       std::memcpy(ring.view.data() + at, &word, sizeof(word));
     }
-    ring.control().head.store(random() % 4 == 0 ? random() : random() % (kWindow / 64) * 64);
+    ring.control().head.store(random() % 4 == 0 ? random() : random() % (kRingWindow / 64) * 64);
     std::size_t sum = 0;
     try {
       for (int i = 0; i < 2000; ++i) {
@@ -237,16 +238,16 @@ TEST(ShmRing, RandomBytesInTheControlAreaNeverReachOutside) {
       EXPECT_EQ(error.kind(), ErrorKind::kProtocol);
       ++refused;
     }
-    ASSERT_LT(sum, 256 * kWindow);
+    ASSERT_LT(sum, 256 * kRingWindow);
   }
   EXPECT_GT(refused, 1000);
 }
 
 TEST(RingCopy, CopiesAreWholeThroughTrialsOfBothKinds) {
-  RingCopy copy(kWindow);
-  const auto from = filled(kWindow, 7);
+  RingCopy copy(kRingWindow);
+  const auto from = filled(kRingWindow, 7);
   for (std::size_t i = 0; i < 9000; ++i) {  // more bytes than lie between two trials
-    const std::size_t bytes = i % 3 == 0 ? i % 5000 : kWindow / 4 - i % 129;
+    const std::size_t bytes = i % 3 == 0 ? i % 5000 : kRingWindow / 4 - i % 129;
     const std::size_t at = i % 64;
     std::vector<std::byte> to(bytes + 128, std::byte{0xa5});
     copy(to.data() + at, from.data() + i % 100, bytes);

@@ -24,7 +24,7 @@ namespace atl::transport::tcp {
 
 using Bytes = std::vector<std::byte>;
 
-inline constexpr std::uint64_t kWindow = std::uint64_t{64} << 10;
+inline constexpr std::uint64_t kSpreadWindow = std::uint64_t{64} << 10;
 inline constexpr std::size_t kAll = ~std::size_t{0};
 
 /// The sending side's rails tell nothing but that a write has failed, which the tests cause.
@@ -59,7 +59,7 @@ class Receiver {
   /// One rail's end.
   class End : public MessageSink {
    public:
-    End(Receiver& receiver, int fd) : receiver_(receiver), fd_(fd), parser_(*this, kWindow) {}
+    End(Receiver& receiver, int fd) : receiver_(receiver), fd_(fd), parser_(*this, kSpreadWindow) {}
 
     /// Reads what is there, at most `limit` bytes; returns how many came.
     std::size_t read(std::size_t limit) {
@@ -131,8 +131,8 @@ class Receiver {
   std::uint64_t control_released() const { return control_->released(); }
 
   std::map<std::uint32_t, std::uint64_t> opened;
-  Bytes stream = Bytes(kWindow);
-  SegmentMap map{kWindow};
+  Bytes stream = Bytes(kSpreadWindow);
+  SegmentMap map{kSpreadWindow};
   std::vector<std::string> controls;
   std::vector<std::uint64_t> seen_at_control;  // map.end() when each came
   std::vector<End*> ends;
@@ -152,7 +152,7 @@ class Bench {
     ends.resize(count);
     receiver.ends.clear();
     for (std::size_t i = 0; i < count; ++i) connect(i);
-    stream.open(7, {.group = 99, .index = 0, .bell = 0, .window_bytes = kWindow});
+    stream.open(7, {.group = 99, .index = 0, .bell = 0, .window_bytes = kSpreadWindow});
   }
 
   void connect(std::size_t rail) {
@@ -218,7 +218,7 @@ class Bench {
   std::unique_ptr<Spread> spread;
   Receiver receiver;
   std::vector<std::unique_ptr<Receiver::End>> ends;
-  Bytes expected = Bytes(kWindow);
+  Bytes expected = Bytes(kSpreadWindow);
   std::uint64_t accepted = 0;
 
  private:

@@ -69,7 +69,7 @@ TEST(Spread, AnyCutsAndReconnectionsLoseAndDoubleNothing) {
       switch (random() % 6) {
         case 0: {
           const std::size_t bytes = 64 + random() % 5000;
-          if (bench.accepted + whole_units(bytes) <= kWindow) bench.push(bytes, static_cast<std::byte>(step));
+          if (bench.accepted + whole_units(bytes) <= kSpreadWindow) bench.push(bytes, static_cast<std::byte>(step));
           break;
         }
         case 1:

@@ -19,9 +19,6 @@ using tcp::OpenBody;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint64_t kWindow = 65536;
-const ChannelId kChannel{.group = 5, .index = 1, .bell = Bell::kCollective};
-
 class TcpProtocol : public testing::Test {
  protected:
   TcpProtocol()
@@ -35,7 +32,9 @@ class TcpProtocol : public testing::Test {
     raw_.send(Prefix{.type = type, .channel = channel, .length = static_cast<std::uint32_t>(body.size())}, body);
   }
   void open(std::uint32_t number, const OpenBody& body) { send(Type::kOpen, number, bytes_of(body)); }
-  void open() { open(1, {.group = kChannel.group, .index = kChannel.index, .bell = 0, .window_bytes = kWindow}); }
+  void open() {
+    open(1, {.group = kRawChannel.group, .index = kRawChannel.index, .bell = 0, .window_bytes = kRawWindow});
+  }
   void send_frame(std::uint32_t channel, std::size_t payload_bytes, std::optional<std::uint32_t> stated = {}) {
     const auto bytes = static_cast<std::uint32_t>(payload_bytes);
     raw_.send(bytes_of(Prefix{.type = Type::kData, .channel = channel, .length = bytes}));
@@ -64,7 +63,7 @@ TEST_F(TcpProtocol, AWellBehavedPeerIsUnderstood) {
   open();
   send_frame(1, 100);
   send_frame(1, 0);
-  Channel& channel = endpoint_.link(self_).channel(kChannel);
+  Channel& channel = endpoint_.link(self_).channel(kRawChannel);
   wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel.front() != nullptr; });
   EXPECT_EQ(channel.front()->payload.size(), 100U);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(channel.front()->payload.data()) % 64, 0U);
@@ -96,13 +95,14 @@ TEST_F(TcpProtocol, AFrameAfterTheChannelsEnd) {
 
 TEST_F(TcpProtocol, AFrameLargerThanTheWindowAllows) {
   open();
-  send_frame(1, kWindow / 4 + 1);
+  send_frame(1, kRawWindow / 4 + 1);
   expect_protocol_error("exceeds the channel's credit");
 }
 
 TEST_F(TcpProtocol, MoreFramesThanCredit) {
   open();
-  for (std::uint64_t sent = 0; sent <= kWindow; sent += tcp::footprint(kWindow / 8)) send_frame(1, kWindow / 8);
+  for (std::uint64_t sent = 0; sent <= kRawWindow; sent += tcp::footprint(kRawWindow / 8))
+    send_frame(1, kRawWindow / 8);
   expect_protocol_error("exceeds the channel's credit");
 }
 
@@ -114,23 +114,23 @@ TEST_F(TcpProtocol, AHeaderThatContradictsThePrefix) {
 
 TEST_F(TcpProtocol, AChannelOpenedTwice) {
   open();
-  open(2, {.group = kChannel.group, .index = kChannel.index, .bell = 0, .window_bytes = kWindow});
+  open(2, {.group = kRawChannel.group, .index = kRawChannel.index, .bell = 0, .window_bytes = kRawWindow});
   expect_protocol_error("opened twice");
 }
 
 TEST_F(TcpProtocol, ANumberUsedTwice) {
   open();
-  open(1, {.group = kChannel.group, .index = 99, .bell = 0, .window_bytes = kWindow});
+  open(1, {.group = kRawChannel.group, .index = 99, .bell = 0, .window_bytes = kRawWindow});
   expect_protocol_error("number 1 twice");
 }
 
 TEST_F(TcpProtocol, WindowsThatCannotBe) {
-  open(1, {.group = 1, .index = 1, .bell = 0, .window_bytes = kWindow + 1});
+  open(1, {.group = 1, .index = 1, .bell = 0, .window_bytes = kRawWindow + 1});
   expect_protocol_error("a window of 65537 bytes");
 }
 
 TEST_F(TcpProtocol, BellsThatCannotBe) {
-  open(1, {.group = 1, .index = 1, .bell = 2, .window_bytes = kWindow});
+  open(1, {.group = 1, .index = 1, .bell = 2, .window_bytes = kRawWindow});
   expect_protocol_error("bell 2");
 }
 
@@ -138,7 +138,7 @@ TEST_F(TcpProtocol, TooManyChannels) {
   std::vector<std::byte> many;
   for (std::uint32_t number = 1; number <= tcp::kMaxChannels + 1; ++number) {
     const Prefix prefix{.type = Type::kOpen, .channel = number, .length = sizeof(OpenBody)};
-    const OpenBody body{.group = number, .index = 0, .bell = 0, .window_bytes = kWindow};
+    const OpenBody body{.group = number, .index = 0, .bell = 0, .window_bytes = kRawWindow};
     for (const auto part : {bytes_of(prefix), bytes_of(body)}) many.insert(many.end(), part.begin(), part.end());
   }
   raw_.send(many);
@@ -147,14 +147,14 @@ TEST_F(TcpProtocol, TooManyChannels) {
 
 TEST_F(TcpProtocol, ChannelsThatWereClosedAreNotTooMany) {
   transport::Link& link = endpoint_.link(self_);
-  Channel& channel = link.channel(kChannel);
+  Channel& channel = link.channel(kRawChannel);
   open();
   std::uint32_t number = 1;
   for (int round = 0; round < 2; ++round) {
     std::vector<ChannelId> opened;
     for (std::uint32_t i = 0; i < tcp::kMaxChannels - 1; ++i) {
       opened.push_back({.group = 1000 + ++number, .index = 0, .bell = Bell::kCollective});
-      open(number, {.group = opened.back().group, .index = 0, .bell = 0, .window_bytes = kWindow});
+      open(number, {.group = opened.back().group, .index = 0, .bell = 0, .window_bytes = kRawWindow});
     }
     send_frame(1, 0);  // behind all of them
     wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel.front() != nullptr; });
@@ -165,7 +165,7 @@ TEST_F(TcpProtocol, ChannelsThatWereClosedAreNotTooMany) {
 }
 
 TEST_F(TcpProtocol, CreditForWhatWasNeverSent) {
-  Channel& channel = endpoint_.link(self_).channel(kChannel);
+  Channel& channel = endpoint_.link(self_).channel(kRawChannel);
   wait_on_bell(endpoint_, Bell::kCollective, "the link", [&] { return channel.try_send(FrameHeader{}, {}); });
   send(Type::kCredit, 1, bytes_of(std::uint64_t{65}));
   expect_protocol_error("never sent");
@@ -180,7 +180,7 @@ TEST_F(TcpProtocol, AnEndInTheMiddleOfAFrameIsALostPeer) {
   open();
   send_frame(1, 8);
   raw_.send(bytes_of(Prefix{.type = Type::kData, .channel = 1, .length = 1000}));
-  Channel& channel = endpoint_.link(self_).channel(kChannel);
+  Channel& channel = endpoint_.link(self_).channel(kRawChannel);
   wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel.front() != nullptr; });
   raw_ = RawPeer(endpoint_.address().tcp.front());  // closes the first connection
   const auto failure = observer_.wait_for_failure();

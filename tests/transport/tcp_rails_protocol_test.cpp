@@ -21,9 +21,6 @@ using tcp::Prefix;
 using tcp::Type;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::uint64_t kWindow = 65536;
-const ChannelId kChannel{.group = 5, .index = 1, .bell = Bell::kCollective};
-
 Bytes joined(std::initializer_list<std::span<const std::byte>> parts) {
   Bytes all;
   for (const auto part : parts) all.insert(all.end(), part.begin(), part.end());
@@ -58,7 +55,7 @@ class TcpRailsProtocol : public testing::Test {
   }
   void send(Type type, std::uint32_t channel, std::span<const std::byte> body) { send(raw_, type, channel, body); }
   void open(RawPeer& to) {
-    const OpenBody body{.group = kChannel.group, .index = kChannel.index, .bell = 0, .window_bytes = kWindow};
+    const OpenBody body{.group = kRawChannel.group, .index = kRawChannel.index, .bell = 0, .window_bytes = kRawWindow};
     send(to, Type::kOpen, 1, bytes_of(body));
   }
   void open() { open(raw_); }
@@ -70,7 +67,7 @@ class TcpRailsProtocol : public testing::Test {
     segment(raw_, channel, position, bytes);
   }
 
-  Channel& channel() { return endpoint_.link(self_).channel(kChannel); }
+  Channel& channel() { return endpoint_.link(self_).channel(kRawChannel); }
   void expect_frame(std::uint64_t sequence, std::size_t bytes) {
     wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel().front() != nullptr; });
     const Frame& found = *channel().front();
@@ -158,14 +155,14 @@ TEST_F(TcpRailsProtocol, BytesOfAChannelThatIsNotOpen) {
 
 TEST_F(TcpRailsProtocol, BytesBeyondTheCredit) {
   open();
-  segment(1, kWindow - 64, Bytes(128));
+  segment(1, kRawWindow - 64, Bytes(128));
   expect_protocol_error("does not fit");
 }
 
 TEST_F(TcpRailsProtocol, BytesBeyondTheCreditOfAReceiverThatIsBehind) {
   open();
   segment(1, 0, frame(1, 64));
-  segment(1, kWindow, Bytes(64));  // within a window of what came, not of what was popped
+  segment(1, kRawWindow, Bytes(64));  // within a window of what came, not of what was popped
   expect_protocol_error("exceeds the channel's credit");
 }
 
@@ -187,8 +184,8 @@ TEST_F(TcpRailsProtocol, CreditIsSaidAgainForChannelsThatAreOpen) {
   wait_until("both rails",
              [&] { return endpoint_.link(self_).describe().find("over 2 of 2 rails") != std::string::npos; });
   for (const std::uint32_t number : {1U, 2U, 3U}) {
-    const ChannelId id{.group = kChannel.group, .index = number, .bell = kChannel.bell};
-    const OpenBody body{.group = id.group, .index = id.index, .bell = 0, .window_bytes = kWindow};
+    const ChannelId id{.group = kRawChannel.group, .index = number, .bell = kRawChannel.bell};
+    const OpenBody body{.group = id.group, .index = id.index, .bell = 0, .window_bytes = kRawWindow};
     send(Type::kOpen, number, bytes_of(body));
     segment(number, 0, frame(number, 64));
     Channel& in = endpoint_.link(self_).channel(id);
@@ -242,14 +239,14 @@ TEST_F(TcpRailsProtocol, SegmentsThatBeginAnywhere) {
 
 TEST_F(TcpRailsProtocol, AFrameThatIsTooLarge) {
   open();
-  const FrameHeader header{.payload_bytes = kWindow / 4 + 1};
+  const FrameHeader header{.payload_bytes = kRawWindow / 4 + 1};
   segment(1, 0, bytes_of(header));
   expect_protocol_error("is too large");
 }
 
 TEST_F(TcpRailsProtocol, AChannelThatBecomesAnother) {
   open();
-  const OpenBody body{.group = kChannel.group, .index = 77, .bell = 0, .window_bytes = kWindow};
+  const OpenBody body{.group = kRawChannel.group, .index = 77, .bell = 0, .window_bytes = kRawWindow};
   send(Type::kOpen, 1, bytes_of(body));
   expect_protocol_error("number 1 twice");
 }

@@ -26,8 +26,6 @@ namespace {
 using namespace std::chrono_literals;
 using namespace transport;
 
-const ChannelId kChannel = kRailedChannel;
-
 TEST(TcpRails, AllRailsOpenCarryBytesAndAreDescribed) {
   for (const std::size_t rails : {2U, 4U}) {
     Railed pair(rails);
@@ -62,7 +60,7 @@ int connections_with_little_unsent() {
 TEST(TcpRails, ThereIsAWindowForEachRailAndLittleOfItInTheSocket) {
   constexpr std::size_t kWindow = std::size_t{4} << 20;
   Railed pair(2, {}, kWindow);
-  Channel& channel = pair.links[0]->channel(kChannel);
+  Channel& channel = pair.links[0]->channel(kRailedChannel);
   const std::size_t bytes = channel.max_payload() / 2;
   for (const auto& relay : pair.relays) relay->stall();
   std::uint64_t count = 0;
@@ -138,8 +136,8 @@ TEST(TcpRails, AStalledRailIsGivenUpAndComesBack) {
 TEST(TcpRails, AStalledRailHoldsUpATransferOneWayOnlyBriefly) {
   for (const std::size_t rail : {0U, 1U}) {
     Railed pair(2);
-    Channel& out = pair.links[0]->channel(kChannel);
-    Channel& in = pair.links[1]->channel(kChannel);
+    Channel& out = pair.links[0]->channel(kRailedChannel);
+    Channel& in = pair.links[1]->channel(kRailedChannel);
     const auto payload = pattern(1, 16000);
     std::uint64_t sent = 0;
     std::uint64_t got = 0;
@@ -166,7 +164,7 @@ TEST(TcpRails, TheLinkFailsWithItsLastRail) {
   const auto failure = pair.observers[0].wait_for_failure();
   EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
   EXPECT_TRUE(contains(failure.error, "died")) << failure.error.what();
-  EXPECT_THROW(pair.links[0]->channel(kChannel).front(), Error);
+  EXPECT_THROW(pair.links[0]->channel(kRailedChannel).front(), Error);
   EXPECT_EQ(pair.observers[0].failure_count(), 1U);
 }
 
@@ -197,7 +195,7 @@ TEST(TcpRails, SilenceOfAllRailsIsNoticedWithinTheHeartbeat) {
 
 TEST(TcpRails, ShutdownDeliversWhatWasAccepted) {
   Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{1} << 20);
-  Channel& out = pair.links[0]->channel(kChannel);
+  Channel& out = pair.links[0]->channel(kRailedChannel);
   const auto payload = pattern(3, 60000);
   std::uint64_t sent = 0;
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
@@ -209,7 +207,7 @@ TEST(TcpRails, ShutdownDeliversWhatWasAccepted) {
   leaver.join();
   EXPECT_TRUE(failure.closed_in_order) << failure.error.what();
   EXPECT_EQ(pair.observers[1].wait_for_controls(1), std::vector<std::string>{last});
-  Channel& in = pair.links[1]->channel(kChannel);
+  Channel& in = pair.links[1]->channel(kRailedChannel);
   for (std::uint64_t i = 0; i < sent; ++i) {
     const Frame* frame = in.front();
     ASSERT_NE(frame, nullptr) << i << " of " << sent;
@@ -235,8 +233,8 @@ TEST(TcpRails, BothSidesMayShutDownAtOnce) {
 /// The one that is through first goes on to acknowledge what the other one has accepted.
 TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
   Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{4} << 20);
-  Channel& out = pair.links[1]->channel(kChannel);
-  Channel& in = pair.links[0]->channel(kChannel);
+  Channel& out = pair.links[1]->channel(kRailedChannel);
+  Channel& in = pair.links[0]->channel(kRailedChannel);
   const auto payload = pattern(3, 60000);
   std::uint64_t sent = 0;
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
@@ -258,8 +256,8 @@ TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
 
 TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
   Railed pair(2, {}, std::size_t{4} << 20);
-  Channel& out = pair.links[0]->channel(kChannel);
-  Channel& in = pair.links[1]->channel(kChannel);
+  Channel& out = pair.links[0]->channel(kRailedChannel);
+  Channel& in = pair.links[1]->channel(kRailedChannel);
   for (const auto& relay : pair.relays) relay->stall();
   const auto payload = pattern(1, 100'000);
   std::uint64_t sent = 0;
@@ -299,8 +297,8 @@ TEST(TcpRails, StrangersCannotJoin) {
 
 TEST(TcpRails, AChannelMayCloseWhileItsBytesComeOverSeveralRails) {
   Railed pair(2);
-  Channel& out = pair.links[0]->channel(kChannel);
-  pair.links[1]->channel(kChannel);
+  Channel& out = pair.links[0]->channel(kRailedChannel);
+  pair.links[1]->channel(kRailedChannel);
   const auto payload = pattern(1, 16000);
   std::uint64_t sent = 0;
   const auto send_some = [&](std::uint64_t until) {
@@ -310,9 +308,9 @@ TEST(TcpRails, AChannelMayCloseWhileItsBytesComeOverSeveralRails) {
     });
   };
   send_some(3);
-  pair.links[1]->close_channel(kChannel);
+  pair.links[1]->close_channel(kRailedChannel);
   send_some(200);  // more than the window: the credit comes back
-  pair.links[0]->close_channel(kChannel);
+  pair.links[0]->close_channel(kRailedChannel);
   const ChannelId other{.group = 1, .index = 1, .bell = Bell::kCollective};
   Channel& next = pair.links[0]->channel(other);
   Channel& in = pair.links[1]->channel(other);

@@ -153,7 +153,8 @@ std::vector<ByteVector> seeds() {
   return all;
 }
 
-ByteVector mutated(ByteVector bytes, std::mt19937& random) {
+/// Behind the first byte.
+ByteVector mutated_record(ByteVector bytes, std::mt19937& random) {
   for (auto changes = 1 + random() % 4; changes != 0 && bytes.size() > 1; --changes) {
     const auto at = static_cast<std::ptrdiff_t>(1 + random() % (bytes.size() - 1));
     switch (random() % 4) {
@@ -170,7 +171,7 @@ TEST(MutatedBytes, TlsSession) {
   std::mt19937 random(20250311);
   const auto genuine = seeds();
   for (const auto& seed : genuine) fuzz::tls(seed);
-  for (int i = 0; i < 1500; ++i) fuzz::tls(mutated(genuine[random() % genuine.size()], random));
+  for (int i = 0; i < 1500; ++i) fuzz::tls(mutated_record(genuine[random() % genuine.size()], random));
   for (int i = 0; i < 500; ++i) fuzz::tls(random_bytes(random() % 300, static_cast<std::uint32_t>(i)));
 }
 

@@ -31,13 +31,6 @@ using transport::listen_tcp;
 using transport::PeerAddress;
 using transport::TcpListener;
 
-void greet(Peer& peer) {
-  Channel& channel = peer.channel();
-  send(peer, channel, numbered_header(1, 1), pattern(1, 1));
-  receive(peer, channel);
-  channel.pop();
-}
-
 /// A process that does not run, while this lives.
 class Stopped {
  public:

@@ -58,13 +58,6 @@ INSTANTIATE_TEST_SUITE_P(Over, UcxLinks, testing::Values(kUcxMemory, kUcxNetwork
   return std::string(of.param == std::string(kUcxNetwork) ? "Network" : "Memory");
 });
 
-void greet(Peer& peer) {
-  Channel& channel = peer.channel();
-  send(peer, channel, numbered_header(1, 1), pattern(1, 1));
-  receive(peer, channel);
-  channel.pop();
-}
-
 TEST_P(UcxLinks, SayWhatCarriesTheirFrames) {
   run_peers(
       PeerMode::kThreads, options(),
@@ -225,7 +218,7 @@ class Outcomes {
   std::size_t count_ = 0;
 };
 
-DirectBuffer buffer_of(std::vector<std::byte>& bytes) {
+DirectBuffer host_buffer(std::vector<std::byte>& bytes) {
   return {bytes.data(), bytes.size(), transport::MemoryKind::kHost};
 }
 
@@ -243,20 +236,20 @@ TEST_P(UcxLinks, DirectMessagesGoFromPlaceToPlace) {
       out.push_back(pattern(bytes + static_cast<std::uint64_t>(peer.index), bytes));
       in.emplace_back(bytes);
     }
-    port->remember(buffer_of(out.back()));
+    port->remember(host_buffer(out.back()));
     // One side posts its receives first, the other one last; equal numbers pair in order.
     for (const bool receives : {peer.index == 0, peer.index != 0}) {
       for (std::size_t i = 0; i < out.size(); ++i) {
         const std::uint64_t number = i < 2 ? 5 : i;
-        receives ? port->receive(number, buffer_of(in[i]), outcomes.done(i))
-                 : port->send(number, buffer_of(out[i]), outcomes.done(out.size() + i));
+        receives ? port->receive(number, host_buffer(in[i]), outcomes.done(i))
+                 : port->send(number, host_buffer(out[i]), outcomes.done(out.size() + i));
       }
     }
     for (const auto& outcome : outcomes.wait_for(2 * out.size())) EXPECT_FALSE(outcome.has_value());
     for (std::size_t i = 0; i < out.size(); ++i) {
       EXPECT_EQ(in[i], pattern(kSizes[i] + static_cast<std::uint64_t>(1 - peer.index), kSizes[i])) << i;
     }
-    port->forget(buffer_of(out.back()));
+    port->forget(host_buffer(out.back()));
     greet(peer);  // channels are as they were
     peer.meeting.meet();
   };
@@ -296,10 +289,10 @@ TEST_P(UcxLinks, TheEndOfALinkEndsItsDirectMessages) {
         DirectPort* const port = peer.link().direct();
         Outcomes outcomes;
         std::vector<std::byte> bytes(std::size_t{1} << 20);
-        port->receive(1, buffer_of(bytes), outcomes.done(0));
+        port->receive(1, host_buffer(bytes), outcomes.done(0));
         peer.meeting.meet();
         peer.observer.wait_for_failure();
-        port->receive(2, buffer_of(bytes), outcomes.done(1));
+        port->receive(2, host_buffer(bytes), outcomes.done(1));
         for (const auto& outcome : outcomes.wait_for(2)) EXPECT_EQ(outcome, ErrorKind::kPeerLost);
       },
       [](Peer& peer) {

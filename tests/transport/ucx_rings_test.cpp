@@ -22,7 +22,7 @@ using transport::tcp::footprint;
 using transport::ucx::ReceiveRing;
 using transport::ucx::SendRing;
 
-constexpr std::size_t kWindow = std::size_t{64} << 10;
+constexpr std::size_t kUcxWindow = std::size_t{64} << 10;
 
 bool write(SendRing& ring, std::uint64_t seed, std::size_t bytes) {
   return ring.try_write(numbered_header(seed, bytes), pattern(seed, bytes));
@@ -86,13 +86,13 @@ TEST(UcxRings, FramesKeepTheirOrderOverAPathThatKeepsNone) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    SendRing out(kWindow);
+    SendRing out(kUcxWindow);
     ReceiveRing in;
-    in.open_on_loop(kWindow);
+    in.open_on_loop(kUcxWindow);
     Path path{out, in, random};
     constexpr std::uint64_t kFrames = 600;
     std::vector<std::size_t> sizes(kFrames);
-    for (auto& bytes : sizes) bytes = random() % 3 == 0 ? random() % (kWindow / 4 + 1) : random() % 200;
+    for (auto& bytes : sizes) bytes = random() % 3 == 0 ? random() % (kUcxWindow / 4 + 1) : random() % 200;
     std::uint64_t written = 0;
     std::uint64_t read = 0;
     for (std::uint64_t steps = 0; read < kFrames; ++steps) {
@@ -114,14 +114,14 @@ TEST(UcxRings, FramesKeepTheirOrderOverAPathThatKeepsNone) {
 }
 
 TEST(UcxRings, APlaceIsUsedAgainOnlyWhenItsTransferIsDoneAndItsFrameReleased) {
-  SendRing ring(kWindow);
-  const std::size_t bytes = kWindow / 4 - sizeof(FrameHeader);
+  SendRing ring(kUcxWindow);
+  const std::size_t bytes = kUcxWindow / 4 - sizeof(FrameHeader);
   for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(write(ring, i, bytes));
   ASSERT_FALSE(write(ring, 4, 0));
   std::vector<SendRing::Piece> pieces;
   while (const auto piece = ring.next()) pieces.push_back(*piece);
   ASSERT_EQ(pieces.size(), 4U);
-  ring.release(kWindow);
+  ring.release(kUcxWindow);
   EXPECT_FALSE(write(ring, 4, 0)) << "UCX still reads all of it";
   ring.done(pieces[1].position);
   EXPECT_FALSE(write(ring, 4, 0)) << "the first one holds its place";
@@ -129,7 +129,7 @@ TEST(UcxRings, APlaceIsUsedAgainOnlyWhenItsTransferIsDoneAndItsFrameReleased) {
   EXPECT_TRUE(write(ring, 4, bytes));
   EXPECT_TRUE(write(ring, 5, bytes)) << "the second was done before";
   EXPECT_FALSE(write(ring, 6, 0));
-  SendRing other(kWindow);
+  SendRing other(kUcxWindow);
   ASSERT_TRUE(write(other, 0, bytes));
   other.done(other.next()->position);
   for (std::uint64_t i = 1; i < 4; ++i) ASSERT_TRUE(write(other, i, bytes));
@@ -137,7 +137,7 @@ TEST(UcxRings, APlaceIsUsedAgainOnlyWhenItsTransferIsDoneAndItsFrameReleased) {
 }
 
 TEST(UcxRings, CreditMayComeLateButNotForWhatWasNeverSent) {
-  SendRing ring(kWindow);
+  SendRing ring(kUcxWindow);
   for (std::uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(write(ring, i, 0));
   EXPECT_EQ(kind_of([&] { ring.release(64); }), ErrorKind::kProtocol) << "written, but not sent";
   while (ring.next()) {
@@ -151,24 +151,24 @@ TEST(UcxRings, CreditMayComeLateButNotForWhatWasNeverSent) {
 TEST(UcxRings, WhatHasNoCreditOrNoSenseIsRefused) {
   const auto begin = [](std::uint64_t position, std::uint64_t bytes) {
     ReceiveRing ring;
-    ring.open_on_loop(kWindow);
+    ring.open_on_loop(kUcxWindow);
     ring.begin_on_loop(64, 64);
     return kind_of([&] { ring.begin_on_loop(position, bytes); });
   };
   EXPECT_EQ(begin(0, 64), ErrorKind::kInternal) << "nothing is wrong with it";
-  EXPECT_EQ(begin(kWindow - 64, 64), ErrorKind::kInternal);
+  EXPECT_EQ(begin(kUcxWindow - 64, 64), ErrorKind::kInternal);
   EXPECT_EQ(begin(64, 64), ErrorKind::kProtocol) << "twice";
   EXPECT_EQ(begin(1, 64), ErrorKind::kProtocol);
   EXPECT_EQ(begin(0, 63), ErrorKind::kProtocol) << "less than a header";
-  EXPECT_EQ(begin(0, 64 + kWindow / 4 + 1), ErrorKind::kProtocol);
-  EXPECT_EQ(begin(kWindow, 64), ErrorKind::kProtocol);
-  EXPECT_EQ(begin(kWindow - 64, 65), ErrorKind::kProtocol);
+  EXPECT_EQ(begin(0, 64 + kUcxWindow / 4 + 1), ErrorKind::kProtocol);
+  EXPECT_EQ(begin(kUcxWindow, 64), ErrorKind::kProtocol);
+  EXPECT_EQ(begin(kUcxWindow - 64, 65), ErrorKind::kProtocol);
   EXPECT_EQ(begin(~std::uint64_t{63}, 64), ErrorKind::kProtocol) << "round the end of all numbers";
 }
 
 TEST(UcxRings, WhatHasComeIsNotWrittenOver) {
   ReceiveRing ring;
-  ring.open_on_loop(kWindow);
+  ring.open_on_loop(kUcxWindow);
   const auto put = [&](std::uint64_t position, std::uint32_t stated) {
     FrameHeader header;
     header.payload_bytes = stated;
@@ -191,15 +191,15 @@ TEST(UcxRings, WindowsAreCheckedAndStayAsTheyAre) {
     EXPECT_EQ(kind_of([&] { ring.open_on_loop(window); }), ErrorKind::kProtocol) << window;
   }
   ReceiveRing ring;
-  ring.open_on_loop(kWindow);
-  ring.open_on_loop(kWindow);
-  EXPECT_EQ(kind_of([&] { ring.open_on_loop(2 * kWindow); }), ErrorKind::kProtocol);
+  ring.open_on_loop(kUcxWindow);
+  ring.open_on_loop(kUcxWindow);
+  EXPECT_EQ(kind_of([&] { ring.open_on_loop(2 * kUcxWindow); }), ErrorKind::kProtocol);
 }
 
 TEST(UcxRings, AClosedRingDropsAndGivesCreditForAll) {
-  SendRing out(kWindow);
+  SendRing out(kUcxWindow);
   ReceiveRing in;
-  in.open_on_loop(kWindow);
+  in.open_on_loop(kUcxWindow);
   const std::size_t bytes = 1000;
   std::vector<SendRing::Piece> pieces;
   for (std::uint64_t i = 0; write(out, i, bytes); ++i) pieces.push_back(*out.next());
@@ -223,11 +223,11 @@ TEST(UcxRings, AClosedRingDropsAndGivesCreditForAll) {
 
 // The first frame, which a large one has overtaken, makes too little room for the next large one.
 TEST(UcxRings, AClosedRingGivesCreditForFramesThatCameAheadOfOthers) {
-  SendRing out(kWindow);
+  SendRing out(kUcxWindow);
   ReceiveRing in;
-  in.open_on_loop(kWindow);
+  in.open_on_loop(kUcxWindow);
   ASSERT_TRUE(write(out, 0, 0));
-  while (write(out, 1, kWindow / 8)) {
+  while (write(out, 1, kUcxWindow / 8)) {
   }
   std::vector<SendRing::Piece> pieces;
   while (const auto piece = out.next()) pieces.push_back(*piece);
@@ -243,7 +243,7 @@ TEST(UcxRings, AClosedRingGivesCreditForFramesThatCameAheadOfOthers) {
 }
 
 TEST(UcxRings, AClosedSenderGivesItsMemoryBackOnceAllIsSent) {
-  SendRing ring(kWindow);
+  SendRing ring(kUcxWindow);
   EXPECT_TRUE(ring.is_done());
   for (std::uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(write(ring, i, 100));
   const auto first = ring.next();
