@@ -43,6 +43,10 @@ constexpr auto kCatchUp = 100ms;       // that a late relay may make up for, of 
 constexpr int kSocketBytes = 1 << 17;  // of the system's queues, where the path is limited
 constexpr double kLongest = 1e6;       // seconds
 
+}  // namespace
+
+namespace relay {
+
 /// When the path is free for the next byte.
 struct Wire {
   Time free_at{};
@@ -78,6 +82,12 @@ struct Record {
   plan::Trace trace;
   Time begin;
 };
+
+}  // namespace relay
+
+namespace {
+
+using namespace relay;
 
 Time later(Time time, double seconds) {
   return time + std::chrono::ceil<Clock::duration>(Seconds(std::min(seconds, kLongest)));
