@@ -2,7 +2,7 @@
 // Tables of plans for 64 rates: of published profiles, and of a made-up residual network of 600 operators or so.
 //   atoll_bench --benchmark_filter=table
 // "whole" searches to the end, "limited" as long as it usually may; "bound" is the fluid bound at one rate.
-#include "atoll/plan/envelope.h"
+#include "atoll/plan/operators/envelope.h"
 
 #include <benchmark/benchmark.h>
 
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "atoll/core/region.h"
-#include "atoll/plan/fluid_bound.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/operators/fluid_bound.h"
+#include "atoll/plan/operators/published_profile.h"
 
 namespace {
 

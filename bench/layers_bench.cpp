@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <string>
 
-#include "atoll/plan/layer_pipeline.h"
-#include "atoll/plan/layer_search.h"
-#include "atoll/plan/layers.h"
+#include "atoll/plan/layers/layers.h"
+#include "atoll/plan/layers/pipeline.h"
+#include "atoll/plan/layers/search.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/reduce.h"
-#include "atoll/collectives/reduce_kernels.h"
+#include "atoll/collectives/reduce/reduce.h"
+#include "atoll/collectives/reduce/reduce_kernels.h"
 
 namespace {
 

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "atoll/collectives/context.h"
-#include "atoll/collectives/group.h"
+#include "atoll/collectives/group/context.h"
+#include "atoll/collectives/group/group.h"
 #include "atoll/core/memory_store.h"
 
 namespace {

@@ -10,10 +10,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = "reference/cpp.md"
 ENTRY = {
     "A robot's session": ["infer/session/session.h", "infer/session/client.h", "infer/session/report.h"],
-    "Models": ["infer/bundle.h", "infer/graph.h", "infer/run/runner.h", "infer/profile.h"],
+    "Models": ["infer/bundle/bundle.h", "infer/graph.h", "infer/run/runner.h", "infer/profile.h"],
     "With libtorch": ["pytorch/aten/operator_runner.h", "pytorch/aten/package_engine.h"],
-    "Planners": ["plan/batches.h", "plan/layers.h", "plan/operators.h", "plan/simulate.h"],
-    "Links": ["transport/endpoint.h", "transport/link.h", "transport/credentials.h"],
+    "Planners": ["plan/batches/batches.h", "plan/layers/layers.h", "plan/operators/operators.h", "plan/simulate/simulate.h"],
+    "Links": ["transport/endpoint.h", "transport/link.h", "transport/stream/credentials.h"],
     "Everywhere": ["core/error.h", "core/deadline.h"],
 }
 OPENING = """\

@@ -9,8 +9,8 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/operators/trace.h"
 #include "atoll/plan/text.h"
-#include "atoll/plan/trace.h"
 
 // What the programs of this folder read and write: a JSON object per line.
 namespace atl::bench {

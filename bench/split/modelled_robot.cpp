@@ -14,7 +14,7 @@
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/operators/published_profile.h"
 
 namespace atl::bench {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division.h"
 #include "atoll/infer/session/session.h"
-#include "atoll/plan/timeline.h"
+#include "atoll/plan/operators/timeline.h"
 #include "tests/support/modelled_runner.h"
 
 namespace atl::bench {

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/operators_json.h"
+#include "atoll/plan/operators/json.h"
 #include "bench/split/lines.h"
 #include "bench/split/modelled_robot.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 
 namespace atl::fuzz {
 

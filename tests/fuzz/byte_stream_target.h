@@ -14,7 +14,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/byte_stream.h"
+#include "atoll/transport/stream/byte_stream.h"
 
 namespace atl::fuzz {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/executor.h"
+#include "atoll/collectives/schedule/executor.h"
 #include "atoll/core/bytes.h"
-#include "tests/collectives/schedule_cases.h"
+#include "tests/collectives/schedule/cases.h"
 #include "tests/fuzz/channel_pair.h"
 
 namespace atl::fuzz {

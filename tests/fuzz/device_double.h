@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/collectives/direct_messages.h"
+#include "atoll/collectives/messages/direct_messages.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/direct.h"
 

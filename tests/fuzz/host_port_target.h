@@ -6,7 +6,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/host_port.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::fuzz {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "atoll/collectives/point_to_point.h"
+#include "atoll/collectives/messages/point_to_point.h"
 #include "atoll/core/bytes.h"
 #include "tests/fuzz/channel_pair.h"
 #include "tests/fuzz/device_double.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "atoll/plan/adapter.h"
-#include "atoll/plan/membership.h"
+#include "atoll/plan/batches/adapter.h"
+#include "atoll/plan/batches/membership.h"
 #include "tests/fuzz/refusals.h"
 
 // What ranks tell each other of themselves as JSON, and what the planner makes of it: refused by its name, or read.

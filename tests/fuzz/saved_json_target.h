@@ -7,9 +7,9 @@
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division_json.h"
 #include "atoll/plan/json_fields.h"
-#include "atoll/plan/layers_json.h"
-#include "atoll/plan/operators_json.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/layers/json.h"
+#include "atoll/plan/operators/json.h"
+#include "atoll/plan/operators/published_profile.h"
 #include "tests/fuzz/refusals.h"
 
 // Texts that were saved, for libFuzzer and for a test with mutated ones: each is refused by its name, or read.

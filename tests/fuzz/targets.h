@@ -12,7 +12,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/handshake.h"
+#include "atoll/transport/handshake/handshake.h"
 #include "atoll/transport/tcp/parser.h"
 #include "atoll/transport/tcp/segment_map.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/credentials.h"
-#include "atoll/transport/tls_session.h"
+#include "atoll/transport/stream/credentials.h"
+#include "atoll/transport/stream/tls_session.h"
 
 // A TLS session and bytes of somebody who does not hold the key, for libFuzzer and for a test that does the same with
 // mutated bytes.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/weight_file.h"
+#include "atoll/infer/bundle/weight_file.h"
 
 namespace atl::fuzz {
 

@@ -16,7 +16,7 @@
 #include "tests/fuzz/host_port_target.h"
 #include "tests/fuzz/plan_requests_target.h"
 #include "tests/fuzz/saved_json_target.h"
-#include "tests/infer/wire_cases.h"
+#include "tests/infer/wire/cases.h"
 
 namespace atl::infer {
 namespace {

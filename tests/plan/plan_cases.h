@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/batches.h"
+#include "atoll/plan/batches/batches.h"
 
 namespace atl::plan::test {
 

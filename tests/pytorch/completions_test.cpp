@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/process/completions.h"
 
 #include <gtest/gtest.h>
 

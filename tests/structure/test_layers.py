@@ -22,6 +22,40 @@ BELOW: dict[str, set[str]] = {
     "sim": {"core"},
 }
 
+# What each folder within a layer may include of its layer, besides itself and what stands at the layer's root; a layer that
+# is not named here has one folder. The root includes none of its folders: it holds what they share and the interfaces.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "transport": {
+        "stream": set(),
+        "handshake": {"stream"},
+        "rails": {"stream", "handshake"},
+        "shm": {"stream", "handshake"},
+        "tcp": {"stream", "handshake", "rails"},
+        "ucx": {"stream", "handshake", "tcp"},
+        "endpoint": {"stream", "handshake", "rails", "shm", "tcp", "ucx"},
+    },
+    "collectives": {
+        "reduce": set(),
+        "schedule": {"reduce"},
+        "messages": set(),
+        "group": {"reduce", "schedule", "messages"},
+    },
+    "plan": {
+        "batches": set(),
+        "layers": {"batches"},
+        "operators": set(),
+        "fleet": {"operators"},
+        "simulate": set(),
+    },
+    "pytorch": {
+        "aten": set(),
+        "staging": {"aten"},
+        "python": {"aten", "staging"},
+        "worker": {"aten"},
+    },
+    "sim": {"device": set(), "library": {"device"}, "pytorch": {"device", "library"}},
+}
+
 # The one layer (or the ones) in which headers of an outside library may appear.
 OUTSIDE: dict[str, set[str]] = {
     "torch": {"pytorch", "sim"},
@@ -81,6 +115,31 @@ def test_includes_point_down() -> None:
     assert not faults
 
 
+def room_of(inside: tuple[str, ...]) -> str:
+    """The folder of a file within its layer; "" at the root."""
+    return inside[0] if len(inside) > 1 else ""
+
+
+def test_folders_of_a_layer_point_down() -> None:
+    faults = []
+    for path in source_files():
+        layer, *inside = path.relative_to(SOURCE).parts
+        if layer not in ROOMS:
+            continue
+        room = room_of(tuple(inside))
+        allowed = {"", room} | (ROOMS[layer][room] if room else set())
+        for name in includes_of(path.read_text()):
+            parts = tuple(name.split("/"))
+            if parts[:2] == ("atoll", layer) and room_of(parts[2:]) not in allowed:
+                faults.append(f"{path.relative_to(SOURCE)} must not include {name}")
+    assert faults == []
+
+
+def test_every_folder_of_a_layer_is_known() -> None:
+    for layer, rooms in ROOMS.items():
+        assert {path.name for path in (SOURCE / layer).iterdir() if path.is_dir()} == set(rooms)
+
+
 def test_only_the_glue_of_the_simulated_device_knows_pytorch() -> None:
     files = [path for folder in ("device", "library") for path in (SOURCE / "sim" / folder).iterdir()]
     assert files
@@ -120,7 +179,7 @@ def test_headers_have_a_guard() -> None:
         ("core", '#include "atoll/core/fd.h"', True),
         ("core", '#include "atoll/transport/link.h"', False),
         ("transport", '#include "atoll/core/fd.h"', True),
-        ("transport", "  #  include <atoll/collectives/group.h>", False),
+        ("transport", "  #  include <atoll/collectives/group/group.h>", False),
         ("collectives", "#include <torch/torch.h>", False),
         ("collectives", "#include <spdlog/spdlog.h>", False),
         ("pytorch", "#include <torch/torch.h>", True),

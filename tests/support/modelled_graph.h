@@ -3,7 +3,7 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/profile.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 // Models that make the bytes and take the time of others, whose weights and code are not at hand: each node stands for
 // an operator of a plan::OperatorGraph. Results can be checked all the same, see modelled_runner.h.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/group.h"
+#include "atoll/collectives/group/group.h"
 #include "atoll/core/memory_store.h"
 
 namespace atl::test {

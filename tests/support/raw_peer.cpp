@@ -14,7 +14,7 @@
 
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/handshake.h"
+#include "atoll/transport/handshake/handshake.h"
 #include "tests/support/peers.h"
 
 namespace atl::test {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/plan/trace.h"
+#include "atoll/plan/operators/trace.h"
 
 namespace atl::test {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/peers.h"
-#include "tests/transport/ucx_support.h"
+#include "tests/transport/ucx/support.h"
 
 namespace atl::test {
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/graph.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/text.h"

@@ -8,7 +8,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/redis/protocol.h"
 #include "atoll/redis/url.h"
-#include "atoll/transport/blocking_stream.h"
+#include "atoll/transport/stream/blocking_stream.h"
 
 namespace atl::redis {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/key_file.h"
+#include "atoll/transport/stream/key_file.h"
 
 namespace atl::redis {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "atoll/transport/host_port.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::redis {
 

@@ -26,7 +26,7 @@ std::string to_string(const PeerId& id);  ///< 32 hexadecimal digits
 /// A channel is one ordered flow between two processes: a group's contributions, its results, or its messages.
 struct ChannelId {
   std::uint64_t group = 0;        ///< agreed by the group's members
-  std::uint32_t index = 0;        ///< see collectives/group.h
+  std::uint32_t index = 0;        ///< see collectives/group/group.h
   Bell bell = Bell::kCollective;  ///< whom its traffic wakes; both ends pass the same
   auto operator<=>(const ChannelId&) const = default;
 };

@@ -5,7 +5,7 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/run/division.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

@@ -6,7 +6,7 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/regions.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

@@ -8,8 +8,8 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
 #include "atoll/infer/row_map.h"
-#include "atoll/plan/exchange.h"
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/exchange.h"
 
 namespace atl::infer {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/plan/operators_json.h"
+#include "atoll/plan/operators/json.h"
 
 namespace atl::infer {
 namespace {

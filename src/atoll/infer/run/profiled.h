@@ -7,7 +7,7 @@
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division.h"
 #include "atoll/infer/run/measure.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

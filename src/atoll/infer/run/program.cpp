@@ -8,9 +8,9 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/plan/exchange.h"
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/stages.h"
+#include "atoll/plan/operators/exchange.h"
+#include "atoll/plan/operators/stages.h"
 
 namespace atl::infer {
 namespace {

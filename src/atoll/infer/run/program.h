@@ -5,7 +5,7 @@
 
 #include "atoll/core/region.h"
 #include "atoll/infer/run/division.h"
-#include "atoll/plan/layer_cuts.h"
+#include "atoll/plan/operators/cuts.h"
 
 namespace atl::infer {
 

@@ -10,7 +10,7 @@
 
 #include "atoll/infer/serve/context.h"
 #include "atoll/infer/serve/served_model.h"
-#include "atoll/transport/secure_stream.h"
+#include "atoll/transport/stream/secure_stream.h"
 
 namespace atl::infer {
 

@@ -18,7 +18,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 #include "atoll/transport/digest.h"
 
 namespace atl::infer {

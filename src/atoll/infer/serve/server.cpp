@@ -13,7 +13,7 @@
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
-#include "atoll/transport/stream_listener.h"
+#include "atoll/transport/stream/stream_listener.h"
 
 namespace atl::infer {
 namespace {

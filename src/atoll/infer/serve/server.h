@@ -8,7 +8,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/transport/credentials.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::infer {
 

@@ -18,7 +18,7 @@
 #include "atoll/infer/session/link_rates.h"
 #include "atoll/infer/session/outbox.h"
 #include "atoll/infer/session/server_link.h"
-#include "atoll/transport/connect_tcp.h"
+#include "atoll/transport/stream/connect_tcp.h"
 
 namespace atl::infer {
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "atoll/plan/envelope.h"
+#include "atoll/plan/operators/envelope.h"
 
 namespace atl::infer {
 

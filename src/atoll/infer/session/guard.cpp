@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/exchange.h"
-#include "atoll/plan/guard.h"
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/stages.h"
+#include "atoll/plan/operators/exchange.h"
+#include "atoll/plan/operators/guard.h"
+#include "atoll/plan/operators/stages.h"
 
 namespace atl::infer {
 namespace {

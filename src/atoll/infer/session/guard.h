@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/infer/run/program.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

@@ -9,7 +9,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/infer/session/estimator.h"
 #include "atoll/infer/wire/messages.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

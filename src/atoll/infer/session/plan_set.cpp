@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "atoll/infer/run/profiled.h"
-#include "atoll/plan/fluid_bound.h"
-#include "atoll/plan/timeline.h"
+#include "atoll/plan/operators/fluid_bound.h"
+#include "atoll/plan/operators/timeline.h"
 
 namespace atl::infer {
 namespace {

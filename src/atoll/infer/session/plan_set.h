@@ -12,8 +12,8 @@
 #include "atoll/infer/run/division.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/session/guard.h"
-#include "atoll/plan/envelope.h"
-#include "atoll/plan/operator_policies.h"
+#include "atoll/plan/operators/envelope.h"
+#include "atoll/plan/operators/policies.h"
 
 namespace atl::infer {
 

@@ -12,7 +12,7 @@
 #include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/estimator.h"
 #include "atoll/infer/wire/codecs.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

@@ -14,8 +14,8 @@
 #include "atoll/infer/session/link_state.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
-#include "atoll/transport/host_port.h"
-#include "atoll/transport/secure_stream.h"
+#include "atoll/transport/stream/host_port.h"
+#include "atoll/transport/stream/secure_stream.h"
 
 namespace atl::infer {
 

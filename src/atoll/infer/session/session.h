@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "atoll/core/deadline.h"
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/session/client.h"
@@ -20,7 +20,7 @@
 #include "atoll/infer/session/guard.h"
 #include "atoll/infer/session/refusal.h"
 #include "atoll/infer/session/report.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 

@@ -9,8 +9,8 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/wire/images.h"
 #include "atoll/infer/wire/messages.h"
-#include "atoll/plan/operator_policies.h"
-#include "atoll/transport/host_port.h"
+#include "atoll/plan/operators/policies.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::infer {
 

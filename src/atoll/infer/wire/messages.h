@@ -12,7 +12,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/rules_version.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 // What a client (the robot) and a server say to each other in control frames. A model is known by the number that the client
 // gave it, which is not 0; an inference by a number that ascends from 1.

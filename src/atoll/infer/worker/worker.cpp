@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/safety/admit.h"
-#include "atoll/infer/weight_file.h"
 #include "atoll/infer/worker/inbox.h"
 #include "atoll/infer/worker/socket_sender.h"
 #include "atoll/infer/worker/step_admission.h"

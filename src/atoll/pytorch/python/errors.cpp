@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "atoll/pytorch/aten/torch.h"
-#include "atoll/pytorch/inner/plain_text.h"
+#include "atoll/pytorch/staging/plain_text.h"
 
 namespace atl::pytorch {
 namespace {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <memory>
 
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/link.h"
-#include "atoll/transport/link_base.h"
 #include "atoll/transport/shm/ring.h"
 
 namespace atl::transport {

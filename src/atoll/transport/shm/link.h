@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
 #include "atoll/transport/shm/stream.h"
 

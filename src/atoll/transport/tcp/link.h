@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/channel.h"
 #include "atoll/transport/tcp/control_reader.h"
 #include "atoll/transport/tcp/rail.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/interfaces.h"
-#include "atoll/transport/rails.h"
+#include "atoll/transport/rails/interfaces.h"
+#include "atoll/transport/rails/rails.h"
 #include "atoll/transport/tcp/link.h"
 
 namespace atl::transport {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/transport/byte_stream.h"
+#include "atoll/transport/stream/byte_stream.h"
 #include "atoll/transport/tcp/parser.h"
 #include "atoll/transport/tcp/segments.h"
 #include "atoll/transport/tcp/send_queue.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "atoll/core/fd.h"
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/agreement.h"
 #include "atoll/transport/ucx/channel.h"

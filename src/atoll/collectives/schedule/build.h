@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "atoll/collectives/schedule/schedule.h"
+
+namespace atl::collectives {
+
+/// all_reduce, barrier, reduce, reduce_scatter, broadcast, all_gather: contributions go up a tree to a chunk's owner,
+/// results down.
+Schedule build_tree_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
+
+/// gather, scatter, all_to_all: each message straight to its receiver.
+Schedule build_direct_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
+
+}  // namespace atl::collectives
