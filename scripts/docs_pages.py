@@ -9,7 +9,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "reference/cpp.md"
 ENTRY = {
-    "A robot's session": ["infer/session/session.h", "infer/session/client.h", "infer/session/report.h"],
+    "A robot's session": ["infer/session/session.h", "infer/client/client.h", "infer/session/report.h"],
     "Models": ["infer/bundle/bundle.h", "infer/graph.h", "infer/run/runner.h", "infer/profile.h"],
     "With libtorch": ["pytorch/aten/operator_runner.h", "pytorch/aten/package_engine.h"],
     "Planners": ["plan/batches/batches.h", "plan/layers/layers.h", "plan/operators/operators.h", "plan/simulate/simulate.h"],

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/graph.h"
+#include "atoll/infer/hash_text.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/text.h"
 

@@ -90,8 +90,4 @@ std::string text_of(const wire::BundleHash& hash) {
   return text;
 }
 
-bool is_hash_text(std::string_view text) noexcept {
-  return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 }  // namespace atl::infer

@@ -30,10 +30,6 @@ Bundle load_bundle(const std::string& folder);
 /// folder in messages.
 Bundle make_bundle(std::string graph_text, HostBytes weight_file, const std::string& name);
 
-inline constexpr std::size_t kHashDigits = 64;  ///< hexadecimal, of a hash as a text
-
 std::string text_of(const wire::BundleHash& hash);
-/// Whether text_of could give it.
-bool is_hash_text(std::string_view text) noexcept;
 
 }  // namespace atl::infer

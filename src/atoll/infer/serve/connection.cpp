@@ -7,7 +7,7 @@
 
 #include "atoll/core/log.h"
 #include "atoll/infer/safety/admit.h"
-#include "atoll/infer/serve/software.h"
+#include "atoll/infer/software.h"
 
 namespace atl::infer {
 namespace {

@@ -19,6 +19,7 @@
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/infer/bundle/bundle.h"
+#include "atoll/infer/hash_text.h"
 #include "atoll/transport/digest.h"
 
 namespace atl::infer {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "atoll/infer/engine/caller_check.h"
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/caller_check.h"
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"

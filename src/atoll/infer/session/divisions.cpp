@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/infer/session/server_profile.h"
+#include "atoll/infer/client/server_profile.h"
 
 namespace atl::infer {
 namespace {

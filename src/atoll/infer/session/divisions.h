@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "atoll/core/deadline.h"
+#include "atoll/infer/client/link_rates.h"
 #include "atoll/infer/session/attempt.h"
-#include "atoll/infer/session/link_rates.h"
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/infer/session/report.h"
 

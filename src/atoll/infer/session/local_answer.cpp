@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "atoll/infer/client/link_rates.h"
+#include "atoll/infer/engine/caller_check.h"
 #include "atoll/infer/run/measure.h"
-#include "atoll/infer/session/caller_check.h"
-#include "atoll/infer/session/link_rates.h"
 
 namespace atl::infer {
 namespace {

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "atoll/infer/engine/engine_runs.h"
+#include "atoll/infer/engine/local_engine.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/guard.h"
-#include "atoll/infer/session/local_engine.h"
 
 namespace atl::infer {
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "atoll/infer/session/caller_check.h"
-#include "atoll/infer/session/client.h"
+#include "atoll/infer/client/client.h"
+#include "atoll/infer/engine/caller_check.h"
 #include "atoll/infer/session/divisions.h"
 #include "atoll/infer/session/turn_gate.h"
 

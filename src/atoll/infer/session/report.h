@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "atoll/infer/session/client.h"
-#include "atoll/infer/session/engine_runs.h"
-#include "atoll/infer/session/estimator.h"
+#include "atoll/infer/client/client.h"
+#include "atoll/infer/client/estimator.h"
+#include "atoll/infer/engine/engine_runs.h"
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/plan/operators/operators.h"
 

@@ -13,10 +13,10 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/infer/bundle/bundle.h"
+#include "atoll/infer/client/client.h"
+#include "atoll/infer/engine/engine_runs.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/client.h"
-#include "atoll/infer/session/engine_runs.h"
 #include "atoll/infer/session/guard.h"
 #include "atoll/infer/session/refusal.h"
 #include "atoll/infer/session/report.h"

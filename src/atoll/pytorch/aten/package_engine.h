@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "atoll/infer/session/local_engine.h"
+#include "atoll/infer/engine/local_engine.h"
 
 namespace atl::pytorch {
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "atoll/infer/bundle/bundle.h"
+#include "atoll/infer/client/server_profile.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/run/profiled.h"
-#include "atoll/infer/session/server_profile.h"
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/local_engine.h"
+#include "atoll/infer/engine/local_engine.h"
 
 #include <algorithm>
 #include <chrono>

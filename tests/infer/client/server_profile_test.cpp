@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/server_profile.h"
+#include "atoll/infer/client/server_profile.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/engine_runs.h"
+#include "atoll/infer/engine/engine_runs.h"
 
 #include <algorithm>
 #include <exception>
@@ -7,7 +7,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
-#include "atoll/infer/session/engine_check.h"
+#include "atoll/infer/engine/engine_check.h"
 #include "atoll/plan/text.h"
 
 namespace atl::infer {

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "atoll/core/loop.h"
+#include "atoll/infer/client/link_rates.h"
+#include "atoll/infer/client/link_state.h"
 #include "atoll/infer/run/runner.h"
-#include "atoll/infer/session/link_rates.h"
-#include "atoll/infer/session/link_state.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/transport/stream/host_port.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/engine_thread.h"
+#include "atoll/infer/engine/engine_thread.h"
 
 #include <cxxabi.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/infer/session/caller_check.h"
+#include "atoll/infer/engine/caller_check.h"
 
 namespace atl::infer {
 namespace {

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "atoll/core/deadline.h"
+#include "atoll/infer/client/client.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/session/client.h"
 
 namespace atl::infer {
 

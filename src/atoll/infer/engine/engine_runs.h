@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "atoll/infer/engine/engine_thread.h"
+#include "atoll/infer/engine/local_engine.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/engine_thread.h"
-#include "atoll/infer/session/local_engine.h"
 
 namespace atl::infer {
 

@@ -14,10 +14,10 @@
 
 #include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
+#include "atoll/infer/client/link_rates.h"
+#include "atoll/infer/client/outbox.h"
+#include "atoll/infer/client/server_link.h"
 #include "atoll/infer/link/frame_sender.h"
-#include "atoll/infer/session/link_rates.h"
-#include "atoll/infer/session/outbox.h"
-#include "atoll/infer/session/server_link.h"
 #include "atoll/transport/stream/connect_tcp.h"
 
 namespace atl::infer {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "atoll/infer/session/local_engine.h"
+#include "atoll/infer/engine/local_engine.h"
 
 namespace atl::infer {
 

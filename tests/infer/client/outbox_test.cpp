@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/outbox.h"
+#include "atoll/infer/client/outbox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/estimator.h"
+#include "atoll/infer/client/estimator.h"
 
 #include <gtest/gtest.h>
 

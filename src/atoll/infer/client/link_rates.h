@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/core/deadline.h"
-#include "atoll/infer/session/estimator.h"
+#include "atoll/infer/client/estimator.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/plan/operators/operators.h"
 

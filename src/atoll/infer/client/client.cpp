@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/client.h"
+#include "atoll/infer/client/client.h"
 
 #include <pthread.h>
 

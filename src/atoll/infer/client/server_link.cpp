@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/server_link.h"
+#include "atoll/infer/client/server_link.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "atoll/infer/serve/software.h"
+#include "atoll/infer/software.h"
 
 namespace atl::infer {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/link_state.h"
+#include "atoll/infer/client/link_state.h"
 
 namespace atl::infer {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/serve/software.h"
+#include "atoll/infer/software.h"
 
 namespace atl::infer {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/infer/session/server_link.h"
+#include "atoll/infer/client/server_link.h"
 
 namespace atl::infer {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/engine_runs.h"
+#include "atoll/infer/engine/engine_runs.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <thread>
 #include <tuple>
 
-#include "atoll/infer/session/engine_check.h"
+#include "atoll/infer/engine/engine_check.h"
 #include "codec_cases.h"
 #include "fake_runner.h"
 

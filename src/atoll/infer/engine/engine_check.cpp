@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/engine_check.h"
+#include "atoll/infer/engine/engine_check.h"
 
 #include <algorithm>
 #include <bit>
