@@ -64,7 +64,7 @@ TEST(ControlMessage, ComesAsItWasSaid) {
 
 TEST(ControlMessage, ALongReportIsCut) {
   const auto message = encode(7, ControlType::kError, Report{ErrorKind::kTimeout, 0, std::string(5000, 'x')});
-  EXPECT_EQ(decode_report(behind_id(message).subspan(1))->text, std::string(kLongestReport, 'x'));
+  EXPECT_EQ(decode_report(behind_id(message).subspan(1))->text, std::string(kMaxReport, 'x'));
 }
 
 TEST(ControlMessage, WhatIsNoneIsPassedOver) {

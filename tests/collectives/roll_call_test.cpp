@@ -146,7 +146,7 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
   for (int rank = 1; rank < 1000; ++rank)
     rolls.hear({false, 812, {rank == 999 ? away(rank, 1s) : at(rank, Stage::kInside)}}, kStart);
   const auto message = rolls.message(812, at(0, Stage::kInside), true, kStart);
-  EXPECT_EQ(message.ranks.size(), kMostWhereabouts);
+  EXPECT_EQ(message.ranks.size(), kMaxWhereabouts);
   EXPECT_EQ(message.ranks[1].rank, 999);
   std::vector<std::byte> bytes;
   encode(message, bytes);

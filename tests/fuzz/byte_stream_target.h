@@ -23,12 +23,12 @@ namespace atl::fuzz {
 inline void byte_stream(std::span<const std::byte> bytes) {
   using namespace transport;
   using Progress = ByteStream::Progress;
-  constexpr std::size_t kMost = std::size_t{60} << 10;  // what a socket takes at once
+  constexpr std::size_t kMax = std::size_t{60} << 10;  // what a socket takes at once
   if (bytes.empty()) return;
   static const auto credentials = Credentials::of_key(std::vector<std::byte>(32));
   const auto choice = std::to_integer<unsigned>(bytes.front());
   bytes = bytes.subspan(1);
-  bytes = bytes.first(std::min(bytes.size(), kMost));
+  bytes = bytes.first(std::min(bytes.size(), kMax));
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) std::abort();
   ByteStream subject{Fd(sockets[0])};

@@ -31,12 +31,12 @@ inline void group_control(std::span<const std::byte> message) {
   } else if (*type == ControlType::kRefusal) {
     const auto refusal = decode_refusal(body);
     if (!refusal) return;
-    if (refusal->why.size() > kLongestReport) std::abort();
+    if (refusal->why.size() > kMaxReport) std::abort();
     again = encode(0, *refusal);
   } else if (*type == ControlType::kWithdrawal) {
     const auto withdrawal = decode_withdrawal(body);
     if (!withdrawal) return;
-    if (withdrawal->why.size() > kLongestReport) std::abort();
+    if (withdrawal->why.size() > kMaxReport) std::abort();
     again = encode(0, *withdrawal);
   } else if (*type == ControlType::kStepRequest || *type == ControlType::kStepGrant) {
     const auto step = decode_step(body);
@@ -45,7 +45,7 @@ inline void group_control(std::span<const std::byte> message) {
   } else if (*type == ControlType::kError || *type == ControlType::kLeft) {
     const auto report = decode_report(body);
     if (!report) return;
-    if (report->text.size() > kLongestReport) std::abort();
+    if (report->text.size() > kMaxReport) std::abort();
     again = encode(0, *type, *report);
   } else {
     return;  // roll calls have a target of their own

@@ -13,7 +13,7 @@ namespace atl::fuzz {
 inline void roll_call(std::span<const std::byte> bytes) {
   const auto message = collectives::decode_roll_call(bytes);
   if (!message) return;
-  if (message->ranks.size() > collectives::kMostWhereabouts) std::abort();
+  if (message->ranks.size() > collectives::kMaxWhereabouts) std::abort();
   for (const auto& one : message->ranks) {
     if (one.rank < 0 || one.since.count() < 0 || one.said.count() < 0) std::abort();
   }

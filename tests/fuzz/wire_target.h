@@ -73,8 +73,8 @@ inline void wire_frames(std::span<const std::byte> bytes) {
     again.insert(again.end(), encoded.begin(), encoded.end());
     again.insert(again.end(), payload.begin(), payload.end());
   };
-  constexpr std::size_t kMostControl = 4096;
-  FrameParser parser(kMostControl);
+  constexpr std::size_t kMaxWireControl = 4096;
+  FrameParser parser(kMaxWireControl);
   const bool good = is_good([&] {
     for (std::size_t at = 0; at < bytes.size(); at += piece) {
       // Memory of exactly this size, so that a byte too many is found.
@@ -88,7 +88,7 @@ inline void wire_frames(std::span<const std::byte> bytes) {
   if (good && !parser.is_inside_frame() && again.size() != bytes.size()) std::abort();
   const std::size_t frames_bytes = again.size();
   again.clear();
-  FrameParser at_once(kMostControl);
+  FrameParser at_once(kMaxWireControl);
   if (is_good([&] { at_once.push(bytes, on_frame); }) != good || again.size() != frames_bytes) std::abort();
 }
 

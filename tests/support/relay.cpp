@@ -35,13 +35,13 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr std::size_t kPieceBytes = std::size_t{16} << 10;  // of an unlimited path
 constexpr double kPieceSeconds = 0.001;                     // of a limited one; pieces are passed on whole
-constexpr std::size_t kLeastPieceBytes = 1448;
-constexpr std::size_t kMostPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kMinPieceBytes = 1448;
+constexpr std::size_t kMaxPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnlimitedBufferBytes = std::size_t{1} << 20;
 constexpr auto kBacklog = 4ms;         // of a limited path, before its sender has to wait
 constexpr auto kCatchUp = 100ms;       // that a late relay may make up for, of the time in which its sender waited
 constexpr int kSocketBytes = 1 << 17;  // of the system's queues, where the path is limited
-constexpr double kLongest = 1e6;       // seconds
+constexpr double kMax = 1e6;           // seconds
 
 /// When the path is free for the next byte.
 struct Wire {
@@ -80,7 +80,7 @@ struct Record {
 };
 
 Time later(Time time, double seconds) {
-  return time + std::chrono::ceil<Clock::duration>(Seconds(std::min(seconds, kLongest)));
+  return time + std::chrono::ceil<Clock::duration>(Seconds(std::min(seconds, kMax)));
 }
 
 Fd make_socket(int family) {
@@ -204,8 +204,8 @@ struct Relay::State {
       const double bins = Seconds(now - current_record->begin).count() / current_record->trace.bin_seconds();
       rate = rates[static_cast<std::size_t>(std::fmod(bins, static_cast<double>(rates.size())))];
     }
-    const double bytes = std::min(rate * kPieceSeconds, static_cast<double>(kMostPieceBytes));
-    return std::max(static_cast<std::size_t>(bytes), kLeastPieceBytes);
+    const double bytes = std::min(rate * kPieceSeconds, static_cast<double>(kMaxPieceBytes));
+    return std::max(static_cast<std::size_t>(bytes), kMinPieceBytes);
   }
 
   /// When the last of some bytes is through that go onto the path at `start`.

@@ -35,17 +35,17 @@ std::vector<std::byte> begin_control(std::uint64_t group_id, ControlType type);
 /// Of the rest behind the group's id: its first byte, where that is a type.
 std::optional<ControlType> control_type(std::span<const std::byte> message);
 
-/// Body of kError and kLeft. At most kLongestReport characters are sent.
+/// Body of kError and kLeft. At most kMaxReport characters are sent.
 struct Report {
   ErrorKind kind = ErrorKind::kInternal;
   std::int32_t rank = -1;
   std::string text;
 };
-inline constexpr std::size_t kLongestReport = 2048;
+inline constexpr std::size_t kMaxReport = 2048;
 std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const Report& report);
 std::optional<Report> decode_report(std::span<const std::byte> body);
 
-/// Body of kRefusal. At most kLongestReport characters are sent.
+/// Body of kRefusal. At most kMaxReport characters are sent.
 struct RefusalMessage {
   std::uint64_t number = 0;  ///< of the operation
   std::int32_t rank = -1;    ///< which refused it
@@ -54,7 +54,7 @@ struct RefusalMessage {
 std::vector<std::byte> encode(std::uint64_t group_id, const RefusalMessage& message);
 std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body);
 
-/// Body of kWithdrawal: the sender's own end of the `number`-th message to (or from) the receiver. At most kLongestReport characters.
+/// Body of kWithdrawal: the sender's own end of the `number`-th message to (or from) the receiver. At most kMaxReport characters.
 struct WithdrawalMessage {
   bool sends = false;
   std::uint64_t number = 0;

@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostTables = 4;
-constexpr std::size_t kMostListed = 12;
+constexpr std::size_t kMaxTables = 4;
+constexpr std::size_t kMaxListed = 12;
 constexpr int kBackoff = 3;
 // Who was asked every second and has said nothing for so long does not answer.
 constexpr milliseconds kSilence{4000};
@@ -60,7 +60,7 @@ RollCall::Table& RollCall::table(std::uint64_t sequence) {
   for (Table& known : tables_) {
     if (known.sequence == sequence) return known;
   }
-  if (tables_.size() == kMostTables) {
+  if (tables_.size() == kMaxTables) {
     tables_.erase(std::min_element(tables_.begin(), tables_.end(),
                                    [](const Table& a, const Table& b) { return a.sequence < b.sequence; }));
   }
@@ -102,7 +102,7 @@ RollCallMessage RollCall::message(std::uint64_t sequence, const Whereabouts& own
   std::stable_sort(message.ranks.begin(), message.ranks.end(),
                    [](const Whereabouts& a, const Whereabouts& b) { return a.stage < b.stage; });
   message.ranks.insert(message.ranks.begin(), own);
-  if (message.ranks.size() > kMostWhereabouts) message.ranks.resize(kMostWhereabouts);
+  if (message.ranks.size() > kMaxWhereabouts) message.ranks.resize(kMaxWhereabouts);
   return message;
 }
 
@@ -143,9 +143,9 @@ RollCall::Findings RollCall::find_out(const Stall& stall, Clock::time_point now)
 
 std::string RollCall::list(const std::vector<int>& ranks) const {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i)
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxListed); ++i)
     text += (i == 0 ? "" : ", ") + options_.labels[static_cast<std::size_t>(ranks[i])];
-  if (ranks.size() > kMostListed) text += " and " + std::to_string(ranks.size() - kMostListed) + " more";
+  if (ranks.size() > kMaxListed) text += " and " + std::to_string(ranks.size() - kMaxListed) + " more";
   return text;
 }
 

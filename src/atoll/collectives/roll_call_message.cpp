@@ -19,7 +19,7 @@ std::uint32_t to_wire(std::chrono::milliseconds duration) {
 
 void encode(const RollCallMessage& message, std::vector<std::byte>& out) {
   ByteWriter writer(out);
-  const std::size_t count = std::min(message.ranks.size(), kMostWhereabouts);
+  const std::size_t count = std::min(message.ranks.size(), kMaxWhereabouts);
   writer.integer(static_cast<std::uint8_t>(message.asks ? 1 : 0));
   writer.integer(message.sequence);
   writer.integer(static_cast<std::uint16_t>(count));
@@ -41,7 +41,7 @@ std::optional<RollCallMessage> decode_roll_call(std::span<const std::byte> bytes
     const auto asks = reader.integer<std::uint8_t>();
     message.sequence = reader.integer<std::uint64_t>();
     const auto count = reader.integer<std::uint16_t>();
-    if (asks > 1 || count > kMostWhereabouts) return std::nullopt;
+    if (asks > 1 || count > kMaxWhereabouts) return std::nullopt;
     message.asks = asks == 1;
     for (std::uint16_t i = 0; i < count; ++i) {
       Whereabouts one;

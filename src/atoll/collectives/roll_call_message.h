@@ -36,10 +36,10 @@ struct Whereabouts {
 struct RollCallMessage {
   bool asks = false;  ///< an answer is wanted
   std::uint64_t sequence = 0;
-  std::vector<Whereabouts> ranks;  ///< the sender first; at most kMostWhereabouts
+  std::vector<Whereabouts> ranks;  ///< the sender first; at most kMaxWhereabouts
 };
 
-inline constexpr std::size_t kMostWhereabouts = 128;
+inline constexpr std::size_t kMaxWhereabouts = 128;
 
 /// Appends the message to `out`.
 void encode(const RollCallMessage& message, std::vector<std::byte>& out);

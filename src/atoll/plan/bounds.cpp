@@ -10,7 +10,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::int64_t kMostSums = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxSums = std::int64_t{1} << 22;
 
 std::int64_t common_divisor(std::span<const Bounds> bounds) {
   std::int64_t divisor = 0;
@@ -109,7 +109,7 @@ std::vector<Bounds> settled(std::span<const Bounds> bounds, std::int64_t total, 
 ReachableSums::ReachableSums(std::vector<Bounds> bounds, std::int64_t total)
     : bounds_(std::move(bounds)), total_(total), unit_(common_divisor(bounds_)) {
   const std::int64_t units = total_ / unit_ + 1;
-  if (units > kMostSums / static_cast<std::int64_t>(bounds_.size())) {
+  if (units > kMaxSums / static_cast<std::int64_t>(bounds_.size())) {
     refuse(
         "ranks with unequal quanta are planned exactly while ranks times global batch over the quanta's greatest "
         "common divisor stay below 2^22, and this is " +

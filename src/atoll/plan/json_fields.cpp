@@ -9,7 +9,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kMostLevels = 100;  // of anything that is read here
+constexpr int kMaxLevels = 100;  // of anything that is read here
 
 bool fits(const Json& value) {
   if (!value.is_number_integer()) return false;
@@ -39,7 +39,7 @@ bool is_deeper(std::string_view text, int levels) noexcept {
 }
 
 Json parse_json(const std::string& text, const std::string& what) {
-  if (is_deeper(text, kMostLevels)) refuse(what + " is nested deeper than " + std::to_string(kMostLevels) + " levels");
+  if (is_deeper(text, kMaxLevels)) refuse(what + " is nested deeper than " + std::to_string(kMaxLevels) + " levels");
   Json value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) refuse(what + " is not JSON: " + text.substr(0, 80));
   return value;

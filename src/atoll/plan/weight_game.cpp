@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kRows = std::tuple_size_v<Amounts>;
 constexpr double kPivotRounding = 1e-12;
-constexpr int kMostPivots = 1000;
+constexpr int kMaxPivots = 1000;
 constexpr int kGreedyPivots = 100;  // then by Bland's rule, which cannot cycle
 
 // Largest sum of shares x >= 0 for which each row's sum of column * x is at most 1. The columns are followed by one
@@ -77,7 +77,7 @@ WeightGame solve_weights(std::span<const Amounts> columns) {
     tableau.columns.emplace_back()[row] = 1;
   }
   tableau.columns.push_back({1, 1, 1, 1, 0});
-  for (int i = 0; i < kMostPivots; ++i) {
+  for (int i = 0; i < kMaxPivots; ++i) {
     const std::size_t column = tableau.entering(i < kGreedyPivots);
     if (column + 1 == tableau.columns.size()) break;
     const std::size_t row = tableau.leaving(column);

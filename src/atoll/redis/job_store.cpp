@@ -17,9 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr nanoseconds kShortestPause = milliseconds(1);
+constexpr nanoseconds kMinPause = milliseconds(1);
 constexpr nanoseconds kMaxPause = milliseconds(50);
-constexpr nanoseconds kLeastCall = milliseconds(250);  // what an answer is given, however little time is left
+constexpr nanoseconds kMinCall = milliseconds(250);  // what an answer is given, however little time is left
 constexpr std::size_t kKeysPerCall = 4096;
 constexpr std::size_t kValuesPerCall = 128;
 constexpr std::size_t kMaxKeyShown = 200;
@@ -47,7 +47,7 @@ auto look_until(Deadline deadline, const Url& url, const Look& look, const What&
     if (auto found = look()) return *std::move(found);
     if (is_last) throw not_in_time(what(), url, start);
     const auto waited = std::chrono::duration_cast<nanoseconds>(Clock::now() - start);
-    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kShortestPause, kMaxPause)));
+    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kMinPause, kMaxPause)));
   }
 }
 
@@ -96,7 +96,7 @@ JobStore::Turn::~Turn() {
 
 Reply JobStore::call(const char* operation, const std::vector<std::string>& arguments, bool changes,
                      Deadline deadline) {
-  deadline = at_least(kLeastCall, deadline);
+  deadline = at_least(kMinCall, deadline);
   const Turn turn(*this, deadline);
   const std::uint64_t change = changes ? ++sent_ : 0;
   std::vector<std::string> all{
@@ -206,7 +206,7 @@ std::int64_t JobStore::count(Deadline deadline) { return read("count", {}, deadl
 
 std::vector<std::string> JobStore::list(Deadline deadline) {
   const auto start = Clock::now();
-  const auto least = at_least(kLeastCall, deadline);
+  const auto least = at_least(kMinCall, deadline);
   std::set<std::string> keys;  // a scan may name a key twice
   std::string cursor = "0";
   do {

@@ -18,10 +18,10 @@ namespace {
 constexpr std::size_t kMaxUrl = 4096;
 constexpr std::size_t kMaxShown = 100;
 constexpr std::size_t kMaxJob = 200;
-constexpr std::int64_t kLeastExpiry = 60;
-constexpr std::int64_t kMostExpiry = 30 * 24 * 3600;
-constexpr std::int64_t kMostDatabase = 1'000'000;
-constexpr std::int64_t kMostRank = 100'000'000;
+constexpr std::int64_t kMinExpiry = 60;
+constexpr std::int64_t kMaxExpiry = 30 * 24 * 3600;
+constexpr std::int64_t kMaxDatabase = 1'000'000;
+constexpr std::int64_t kMaxRank = 100'000'000;
 constexpr const char* kForm = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE][?job=NAME]";
 
 [[noreturn]] void reject(const std::string& part, std::string_view value, const std::string& expected) {
@@ -100,11 +100,11 @@ void read_option(Url& url, const std::string& name, const std::string& value) {
     check_job_name(value);
     url.job = value;
   } else if (name == "expiry") {
-    url.expiry = std::chrono::seconds(number("expiry", value, kLeastExpiry, kMostExpiry));
+    url.expiry = std::chrono::seconds(number("expiry", value, kMinExpiry, kMaxExpiry));
   } else if (name == "rank") {
-    url.rank = static_cast<int>(number("rank", value, 0, kMostRank));
+    url.rank = static_cast<int>(number("rank", value, 0, kMaxRank));
   } else if (name == "world_size") {
-    url.world_size = static_cast<int>(number("world_size", value, 1, kMostRank));
+    url.world_size = static_cast<int>(number("world_size", value, 1, kMaxRank));
   } else if (name == "ca") {
     url.authorities_file = value;
   } else if (name == "cert") {
@@ -158,7 +158,7 @@ Url parse_url(const std::string& text) {
     authority = take_until(path, '/');
   }
   read_place(url, authority);
-  if (!path.empty()) url.database = static_cast<int>(number("database", path, 0, kMostDatabase));
+  if (!path.empty()) url.database = static_cast<int>(number("database", path, 0, kMaxDatabase));
   while (!query_from.empty()) {
     auto value = take_until(query_from, '&');
     const auto name = take_until(value, '=');

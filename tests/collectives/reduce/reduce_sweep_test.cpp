@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kSweepCounts[] = {0, 1, 2, 3, 7, 15, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 4097};
 constexpr std::size_t kMaxCount = 4097;
-constexpr std::size_t kMostSources = 9;
+constexpr std::size_t kMaxSources = 9;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kUntouched{0xA5};
 
@@ -64,7 +64,7 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     std::mt19937 random(static_cast<std::uint32_t>(GetParam()) + 7);
-    for (std::size_t source = 0; source < kMostSources; ++source)
+    for (std::size_t source = 0; source < kMaxSources; ++source)
       arrays_.push_back(random_array(dtype(), kMaxCount, random));
   }
 
@@ -72,9 +72,9 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
 
   /// Puts source k at a misalignment that depends on k (none when `shift` is 0).
   void place(std::size_t shift) {
-    placed_.assign(kMostSources, std::vector<std::byte>(kMaxCount * size_of(dtype()) + 2 * kGuardBytes));
+    placed_.assign(kMaxSources, std::vector<std::byte>(kMaxCount * size_of(dtype()) + 2 * kGuardBytes));
     addresses_.clear();
-    for (std::size_t source = 0; source < kMostSources; ++source) {
+    for (std::size_t source = 0; source < kMaxSources; ++source) {
       std::byte* const at = aligned(placed_[source]) + (shift * (source + 1)) % kGuardBytes;
       std::memcpy(at, arrays_[source].data(), arrays_[source].size());
       addresses_.push_back(at);
@@ -126,7 +126,7 @@ TEST_P(ReduceSweep, EqualsTheReference) {
   std::vector<std::vector<std::byte>> expected;
   place(0);
   for (const Variant& variant : all) {
-    for (std::size_t source_count = 1; source_count <= kMostSources; ++source_count) {
+    for (std::size_t source_count = 1; source_count <= kMaxSources; ++source_count) {
       expected.push_back(reference::fold(
           variant.how, {addresses_.begin(), addresses_.begin() + static_cast<std::ptrdiff_t>(source_count)},
           kMaxCount));
@@ -134,11 +134,11 @@ TEST_P(ReduceSweep, EqualsTheReference) {
   }
   const auto run = [&](Simd simd, std::size_t shift) {
     for (std::size_t v = 0; v < all.size(); ++v) {
-      for (std::size_t source_count = 1; source_count <= kMostSources; ++source_count) {
+      for (std::size_t source_count = 1; source_count <= kMaxSources; ++source_count) {
         for (const std::size_t count : kSweepCounts) {
           for (int same = -1; same < static_cast<int>(source_count); ++same) {
             const std::string wrong =
-                check(simd, all[v].how, source_count, count, same, expected[v * kMostSources + source_count - 1]);
+                check(simd, all[v].how, source_count, count, same, expected[v * kMaxSources + source_count - 1]);
             ASSERT_EQ(wrong, "") << all[v].name << " " << to_string(simd) << " sources " << source_count << " count "
                                  << count << " shift " << shift << " in place of source " << same;
           }

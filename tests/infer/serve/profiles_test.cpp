@@ -45,8 +45,8 @@ TEST(Profiles, WhatIsForgottenStaysWithWhoHasIt) {
 // Against a queue that is looked through.
 TEST(Profiles, TheLastUsedOnesStay) {
   test::Dice dice(61);
-  constexpr std::size_t kMost = 5;
-  Profiles profiles(kMost);
+  constexpr std::size_t kMax = 5;
+  Profiles profiles(kMax);
   std::deque<std::int64_t> used;  // the last one at its head
   for (int step = 0; step < 5000; ++step) {
     const std::int64_t number = dice.integer(0, 11);
@@ -60,10 +60,10 @@ TEST(Profiles, TheLastUsedOnesStay) {
     }
     if (is_known) used.erase(place);
     used.push_front(number);
-    if (used.size() > kMost) used.pop_back();
+    if (used.size() > kMax) used.pop_back();
     ASSERT_EQ(profiles.size(), used.size());
   }
-  EXPECT_EQ(profiles.size(), kMost);
+  EXPECT_EQ(profiles.size(), kMax);
 }
 
 }  // namespace

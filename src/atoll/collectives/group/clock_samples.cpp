@@ -13,9 +13,9 @@ void ClockSamples::add(std::int64_t asked_us, std::int64_t answered_us, std::int
 
 void ClockSamples::keep_best() {
   if (!best_) return;
-  if (kept_.size() == kMost) {
-    for (std::size_t i = 0; i < kMost / 2; ++i) kept_[i] = kept_[2 * i];
-    kept_.resize(kMost / 2);
+  if (kept_.size() == kMax) {
+    for (std::size_t i = 0; i < kMax / 2; ++i) kept_[i] = kept_[2 * i];
+    kept_.resize(kMax / 2);
     ++halvings_;
   }
   kept_.push_back(*best_);

@@ -20,7 +20,7 @@ struct ClockSample {
 /// that those that remain lie twice as far apart.
 class ClockSamples {
  public:
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMax = 64;
 
   /// Asked at `asked_us` and heard at `heard_us` by this clock, answered at `answered_us` by the other one.
   void add(std::int64_t asked_us, std::int64_t answered_us, std::int64_t heard_us);

@@ -11,11 +11,11 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::size_t kMostReports = 64;
+constexpr std::size_t kMaxReports = 64;
 
 template <class T>
 void keep(std::deque<T>& list, T item) {
-  if (list.size() == kMostReports) list.pop_front();
+  if (list.size() == kMaxReports) list.pop_front();
   list.push_back(std::move(item));
 }
 

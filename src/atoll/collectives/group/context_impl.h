@@ -59,7 +59,7 @@ struct Context::Impl final : transport::LinkObserver {
   std::map<std::uint64_t, std::weak_ptr<GroupSink>> groups;
   std::set<std::uint64_t> ended_groups;        // peers may still ask for them
   std::vector<FailedLink> failed_links;        // for good: their groups were told, later ones are not yet
-  std::deque<std::vector<std::byte>> reports;  // of this process's groups that failed; the last kMostReports
+  std::deque<std::vector<std::byte>> reports;  // of this process's groups that failed; the last kMaxReports
   std::deque<EarlyReport> early_reports;       // of peers' groups that are not made here yet; as many
   bool has_key = false;                        // or will have it in a moment
   int dump_slot = -1;

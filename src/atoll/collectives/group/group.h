@@ -44,7 +44,7 @@ struct GroupOptions {
 };
 
 /// By so much the end of a group waits for calls that were issued, and as long again for messages.
-inline constexpr std::chrono::seconds kLongestDrain{10};
+inline constexpr std::chrono::seconds kMaxDrain{10};
 
 /// One rank's part of a process group. Collectives of a group run one after another in the order in which this rank issues
 /// them, which must be the same on all ranks; messages run beside them. All functions are thread-safe. After the first error the
@@ -142,7 +142,7 @@ class Group {
   /// Opens the link to `peer`, so that its end is noticed also when no operation of this group waits for it.
   void watch(int peer);
 
-  /// Waits (kLongestDrain at most) for queued work, then closes. Peers that still need this rank see an error.
+  /// Waits (kMaxDrain at most) for queued work, then closes. Peers that still need this rank see an error.
   void shutdown();
 
   /// The first error, or nullptr.

@@ -311,7 +311,7 @@ void Group::Impl::shutdown() {
     std::unique_lock lock(mutex);
     if (is_shut_down) return;
     is_shut_down = true;
-    const auto limit = Deadline::after(std::min<std::chrono::nanoseconds>(default_timeout.load(), kLongestDrain));
+    const auto limit = Deadline::after(std::min<std::chrono::nanoseconds>(default_timeout.load(), kMaxDrain));
     while ((busy || !queue.empty()) && !failure.is_set() && !limit.expired()) {
       changed.wait_for(lock, limit.remaining(std::chrono::milliseconds(100)));
     }
@@ -320,7 +320,7 @@ void Group::Impl::shutdown() {
   // Whoever waits for a library on the worker's behalf is told, so that the worker ends.
   if (!is_drained) fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
   if (!failure.is_set()) {
-    messages.drain(Deadline::after(kLongestDrain));
+    messages.drain(Deadline::after(kMaxDrain));
     tell_peers(ControlType::kLeft, Error(ErrorKind::kAborted, "left"));
     // Nobody is told of this: it only makes later use of the group an error.
     failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));

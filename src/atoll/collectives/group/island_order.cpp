@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kNextSend{1};
 constexpr std::chrono::milliseconds kNextLook{100};
-constexpr std::size_t kMostGivenUp = 1024;  // older ones were given up on all ranks
+constexpr std::size_t kMaxGivenUp = 1024;  // older ones were given up on all ranks
 
 bool is_alike(const LibraryStep& a, const LibraryStep& b) {
   return a.kind == b.kind && a.sender == b.sender && a.receiver == b.receiver;
@@ -72,7 +72,7 @@ void IslandOrder::give_up(const LibraryStep& step) {
   const std::lock_guard lock(mutex_);
   if (error_ || step.number < first_after_in_) return;
   given_up_.insert(step.number);
-  if (given_up_.size() > kMostGivenUp) given_up_.erase(given_up_.begin());
+  if (given_up_.size() > kMaxGivenUp) given_up_.erase(given_up_.begin());
   go_on();
 }
 

@@ -20,7 +20,7 @@ constexpr std::uint32_t kMaxRanks = 1 << 20;
 
 enum Flag : std::uint8_t { kKeyFromFile = 1, kTls = 2, kFlatReduce = 4, kCheckData = 8, kAllFlags = 15 };
 
-constexpr std::uint8_t kMostCheckValues = 2;  // raise
+constexpr std::uint8_t kMaxCheckValues = 2;  // raise
 
 [[noreturn]] void bad(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
@@ -69,7 +69,7 @@ Member decode_member(std::span<const std::byte> bytes) {
   member.flat_reduce = (flags & kFlatReduce) != 0;
   member.check_data = (flags & kCheckData) != 0;
   member.check_values = reader.integer<std::uint8_t>();
-  if (member.check_values > kMostCheckValues) bad("an unknown way to check values in a member's entry");
+  if (member.check_values > kMaxCheckValues) bad("an unknown way to check values in a member's entry");
   member.island = reader.string(kMaxLabelBytes);
   member.device = reader.string(kMaxLabelBytes);
   member.library = reader.string(kMaxLabelBytes);

@@ -7,11 +7,11 @@ namespace atl::collectives {
 namespace {
 
 std::string shortened(const std::string& why) {
-  return why.empty() ? "no reason was given" : why.substr(0, kLongestReport);
+  return why.empty() ? "no reason was given" : why.substr(0, kMaxReport);
 }
 
 std::string text_of(std::span<const std::byte> payload) {
-  return {reinterpret_cast<const char*>(payload.data()), std::min(payload.size(), kLongestReport)};
+  return {reinterpret_cast<const char*>(payload.data()), std::min(payload.size(), kMaxReport)};
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ struct Small {
 struct Int8Element {
   static constexpr int kTopExponent = 6;  ///< of the largest, 127
   static constexpr std::uint32_t kTopMantissa = 0x7E0000U;
-  static constexpr int kLeastScale = 2;  ///< with which the smallest element is 2^-125
+  static constexpr int kMinScale = 2;  ///< with which the smallest element is 2^-125
 
   [[gnu::always_inline]] static std::uint8_t encoded(float value) {
     constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23: its last place is 1, so the addition rounds
@@ -74,12 +74,12 @@ struct Int8Element {
   }
 };
 
-template <int kExponentBits, int kMantissaBits, std::uint32_t kLargestCode, int kLeast>
+template <int kExponentBits, int kMantissaBits, std::uint32_t kMaxCode, int kMin>
 struct Float8Element {
   using Format = Small<kExponentBits, kMantissaBits>;
-  static constexpr int kTopExponent = static_cast<int>(kLargestCode >> kMantissaBits) - Format::kBias;
-  static constexpr std::uint32_t kTopMantissa = (kLargestCode << Format::kShift) & 0x7FFFFFU;
-  static constexpr int kLeastScale = kLeast;
+  static constexpr int kTopExponent = static_cast<int>(kMaxCode >> kMantissaBits) - Format::kBias;
+  static constexpr std::uint32_t kTopMantissa = (kMaxCode << Format::kShift) & 0x7FFFFFU;
+  static constexpr int kMinScale = kMin;
 
   [[gnu::always_inline]] static std::uint8_t encoded(float value) {
     return static_cast<std::uint8_t>(Format::encoded(value));
@@ -91,7 +91,7 @@ struct Float8Element {
     const std::uint32_t subnormal = bits_of(static_cast<float>(static_cast<std::int32_t>(magnitude)) * kUnit);
     const std::uint32_t normal = (magnitude << Format::kShift) + Format::kRebias;
     const std::uint32_t finite = is_less(magnitude, 1U << kMantissaBits) ? subnormal : normal;
-    return float_of((is_less(kLargestCode, magnitude) ? kNanBits : finite) | sign);
+    return float_of((is_less(kMaxCode, magnitude) ? kNanBits : finite) | sign);
   }
 };
 using E4M3Element = Float8Element<4, 3, 0x7E, 11>;
@@ -106,7 +106,7 @@ template <class Element>
   if (exponent == 255) return kNanScale;
   const int scale =
       static_cast<int>(exponent) - Element::kTopExponent + ((most & 0x7FFFFFU) > Element::kTopMantissa ? 1 : 0);
-  return static_cast<std::uint32_t>(scale < Element::kLeastScale ? Element::kLeastScale : scale);
+  return static_cast<std::uint32_t>(scale < Element::kMinScale ? Element::kMinScale : scale);
 }
 
 template <class Element>

@@ -106,7 +106,7 @@ struct Narrow {
   static constexpr std::uint32_t kSign = 1U << (kBits - 1);
   static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << 23;
   static constexpr std::uint32_t kInfinity = ((1U << kExponentBits) - 1) << kMantissaBits;
-  static constexpr std::uint32_t kLargest = kSaturates ? kNan - 1 : kInfinity;  ///< where overflow ends
+  static constexpr std::uint32_t kMax = kSaturates ? kNan - 1 : kInfinity;  ///< where overflow ends
 
   static constexpr float power_of_two(int exponent) {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(127 + exponent) << 23);
@@ -135,7 +135,7 @@ struct Narrow {
     constexpr std::uint32_t kMagic = static_cast<std::uint32_t>(127 + 24 - kBias - kMantissaBits) << 23;
     const U32 subnormal = bits_of(float_of(magnitude) + __builtin_bit_cast(float, kMagic)) - kMagic;
     U32 code = is_less(magnitude, kRebias + (1U << 23)) ? subnormal : normal;
-    code = is_less(code, kLargest) ? code : U32{} + kLargest;
+    code = is_less(code, kMax) ? code : U32{} + kMax;
     return x != x ? U32{} + kNan : (code | sign);
   }
 };

@@ -12,7 +12,7 @@ constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kUsualChunk = std::uint64_t{128} << 10;
 constexpr std::uint64_t kLargeInside = std::uint64_t{4} << 20;
 constexpr std::uint64_t kLargeOverBridge = std::uint64_t{512} << 20;
-constexpr std::uint64_t kSmallestSlice = 1024;  // below this a slice costs more in frames than it saves in bytes
+constexpr std::uint64_t kMinSlice = 1024;  // below this a slice costs more in frames than it saves in bytes
 
 std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return (value + by - 1) / by; }
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return divide_up(value, to) * to; }
@@ -90,8 +90,7 @@ std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes,
   for (std::size_t block = 0; block + 1 < borders.size(); ++block) {
     const std::uint64_t elements = borders[block + 1] - borders[block];
     const std::uint64_t slice_bytes = elements * element_bytes / shares.size();
-    const std::uint64_t line =
-        line_elements(element_bytes) * (slice_bytes < kSmallestSlice ? kSmallestSlice / kLine : 1);
+    const std::uint64_t line = line_elements(element_bytes) * (slice_bytes < kMinSlice ? kMinSlice / kLine : 1);
     const std::uint64_t unit = line * element_bytes <= most ? line : 1;
     double share = 0;
     std::uint64_t begin = 0;

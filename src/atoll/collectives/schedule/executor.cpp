@@ -9,7 +9,7 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::milliseconds kMaxExecutorSleep{100};
 // A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
 // What a peer says of a call that it refused travels beside its frames, and those of its next operation may be here first.
@@ -317,8 +317,8 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   bool moved = false;
   do {
     sleeper.wait_briefly(run.awaits_input ? kPauseForInput
-                                          : std::max<std::chrono::nanoseconds>(run.deadline.remaining(kLongestSleep),
-                                                                               kTimeoutGrace / 10));
+                                          : std::max<std::chrono::nanoseconds>(
+                                                run.deadline.remaining(kMaxExecutorSleep), kTimeoutGrace / 10));
     check_ended(run);
     const auto now = Clock::now();
     if (now >= run.deadline.when()) break;

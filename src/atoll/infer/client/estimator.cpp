@@ -12,9 +12,9 @@ constexpr double kBinSeconds = 0.5;
 constexpr std::size_t kBins = 600;
 constexpr std::size_t kForecasts = 256;
 constexpr std::size_t kRoundTrips = 32;
-constexpr std::size_t kMostOutstanding = 4096;
-constexpr double kLeastRate = 1;
-constexpr int kMostOutageBins = 20;
+constexpr std::size_t kMaxOutstanding = 4096;
+constexpr double kMinRate = 1;
+constexpr int kMaxOutageBins = 20;
 // Before forecasts were compared with anything.
 constexpr std::array<double, 5> kUsualRatios = {0.5, 0.8, 1, 1.2, 1.5};
 constexpr std::array<double, 5> kQuantiles = {0.1, 0.3, 0.5, 0.7, 0.9};
@@ -36,7 +36,7 @@ void push(std::deque<double>& values, double value, std::size_t most) {
 BandwidthEstimate::BandwidthEstimate(EstimateOptions options) : options_(options) {}
 
 void BandwidthEstimate::sent(double now, const Key& key, double bytes) {
-  if (outstanding_.size() == kMostOutstanding) outstanding_.pop_front();
+  if (outstanding_.size() == kMaxOutstanding) outstanding_.pop_front();
   const bool follows = !outstanding_.empty() && now - last_sent_ <= options_.burst;
   outstanding_.push_back({key, now, bytes, rate(now), follows});
   last_sent_ = now;
@@ -57,7 +57,7 @@ void BandwidthEstimate::given_up(double now, const Key& key, double gone) {
   const double seconds = now - begin - round_trip();
   if (seconds <= options_.grace || gone / seconds >= aged(now)) return;
   remember_outage(now, gone, begin);
-  measured(now, std::max(gone, kLeastRate), seconds, message.forecast, false);
+  measured(now, std::max(gone, kMinRate), seconds, message.forecast, false);
 }
 
 void BandwidthEstimate::acknowledged(double now, const Key& key, double elapsed, double first_bytes) {
@@ -100,7 +100,7 @@ void BandwidthEstimate::lost(double now) {
   outstanding_.clear();
 }
 
-double BandwidthEstimate::rate(double now) const { return std::max(kLeastRate, std::min(aged(now), ceiling(now))); }
+double BandwidthEstimate::rate(double now) const { return std::max(kMinRate, std::min(aged(now), ceiling(now))); }
 
 std::vector<plan::RateWeight> BandwidthEstimate::likely(double now, double horizon) const {
   const double rate_now = rate(now);
@@ -108,11 +108,11 @@ std::vector<plan::RateWeight> BandwidthEstimate::likely(double now, double horiz
   std::vector<plan::RateWeight> rates;
   for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
     const double ratio = ratios_.size() < kUsualRatios.size() ? kUsualRatios[i] : quantile_of(ratios_, kQuantiles[i]);
-    rates.push_back({std::max(kLeastRate, rate_now * ratio), trust / 5});
+    rates.push_back({std::max(kMinRate, rate_now * ratio), trust / 5});
   }
   for (const double quantile : kQuantiles) {
     const double past = history_.empty() ? options_.prior : quantile_of(history_, quantile);
-    rates.push_back({std::max(kLeastRate, past), (1 - trust) / 5});
+    rates.push_back({std::max(kMinRate, past), (1 - trust) / 5});
   }
   return rates;
 }
@@ -153,7 +153,7 @@ void BandwidthEstimate::measured(double now, double bytes, double seconds, doubl
 void BandwidthEstimate::remember_outage(double now, double bytes, double begin) {
   const double waited = now - begin - round_trip();
   if (waited <= kBinSeconds || bytes / waited >= aged(now)) return;
-  const int bins = static_cast<int>(std::min(waited / kBinSeconds, static_cast<double>(kMostOutageBins)));
+  const int bins = static_cast<int>(std::min(waited / kBinSeconds, static_cast<double>(kMaxOutageBins)));
   for (int i = 0; i < bins; ++i) push(history_, bytes / waited, kBins);
 }
 
@@ -170,8 +170,8 @@ double BandwidthEstimate::aged(double now) const {
   const double past = long_run();
   if (seconds_ <= 0) return past;
   const double weight = std::exp(-std::max(0.0, now - last_) / options_.memory);
-  return std::exp(weight * std::log(std::max(kLeastRate, bytes_ / seconds_)) +
-                  (1 - weight) * std::log(std::max(kLeastRate, past)));
+  return std::exp(weight * std::log(std::max(kMinRate, bytes_ / seconds_)) +
+                  (1 - weight) * std::log(std::max(kMinRate, past)));
 }
 
 // Acknowledgements that come together say nothing of the time between: all of the burst has taken the time since it was

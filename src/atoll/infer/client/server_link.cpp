@@ -18,7 +18,7 @@ constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
 constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows: they cannot be given up any more
 constexpr std::size_t kMaxUnreadReplies = 10'000;          // that the server has not read; then it is no server
-constexpr std::chrono::milliseconds kMostReopenDelay{60'000};
+constexpr std::chrono::milliseconds kMaxReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
 constexpr std::chrono::milliseconds kLinger{100};
 
@@ -310,7 +310,7 @@ void ServerLink::on_failed(const wire::Failed& failed) {
   }
   const bool ready = is_ready();
   reopen_at_ = Clock::now() + reopen_delay_;
-  reopen_delay_ = std::min(2 * reopen_delay_, kMostReopenDelay);
+  reopen_delay_ = std::min(2 * reopen_delay_, kMaxReopenDelay);
   refuse("the server at " + options_.server + " does not run the model: " + failed.text, is_lasting(failed.kind));
   if (ready) owner_.on_message(failed);
 }

@@ -11,8 +11,8 @@ namespace {
 using wire::FrameHeader;
 using wire::FrameKind;
 
-constexpr std::size_t kMostProbeBytes = std::size_t{1} << 20;
-constexpr std::size_t kLeastProbeBytes = std::size_t{1} << 14;
+constexpr std::size_t kMaxProbeBytes = std::size_t{1} << 20;
+constexpr std::size_t kMinProbeBytes = std::size_t{1} << 14;
 constexpr std::size_t kProbeFrames = 4;
 constexpr double kProbeSeconds = 0.02;
 
@@ -20,9 +20,9 @@ constexpr double kProbeSeconds = 0.02;
 
 void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> payload) {
   if (!their_probe_ || their_probe_->id != header.id) {
-    if (header.message_bytes > kMostProbeBytes) {
+    if (header.message_bytes > kMaxProbeBytes) {
       throw Error(ErrorKind::kProtocol, "a probe of " + std::to_string(header.message_bytes) + " bytes; at most " +
-                                            std::to_string(kMostProbeBytes));
+                                            std::to_string(kMaxProbeBytes));
     }
     their_probe_ = Probe{header.id, 0, payload.size(), heard_};
   }
@@ -44,11 +44,11 @@ void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> 
 
 void ServerLink::probe() {
   const double affordable = rates_.up_rate() * kProbeSeconds;
-  std::size_t size = std::clamp(options_.probe_bytes, kProbeFrames, kMostProbeBytes);
+  std::size_t size = std::clamp(options_.probe_bytes, kProbeFrames, kMaxProbeBytes);
   if (rates_.probe_bytes() > 0 && affordable < static_cast<double>(size)) {
-    size = std::max(std::min(size, kLeastProbeBytes), static_cast<std::size_t>(affordable));
+    size = std::max(std::min(size, kMinProbeBytes), static_cast<std::size_t>(affordable));
   }
-  static const std::vector<std::byte> zeros(kMostProbeBytes / kProbeFrames + 1);
+  static const std::vector<std::byte> zeros(kMaxProbeBytes / kProbeFrames + 1);
   rates_.sent({}, static_cast<double>(size));
   ++token_;
   awaits_pong_ = false;

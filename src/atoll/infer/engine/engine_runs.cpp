@@ -13,7 +13,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr int kMostFailures = 3;  // in a row
+constexpr int kMaxFailures = 3;   // in a row
 constexpr double kPatience = 3;   // of its measured time
 constexpr double kWakeUp = 0.05;  // seconds that a busy machine may take besides
 constexpr std::uint64_t kSeed = 1;
@@ -110,7 +110,7 @@ void EngineRuns::compare(std::span<const Value> inputs, std::span<const Value> e
 bool EngineRuns::is_used() const {
   if (!is_quicker_ || thread_.is_busy()) return false;
   const std::lock_guard lock(mutex_);
-  return failed_in_row_ < kMostFailures;
+  return failed_in_row_ < kMaxFailures;
 }
 
 std::optional<std::vector<Value>> EngineRuns::run(std::span<const Value> inputs, const std::function<void()>& check) {
@@ -145,7 +145,7 @@ void EngineRuns::failed(const std::string& text, bool is_late) {
     const std::lock_guard lock(mutex_);
     ++(is_late ? counts_.late : counts_.failures);
     counts_.text = text;
-    is_given_up = ++failed_in_row_ >= kMostFailures;
+    is_given_up = ++failed_in_row_ >= kMaxFailures;
   }
   log(LogLevel::kWarning, "infer: the robot's engine failed, the model's operators answer: " + text +
                               (is_given_up ? " (it is not used any more)" : ""));
@@ -155,7 +155,7 @@ EngineReport EngineRuns::report() const {
   const bool is_busy = thread_.is_busy();
   const std::lock_guard lock(mutex_);
   EngineReport report = counts_;
-  report.state = !is_quicker_ ? "slower" : failed_in_row_ >= kMostFailures ? "given up" : is_busy ? "stalled" : "used";
+  report.state = !is_quicker_ ? "slower" : failed_in_row_ >= kMaxFailures ? "given up" : is_busy ? "stalled" : "used";
   return report;
 }
 

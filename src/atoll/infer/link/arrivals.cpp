@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kBufferAlignment = 64;
 // Packed bytes may be a little more than the plain ones: the head of a codec.
-constexpr std::size_t kMostOverhead = 4096;
+constexpr std::size_t kMaxOverhead = 4096;
 
 std::string rows_text(int tensor, Region rows) {
   return "rows " + to_string(rows) + " of tensor " + std::to_string(tensor);
@@ -46,7 +46,7 @@ Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program
     Message message;
     message.rows = step.rows;
     message.type = type_of_rows(graph, operators, step.index, step.rows);
-    message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMostOverhead;
+    message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMaxOverhead;
     messages_.emplace(Key{step.index, step.rows.begin}, std::move(message));
   }
 }

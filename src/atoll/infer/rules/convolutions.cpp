@@ -8,7 +8,7 @@ namespace atl::infer {
 namespace {
 
 // Places of the output: some libraries make them by products of matrices.
-constexpr std::int64_t kLeastPlaces = 16;
+constexpr std::int64_t kMinPlaces = 16;
 
 struct Convolution {
   ConvolutionArguments places;
@@ -49,7 +49,7 @@ std::int64_t rows_made(const Convolution& c, int i, std::int64_t rows) {
 
 // None for what does not fit together.
 std::optional<Convolution> read_convolution(const NodeView& view, ConvolutionArguments places) {
-  constexpr std::int64_t kMostKernel = 1'000'000;
+  constexpr std::int64_t kMaxKernel = 1'000'000;
   constexpr std::int64_t kMaxRows = std::int64_t{1} << 36;
   Convolution c;
   c.places = places;
@@ -65,7 +65,7 @@ std::optional<Convolution> read_convolution(const NodeView& view, ConvolutionArg
   c.groups = view.integer(places.groups);
   if (c.stride.empty() || c.dilation.empty() || c.output_padding.empty()) return std::nullopt;
   for (int i = 0; i < c.spatial; ++i) {
-    if (at(c.kernel, i) < 1 || at(c.kernel, i) > kMostKernel || at(c.stride, i) < 1 || at(c.dilation, i) < 1) {
+    if (at(c.kernel, i) < 1 || at(c.kernel, i) > kMaxKernel || at(c.stride, i) < 1 || at(c.dilation, i) < 1) {
       return std::nullopt;
     }
   }
@@ -111,9 +111,9 @@ void cut_transposed(const Convolution& c, int i, std::int64_t origin, Region row
 Filling filling_of(const NodeView& view, const Convolution& c, int output_dim, Region rows) {
   if (c.places.transposed) return {};
   const std::int64_t count = view.output_rows(output_dim);
-  if (output_dim < c.first) return filling(rows, count, 1, kLeastPlaces);
-  const std::int64_t others = elements_of_row(view, output_dim, c.first, view.output_rank(), kLeastPlaces);
-  return filling(rows, count, others, kLeastPlaces);
+  if (output_dim < c.first) return filling(rows, count, 1, kMinPlaces);
+  const std::int64_t others = elements_of_row(view, output_dim, c.first, view.output_rank(), kMinPlaces);
+  return filling(rows, count, others, kMinPlaces);
 }
 
 SlicedCall slice_convolution(const NodeView& view, ConvolutionArguments places, const NodeSplit& split, int output_dim,

@@ -10,8 +10,8 @@ namespace {
 
 // Filled up to these, a product of float32 rows has the bits of the same rows of the whole on the processors tried, but
 // for a few at its end.
-constexpr std::int64_t kLeastRows = 8;
-constexpr std::int64_t kLeastColumns = 16;
+constexpr std::int64_t kMinRows = 8;
+constexpr std::int64_t kMinColumns = 16;
 
 std::int64_t output_sums(const NodeView& view) { return view.output().elements() * sum_bytes(view.output().dtype); }
 
@@ -28,9 +28,9 @@ std::optional<NodeSplit> linear(const NodeView& view, int output_dim) {
 SlicedCall slice_linear(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
   const std::int64_t count = view.output_rows(output_dim);
   const int last = view.output_rank() - 1;
-  if (output_dim == last) return filled_call(view, split, rows, filling(rows, count, 1, kLeastColumns));
-  const std::int64_t others = elements_of_row(view, output_dim, 0, last, kLeastRows);
-  return filled_call(view, split, rows, filling(rows, count, others, kLeastRows));
+  if (output_dim == last) return filled_call(view, split, rows, filling(rows, count, 1, kMinColumns));
+  const std::int64_t others = elements_of_row(view, output_dim, 0, last, kMinRows);
+  return filled_call(view, split, rows, filling(rows, count, others, kMinRows));
 }
 
 std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
@@ -79,7 +79,7 @@ SlicedCall slice_product(const NodeView& view, const NodeSplit& split, int outpu
   const bool has_columns = view.rank(has_summand ? 2 : 1) > 1;
   const int rows_dim = view.output_rank() - (has_columns ? 2 : 1);
   if (output_dim < rows_dim) return call_by_rows(view, split, rows);  // whole matrices
-  const std::int64_t least = output_dim > rows_dim ? kLeastColumns : kLeastRows;
+  const std::int64_t least = output_dim > rows_dim ? kMinColumns : kMinRows;
   return filled_call(view, split, rows, filling(rows, view.output_rows(output_dim), 1, least));
 }
 

@@ -38,8 +38,8 @@ Graph state_of(const StateReduction& of, std::int64_t rows) {
   switch (of.kind) {
     case Reduced::kSum:
     case Reduced::kMean: made = recipe.sum(x, of.dims, true, of.sums); break;
-    case Reduced::kMost: made = recipe.extreme("amax", x, of.dims, true); break;
-    case Reduced::kLeast: made = recipe.extreme("amin", x, of.dims, true); break;
+    case Reduced::kMax: made = recipe.extreme("amax", x, of.dims, true); break;
+    case Reduced::kMin: made = recipe.extreme("amin", x, of.dims, true); break;
     case Reduced::kNorm: {
       const int exact = recipe.to(x, of.sums);
       made = recipe.sum(recipe.mul(exact, exact), of.dims, true, of.sums);
@@ -65,8 +65,8 @@ Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*row
   switch (of.kind) {
     case Reduced::kSum: made = recipe.sum(states, {0}, false, of.sums); break;
     case Reduced::kMean: made = recipe.div_number(recipe.sum(states, {0}, false, of.sums), of.count()); break;
-    case Reduced::kMost: made = recipe.extreme("amax", states, {0}, false); break;
-    case Reduced::kLeast: made = recipe.extreme("amin", states, {0}, false); break;
+    case Reduced::kMax: made = recipe.extreme("amax", states, {0}, false); break;
+    case Reduced::kMin: made = recipe.extreme("amin", states, {0}, false); break;
     case Reduced::kNorm: made = recipe.sqrt(recipe.sum(states, {0}, false, of.sums)); break;
     case Reduced::kLogSumExp: {
       const MergedExponentials merged = merged_exponentials(recipe, states);
@@ -90,7 +90,7 @@ Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*row
 std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced kind, const Ints& dims,
                                         double correction) {
   StateReduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
-  const bool keeps_type = kind == Reduced::kMost || kind == Reduced::kLeast;
+  const bool keeps_type = kind == Reduced::kMax || kind == Reduced::kMin;
   if (keeps_type) of.sums = of.self.dtype;
   // PyTorch's own call sums squares in double: where the mean is large beside them, less would lose digits.
   if (kind == Reduced::kVariance || kind == Reduced::kDeviation) of.sums = Dtype::kFloat64;

@@ -98,13 +98,13 @@ void add_reduction_rules(Rules& rules) {
   };
   add("mean", {.over_all = true, .kind = Reduced::kMean});
   add("sum", {.over_all = true, .kind = Reduced::kSum});
-  add("max", {.over_all = true, .kind = Reduced::kMost});
-  add("min", {.over_all = true, .kind = Reduced::kLeast});
+  add("max", {.over_all = true, .kind = Reduced::kMax});
+  add("min", {.over_all = true, .kind = Reduced::kMin});
   for (const char* name : {"prod", "any", "all"}) add(name, {.over_all = true});
   add("mean.dim", {.kind = Reduced::kMean});
   add("sum.dim_IntList", {.kind = Reduced::kSum});
-  add("amax", {.kind = Reduced::kMost});
-  add("amin", {.kind = Reduced::kLeast});
+  add("amax", {.kind = Reduced::kMax});
+  add("amin", {.kind = Reduced::kMin});
   for (const char* name : {"prod.dim_int", "any.dim", "any.dims", "all.dim", "all.dims"}) add(name, {});
   // A value, with where it is; the maximum, with the sum relative to it.
   for (const char* name : {"argmax", "argmin", "max.dim", "min.dim"}) add(name, {.values = 2});

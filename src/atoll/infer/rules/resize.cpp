@@ -51,13 +51,13 @@ std::optional<double> factor_of(const NodeView& view, FactorPlaces places, int i
 
 // P/Q of a factor: only those by which every count of whole blocks is multiplied without rounding.
 bool ratio_of_factor(double factor, std::int64_t n, std::int64_t m, Resize& resize) {
-  constexpr double kMost = 1 << 20;
+  constexpr double kMax = 1 << 20;
   const double inverse = 1 / factor;
-  if (factor >= 1 && factor <= kMost && factor == std::floor(factor)) {
+  if (factor >= 1 && factor <= kMax && factor == std::floor(factor)) {
     resize.outputs = static_cast<std::int64_t>(factor);
     return m == n * resize.outputs;
   }
-  if (!(inverse > 1 && inverse <= kMost) || std::exp2(std::floor(std::log2(inverse))) != inverse) return false;
+  if (!(inverse > 1 && inverse <= kMax) || std::exp2(std::floor(std::log2(inverse))) != inverse) return false;
   resize.inputs = static_cast<std::int64_t>(inverse);
   return m == n / resize.inputs;
 }

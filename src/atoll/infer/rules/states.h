@@ -10,7 +10,7 @@
 // operand 0. They give none for what does not fit together.
 namespace atl::infer {
 
-enum class Reduced { kSum, kMean, kMost, kLeast, kNorm, kLogSumExp, kVariance, kDeviation };
+enum class Reduced { kSum, kMean, kMax, kMin, kNorm, kLogSumExp, kVariance, kDeviation };
 
 /// Over the dimensions `dims`; a variance is divided by the count less `correction`.
 std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced kind, const Ints& dims,

@@ -15,8 +15,8 @@ namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kReceivePollPeriod{1};
-constexpr std::size_t kMostSlices = 50'000;
-constexpr std::size_t kMostPartialCalls = 5'000;
+constexpr std::size_t kMaxSlices = 50'000;
+constexpr std::size_t kMaxPartialCalls = 5'000;
 
 using plan::as_index;
 
@@ -85,7 +85,7 @@ LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& we
 }
 
 const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
-  if (sliced_.size() > kMostSlices) sliced_.clear();  // plans come and go
+  if (sliced_.size() > kMaxSlices) sliced_.clear();  // plans come and go
   const std::tuple key{node, dim, rows.begin, rows.end};
   const auto found = sliced_.find(key);
   if (found != sliced_.end()) return found->second;
@@ -103,7 +103,7 @@ const LoadedModel::Calls& LoadedModel::result_calls(const Operators::State& stat
 
 const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std::int64_t parts,
                                              std::int64_t rows) const {
-  if (partial_.size() > kMostPartialCalls) partial_.clear();
+  if (partial_.size() > kMaxPartialCalls) partial_.clear();
   const std::tuple key{state.node, state.partial.of_state.front().dim, parts, rows};
   const auto known = partial_.find(key);
   if (known != partial_.end()) return known->second;

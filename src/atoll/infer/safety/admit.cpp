@@ -71,7 +71,7 @@ void require_declared(const std::string& where, const Graph& graph, const Node& 
 void require_small(const Graph& graph, int id, const std::string& what, std::int64_t most_bytes) {
   const Tensor& tensor = tensor_at(graph, id);
   const double bytes = bytes_in(tensor);
-  if (!(count_of(tensor.shape) <= static_cast<double>(kMostElements) && bytes <= static_cast<double>(most_bytes))) {
+  if (!(count_of(tensor.shape) <= static_cast<double>(kMaxElements) && bytes <= static_cast<double>(most_bytes))) {
     refuse(what + " has " + mebibytes(bytes) + ": at most " + mebibytes(static_cast<double>(most_bytes)) +
            " and 2^31 elements");
   }

@@ -13,7 +13,7 @@ namespace {
 template <typename MostOf>
 Made padded(const CallView& view, std::int64_t least, MostOf most_of) {
   const Tensor& self = view.tensor(0);
-  const Ints list = view.integers(1, least, kMostRows);
+  const Ints list = view.integers(1, least, kMaxAdmittedRows);
   Shape shape = self.shape;
   view.require(list.size() % 2 == 0 && list.size() / 2 <= shape.size(),
                "its list has no pair for each of its dimensions");
@@ -29,7 +29,7 @@ Made padded(const CallView& view, std::int64_t least, MostOf most_of) {
   return with_copies(view, seen(view, self, std::move(shape)));
 }
 
-std::int64_t any_rows(std::int64_t /*rows*/) { return kMostRows; }
+std::int64_t any_rows(std::int64_t /*rows*/) { return kMaxAdmittedRows; }
 std::int64_t below(std::int64_t rows) { return rows - 1; }
 std::int64_t at_most(std::int64_t rows) { return rows; }
 
@@ -37,7 +37,7 @@ std::int64_t at_most(std::int64_t rows) { return rows; }
 Made constant(const CallView& view) {
   view.require_arguments(3);
   view.require_fits(2, view.tensor(0).dtype);
-  return padded(view, -kMostRows, any_rows);
+  return padded(view, -kMaxAdmittedRows, any_rows);
 }
 
 // Each dimension in space has a pair; `before` dimensions have none.
@@ -45,7 +45,7 @@ Made copied(const CallView& view, std::size_t least_before, std::size_t most_bef
             std::int64_t (*most_of)(std::int64_t)) {
   const std::size_t rank = view.tensor(0, kFloats).shape.size();
   view.require(view.tensor(0).elements() > 0, "it has no rows to copy");
-  const std::size_t spatial = view.integers(1, 0, kMostRows).size() / 2;
+  const std::size_t spatial = view.integers(1, 0, kMaxAdmittedRows).size() / 2;
   view.require(spatial >= 1 && spatial <= 3 && rank >= spatial + least_before && rank <= spatial + most_before,
                "its input has another count of dimensions");
   return padded(view, 0, most_of);
@@ -57,7 +57,7 @@ Made pad(const CallView& view) {
   const std::string mode = view.text(2);
   if (mode == "constant") {
     if (!view.is_null(3)) view.require_fits(3, view.tensor(0).dtype);
-    return padded(view, -kMostRows, any_rows);
+    return padded(view, -kMaxAdmittedRows, any_rows);
   }
   view.require(view.is_null(3) || view.real(3) == 0, "it has a value, which it does not pad with");
   if (mode == "reflect") return copied(view, 1, 2, below);
@@ -69,7 +69,8 @@ Made pad(const CallView& view) {
 // (self, padding)
 Made border(const CallView& view, std::size_t spatial, std::int64_t (*most_of)(std::int64_t)) {
   view.require_arguments(2);
-  view.require(view.integers(1, 0, kMostRows).size() == 2 * spatial, "its list has no pair for each of its dimensions");
+  view.require(view.integers(1, 0, kMaxAdmittedRows).size() == 2 * spatial,
+               "its list has no pair for each of its dimensions");
   return copied(view, 1, 2, most_of);
 }
 

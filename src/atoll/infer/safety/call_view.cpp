@@ -245,7 +245,7 @@ Shape CallView::bounded(Shape shape) const {
   for (const std::int64_t size : shape) {
     if (size < 0) refuse("a tensor would have " + std::to_string(size) + " rows");
     const std::int64_t rows = std::max<std::int64_t>(size, 1);
-    if (rows > kMostElements / elements) refuse("a tensor has 2^31 elements or more");
+    if (rows > kMaxElements / elements) refuse("a tensor has 2^31 elements or more");
     elements *= rows;
   }
   return shape;

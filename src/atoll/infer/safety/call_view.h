@@ -13,7 +13,7 @@
 namespace atl::infer::safety {
 
 /// Elements of any tensor of an admitted call: many kernels count in 32 bits.
-inline constexpr std::int64_t kMostElements = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;
 
 /// A set of element types.
 class Dtypes {
@@ -39,7 +39,7 @@ inline constexpr Dtypes kAny{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32,
 class CallView {
  public:
   /// `where` names the call in errors. `operands` are the tensors among `args`, in order, as many as there are
-  /// (kInvalidArgument otherwise). Tensors of more than kMostElements are refused, and without `takes_empty` those that
+  /// (kInvalidArgument otherwise). Tensors of more than kMaxElements are refused, and without `takes_empty` those that
   /// have none.
   CallView(std::string where, const std::vector<Argument>& args, std::span<const Tensor> operands, bool takes_empty);
 

@@ -34,12 +34,12 @@ ConvolutionSizes read_sizes(const CallView& view, const ConvolutionArguments& pl
   if (has_batch) c.batch = {input.shape[0]};
   const std::size_t first = c.batch.size() + 1;
   c.inside = input.shape[first - 1];
-  c.groups = view.integer(places.groups, 1, kMostRows);
+  c.groups = view.integer(places.groups, 1, kMaxAdmittedRows);
   const std::int64_t here = weight.shape[places.transposed ? 0 : 1];
   const std::int64_t there = weight.shape[places.transposed ? 1 : 0];
   if (places.transposed) {
     view.require(here == c.inside && here % c.groups == 0, "its weight has other channels than its input");
-    view.require(there <= kMostRows / c.groups, "it makes too many channels");
+    view.require(there <= kMaxAdmittedRows / c.groups, "it makes too many channels");
     c.outside = there * c.groups;
   } else {
     view.require(c.inside % c.groups == 0 && c.inside / c.groups == here,
@@ -50,9 +50,9 @@ ConvolutionSizes read_sizes(const CallView& view, const ConvolutionArguments& pl
   require_weight(view, 2, input, {c.outside});
   c.rows.assign(input.shape.begin() + static_cast<std::ptrdiff_t>(first), input.shape.end());
   c.kernel.assign(weight.shape.begin() + 2, weight.shape.end());
-  for (const std::int64_t size : c.kernel) view.require(size <= kMostStep, "its kernel is larger than any model's");
-  c.stride = view.per_dim(places.stride, spatial, 1, kMostStep);
-  c.dilation = view.per_dim(places.dilation, spatial, 1, kMostStep);
+  for (const std::int64_t size : c.kernel) view.require(size <= kMaxStep, "its kernel is larger than any model's");
+  c.stride = view.per_dim(places.stride, spatial, 1, kMaxStep);
+  c.dilation = view.per_dim(places.dilation, spatial, 1, kMaxStep);
   return c;
 }
 
@@ -61,7 +61,7 @@ Shape plain_rows(const CallView& view, const ConvolutionArguments& places, const
   const std::string name = named ? view.text(places.padding) : "";
   view.require(!named || name == "same" || name == "valid", "its padding is neither same nor valid");
   Ints padding(c.spatial, 0);
-  if (!named) padding = view.per_dim(places.padding, c.spatial, 0, kMostStep);
+  if (!named) padding = view.per_dim(places.padding, c.spatial, 0, kMaxStep);
   for (std::size_t i = 0; i < c.spatial; ++i) {
     const std::int64_t span = c.dilation[i] * (c.kernel[i] - 1);
     view.require(name != "same" || c.stride[i] == 1, "padding to the same size goes with a stride of 1");
@@ -72,8 +72,8 @@ Shape plain_rows(const CallView& view, const ConvolutionArguments& places, const
 }
 
 Shape transposed_rows(const CallView& view, const ConvolutionArguments& places, const ConvolutionSizes& c) {
-  const Ints padding = view.per_dim(places.padding, c.spatial, 0, kMostStep);
-  const Ints more = view.per_dim(places.output_padding, c.spatial, 0, kMostStep);
+  const Ints padding = view.per_dim(places.padding, c.spatial, 0, kMaxStep);
+  const Ints more = view.per_dim(places.output_padding, c.spatial, 0, kMaxStep);
   Shape rows;
   for (std::size_t i = 0; i < c.spatial; ++i) {
     const std::int64_t span = c.dilation[i] * (c.kernel[i] - 1);
@@ -133,19 +133,19 @@ Made im2col(const CallView& view) {
   const Tensor& input = view.tensor(0, kFloats);
   const std::size_t rank = input.shape.size();
   view.require(rank == 3 || rank == 4, "its input has neither 3 nor 4 dimensions");
-  const Ints kernel = view.per_dim(1, 2, 1, kMostStep);
-  const Ints dilation = view.per_dim(2, 2, 1, kMostStep);
-  const Ints padding = view.per_dim(3, 2, 0, kMostStep);
-  const Ints stride = view.per_dim(4, 2, 1, kMostStep);
+  const Ints kernel = view.per_dim(1, 2, 1, kMaxStep);
+  const Ints dilation = view.per_dim(2, 2, 1, kMaxStep);
+  const Ints padding = view.per_dim(3, 2, 0, kMaxStep);
+  const Ints stride = view.per_dim(4, 2, 1, kMaxStep);
   std::int64_t windows = 1;
   for (std::size_t i = 0; i < 2; ++i) {
     const std::int64_t rows =
         window_rows(view, input.shape[rank - 2 + i], 2 * padding[i], kernel[i], stride[i], dilation[i]);
-    view.require(rows <= kMostRows / windows, "it makes too many windows");
+    view.require(rows <= kMaxAdmittedRows / windows, "it makes too many windows");
     windows *= rows;
   }
   Shape shape(input.shape.begin(), input.shape.end() - 3);
-  view.require(input.shape[rank - 3] <= kMostRows / (kernel[0] * kernel[1]), "it makes too many rows");
+  view.require(input.shape[rank - 3] <= kMaxAdmittedRows / (kernel[0] * kernel[1]), "it makes too many rows");
   shape.push_back(input.shape[rank - 3] * kernel[0] * kernel[1]);
   shape.push_back(windows);
   return with_copies(view, one(view, input.dtype, std::move(shape)));

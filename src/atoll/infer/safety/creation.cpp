@@ -20,7 +20,7 @@ Made filled(const CallView& view, bool has_value) {
   view.require_arguments(options + 4);
   const Dtype dtype = view.options(options, has_value ? type_of_number(view, 1) : Dtype::kFloat32);
   if (has_value) view.require_fits(1, dtype);
-  return one(view, dtype, view.integers(0, 0, kMostRows));
+  return one(view, dtype, view.integers(0, 0, kMaxAdmittedRows));
 }
 
 // (self, [fill_value,] dtype, layout, device, pin_memory, memory_format)
@@ -40,7 +40,7 @@ Made filled_new(const CallView& view, bool has_value) {
   view.require_arguments(options + 4);
   const Dtype dtype = view.options(options, view.tensor(0).dtype);
   if (has_value) view.require_fits(2, dtype);
-  return one(view, dtype, view.integers(1, 0, kMostRows));
+  return one(view, dtype, view.integers(1, 0, kMaxAdmittedRows));
 }
 
 // (s, dtype, layout, device, pin_memory)
@@ -60,7 +60,7 @@ double number_at(const CallView& view, std::size_t argument) {
 std::int64_t steps(const CallView& view, double start, double end, double step) {
   view.require(step != 0 && (end - start) * step >= 0, "its steps lead away from its end");
   const double count = std::ceil((end - start) / step);
-  view.require(count >= 0 && count <= static_cast<double>(kMostRows), "it has too many steps");
+  view.require(count >= 0 && count <= static_cast<double>(kMaxAdmittedRows), "it has too many steps");
   return static_cast<std::int64_t>(count);
 }
 
@@ -89,7 +89,7 @@ Made linspace(const CallView& view) {
     static_cast<void>(number_at(view, i));
     view.require_fits(i, dtype);
   }
-  return one(view, dtype, {view.integer(2, 0, kMostRows)});
+  return one(view, dtype, {view.integer(2, 0, kMaxAdmittedRows)});
 }
 
 }  // namespace

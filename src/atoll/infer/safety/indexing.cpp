@@ -83,7 +83,7 @@ Made embedding(const CallView& view) {
   const Tensor& weight = view.tensor(0, kFloats);
   const Tensor& rows = view.tensor(1, kIndices);
   view.require(weight.shape.size() == 2, "its weight is no matrix");
-  static_cast<void>(view.integer(2, -kMostRows, kMostRows));
+  static_cast<void>(view.integer(2, -kMaxAdmittedRows, kMaxAdmittedRows));
   static_cast<void>(view.boolean(3));
   static_cast<void>(view.boolean(4));
   Shape shape = rows.shape;
@@ -136,7 +136,7 @@ Made sort(const CallView& view, bool stable, bool values) {
 Made triangle(const CallView& view) {
   view.require_arguments(2);
   view.require(view.tensor(0).shape.size() >= 2, "it is no matrix");
-  static_cast<void>(view.integer(1, -kMostRows, kMostRows));
+  static_cast<void>(view.integer(1, -kMaxAdmittedRows, kMaxAdmittedRows));
   return with_copies(view, seen(view, view.tensor(0), view.tensor(0).shape));
 }
 

@@ -82,7 +82,7 @@ Made instance_norm(const CallView& view) {
 
 // The last dimensions, which `argument` lists.
 Shape normalised(const CallView& view, const Tensor& input, std::size_t argument) {
-  const Ints sizes = view.integers(argument, 1, kMostRows);
+  const Ints sizes = view.integers(argument, 1, kMaxAdmittedRows);
   view.require(!sizes.empty() && sizes.size() <= input.shape.size(),
                "it normalises over no dimension, or over too many");
   Shape last(input.shape.end() - static_cast<std::ptrdiff_t>(sizes.size()), input.shape.end());
@@ -124,7 +124,7 @@ Made rms_norm(const CallView& view) {
 }
 
 void require_groups(const CallView& view, std::size_t argument, const Shape& channels) {
-  view.require(channels[0] % view.integer(argument, 1, kMostRows) == 0, "its groups do not divide its channels");
+  view.require(channels[0] % view.integer(argument, 1, kMaxAdmittedRows) == 0, "its groups do not divide its channels");
 }
 
 // (input, num_groups, weight, bias, eps, cudnn_enabled)
@@ -145,16 +145,16 @@ Made native_group_norm(const CallView& view) {
   const Tensor& input = view.tensor(0, kPrecise);
   const Shape channels = channels_of(view, input);
   for (const std::size_t argument : {std::size_t{1}, std::size_t{2}}) require_weight(view, argument, input, channels);
-  const std::int64_t batch = view.integer(3, 1, kMostRows);
-  const std::int64_t width = view.integer(4, 1, kMostRows);
-  const std::int64_t places = view.integer(5, 1, kMostRows);
+  const std::int64_t batch = view.integer(3, 1, kMaxAdmittedRows);
+  const std::int64_t width = view.integer(4, 1, kMaxAdmittedRows);
+  const std::int64_t places = view.integer(5, 1, kMaxAdmittedRows);
   const std::int64_t held =
       std::accumulate(input.shape.begin() + 2, input.shape.end(), std::int64_t{1}, std::multiplies<>());
   view.require(batch == input.shape[0] && width == channels[0] && places == held, "it counts its input otherwise");
   require_groups(view, 6, channels);
   require_epsilon(view, 7);
   Made made = normed(view, input);
-  for (int i = 0; i < 2; ++i) made.outputs.push_back({input.dtype, {batch, view.integer(6, 1, kMostRows)}});
+  for (int i = 0; i < 2; ++i) made.outputs.push_back({input.dtype, {batch, view.integer(6, 1, kMaxAdmittedRows)}});
   return made;
 }
 

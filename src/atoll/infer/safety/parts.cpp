@@ -60,7 +60,7 @@ std::int64_t sliced_rows(const CallView& view, std::size_t argument, std::int64_
   };
   const std::int64_t start = bound(argument, 0);
   const std::int64_t end = std::max(start, bound(argument + 1, rows));
-  return ceil_div(end - start, view.integer(argument + 2, 1, kMostRows));
+  return ceil_div(end - start, view.integer(argument + 2, 1, kMaxAdmittedRows));
 }
 
 // (self, dim, start, end, step)
@@ -162,21 +162,21 @@ Made split_evenly(const CallView& view, std::size_t dim, std::int64_t size) {
 Made split(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  return split_evenly(view, dim, view.integer(1, 1, kMostRows));
+  return split_evenly(view, dim, view.integer(1, 1, kMaxAdmittedRows));
 }
 
 // (self, chunks, dim)
 Made chunk(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  return split_evenly(view, dim, ceil_div(view.tensor(0).shape[dim], view.integer(1, 1, kMostRows)));
+  return split_evenly(view, dim, ceil_div(view.tensor(0).shape[dim], view.integer(1, 1, kMaxAdmittedRows)));
 }
 
 // (self, split_sizes, dim)
 Made split_with_sizes(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  const Ints sizes = view.integers(1, 0, kMostRows);
+  const Ints sizes = view.integers(1, 0, kMaxAdmittedRows);
   std::int64_t rows = 0;
   for (const std::int64_t size : sizes) rows += size;
   view.require(!sizes.empty() && rows == view.tensor(0).shape[dim], "its parts are not all of its input");
@@ -194,7 +194,7 @@ Made flip(const CallView& view) {
 Made roll(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
-  const Ints shifts = view.integers(1, -kMostRows, kMostRows);
+  const Ints shifts = view.integers(1, -kMaxAdmittedRows, kMaxAdmittedRows);
   const std::vector<int> dims = view.dims(2, self.shape.size());
   view.require(shifts.size() == std::max<std::size_t>(dims.size(), 1), "it has not one shift for each dimension");
   return with_copies(view, seen(view, self, self.shape));
@@ -204,9 +204,9 @@ Made roll(const CallView& view) {
 Made repeat_interleave(const CallView& view) {
   view.require_arguments(4);
   Shape shape = view.tensor(0).shape;
-  const std::int64_t times = view.integer(1, 1, kMostRows);
+  const std::int64_t times = view.integer(1, 1, kMaxAdmittedRows);
   const auto dim = static_cast<std::size_t>(view.dim(2, shape.size()));
-  view.require(shape[dim] <= kMostRows / times, "it repeats too often");
+  view.require(shape[dim] <= kMaxAdmittedRows / times, "it repeats too often");
   shape[dim] *= times;
   static_cast<void>(view.try_integer(3, shape[dim], shape[dim]));
   return with_copies(view, seen(view, view.tensor(0), std::move(shape)));

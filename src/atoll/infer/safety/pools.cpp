@@ -29,11 +29,11 @@ Made pool(const CallView& view, std::size_t spatial, bool has_dilation) {
   const Tensor& input = view.tensor(0, kFloats);
   Shape shape = before(view, input, spatial);
   const std::size_t first = shape.size();
-  const Ints kernel = view.per_dim(1, spatial, 1, kMostStep);
-  const bool has_stride = !view.integers(2, 1, kMostStep).empty();
-  const Ints stride = has_stride ? view.per_dim(2, spatial, 1, kMostStep) : kernel;
-  const Ints padding = view.per_dim(3, spatial, 0, kMostStep);
-  const Ints dilation = has_dilation ? view.per_dim(4, spatial, 1, kMostStep) : Ints(spatial, 1);
+  const Ints kernel = view.per_dim(1, spatial, 1, kMaxStep);
+  const bool has_stride = !view.integers(2, 1, kMaxStep).empty();
+  const Ints stride = has_stride ? view.per_dim(2, spatial, 1, kMaxStep) : kernel;
+  const Ints padding = view.per_dim(3, spatial, 0, kMaxStep);
+  const Ints dilation = has_dilation ? view.per_dim(4, spatial, 1, kMaxStep) : Ints(spatial, 1);
   const bool ceil_mode = view.boolean(has_dilation ? 5 : 4);
   double window = 1;
   for (std::size_t i = 0; i < spatial; ++i) {
@@ -62,9 +62,9 @@ Made max_pool(const CallView& view, std::size_t spatial, bool with_indices) {
 Made avg_pool(const CallView& view, std::size_t spatial) {
   view.require_arguments(spatial == 1 ? 6 : 7);
   static_cast<void>(view.boolean(5));
-  if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMostRows));
+  if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMaxAdmittedRows));
   Made made = pool(view, spatial, false);
-  const Ints kernel = view.per_dim(1, spatial, 1, kMostStep);
+  const Ints kernel = view.per_dim(1, spatial, 1, kMaxStep);
   const Shape& sizes = view.tensor(0).shape;
   for (std::size_t i = 0; spatial == 3 && i < 3; ++i) {  // where padding does not count
     view.require(sizes[sizes.size() - 3 + i] >= kernel[i], "its window is larger than its input");
@@ -77,7 +77,7 @@ Made adaptive(const CallView& view, std::size_t spatial, bool with_indices) {
   view.require_arguments(2);
   const Tensor& input = view.tensor(0, kFloats);
   Shape shape = before(view, input, spatial);
-  const Ints rows = view.per_dim(1, spatial, 1, kMostRows);
+  const Ints rows = view.per_dim(1, spatial, 1, kMaxAdmittedRows);
   double windows = 1;
   for (std::size_t i = 0; i < spatial; ++i) {
     windows *= static_cast<double>(input.shape[shape.size()]) / static_cast<double>(rows[i]) + 2;

@@ -8,7 +8,7 @@
 namespace atl::infer::safety {
 namespace {
 
-constexpr std::int64_t kMostLayers = 100;
+constexpr std::int64_t kMaxLayers = 100;
 
 struct Layers {
   std::int64_t count = 1;
@@ -51,13 +51,13 @@ Made recurrent(const CallView& view, std::int64_t gates, bool two_states) {
                "its states have not 3 dimensions");
   Layers layers;
   layers.biased = view.boolean(3);
-  layers.count = view.integer(4, 1, kMostLayers);
+  layers.count = view.integer(4, 1, kMaxLayers);
   static_cast<void>(view.real(5));
   view.require(!view.boolean(6), "it is in training");
   layers.ways = view.boolean(7) ? 2 : 1;
   layers.gates = gates;
   layers.hidden = states[0]->shape[2];
-  view.require(layers.hidden <= kMostRows / 8, "its state is too large");
+  view.require(layers.hidden <= kMaxAdmittedRows / 8, "its state is too large");
   const bool batch_first = view.boolean(8);
   const std::int64_t batch = input.shape[batch_first ? 0 : 1];
   const std::int64_t steps = input.shape[batch_first ? 1 : 0];

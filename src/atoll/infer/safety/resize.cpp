@@ -17,10 +17,10 @@ struct Resampling {
 };
 
 std::int64_t rows_by(const CallView& view, std::int64_t rows, double factor) {
-  constexpr double kMostFactor = 1 << 16;
-  view.require(factor >= 1 / kMostFactor && factor <= kMostFactor, "its factor is no number from 2^-16 to 2^16");
+  constexpr double kMaxFactor = 1 << 16;
+  view.require(factor >= 1 / kMaxFactor && factor <= kMaxFactor, "its factor is no number from 2^-16 to 2^16");
   const double made = std::floor(static_cast<double>(rows) * factor);
-  view.require(made >= 1 && made <= static_cast<double>(kMostRows), "it makes no rows, or too many");
+  view.require(made >= 1 && made <= static_cast<double>(kMaxAdmittedRows), "it makes no rows, or too many");
   return static_cast<std::int64_t>(made);
 }
 
@@ -30,7 +30,7 @@ Shape by_list(const CallView& view, const Resampling& kind, const Shape& rows) {
   view.require_arguments(place + 1);
   view.require(view.is_null(1) != view.is_null(place), "it has neither sizes nor factors, or both");
   if (!view.is_null(1)) {
-    Ints sizes = view.integers(1, 1, kMostRows);
+    Ints sizes = view.integers(1, 1, kMaxAdmittedRows);
     view.require(sizes.size() == kind.spatial, "it has not one size for each dimension");
     return sizes;
   }
@@ -45,7 +45,7 @@ Shape by_list(const CallView& view, const Resampling& kind, const Shape& rows) {
 Shape by_sizes(const CallView& view, const Resampling& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + kind.spatial);
-  Ints sizes = view.per_dim(1, kind.spatial, 1, kMostRows);
+  Ints sizes = view.per_dim(1, kind.spatial, 1, kMaxAdmittedRows);
   for (std::size_t i = 0; i < kind.spatial; ++i) {
     if (view.is_null(place + i)) continue;
     view.require(rows_by(view, rows[i], view.real(place + i)) == sizes[i], "its factor is not the one of its sizes");

@@ -22,9 +22,9 @@ struct Made {
 inline constexpr double kMove = 4;
 
 /// Strides, dilations, windows and paddings: no model needs as many.
-inline constexpr std::int64_t kMostStep = 4096;
+inline constexpr std::int64_t kMaxStep = 4096;
 /// Any count of elements or rows.
-inline constexpr std::int64_t kMostRows = kMostElements;
+inline constexpr std::int64_t kMaxAdmittedRows = kMaxElements;
 
 /// Looks at every argument; Error(kRefused) unless the call does what is said and nothing else, for any values of its
 /// operands.

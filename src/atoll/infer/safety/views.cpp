@@ -29,7 +29,7 @@ Shape completed(const CallView& view, Shape sizes, std::int64_t elements) {
 Made reshape(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  return with_copies(view, seen(view, self, completed(view, view.integers(1, -1, kMostRows), self.elements())));
+  return with_copies(view, seen(view, self, completed(view, view.integers(1, -1, kMaxAdmittedRows), self.elements())));
 }
 
 // (self, start_dim, end_dim)
@@ -51,7 +51,7 @@ Made unflatten(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
   const int dim = view.dim(1, self.shape.size());
-  const Ints sizes = view.integers(2, -1, kMostRows);
+  const Ints sizes = view.integers(2, -1, kMaxAdmittedRows);
   view.require(!sizes.empty(), "it has no sizes");
   const Shape parts = completed(view, sizes, self.shape[static_cast<std::size_t>(dim)]);
   Shape shape(self.shape.begin(), self.shape.begin() + dim);
@@ -146,7 +146,7 @@ Made unsqueeze(const CallView& view) {
 
 Made expanded(const CallView& view) {
   const Tensor& self = view.tensor(0);
-  Shape shape = view.integers(1, -1, kMostRows);
+  Shape shape = view.integers(1, -1, kMaxAdmittedRows);
   view.require(shape.size() >= self.shape.size(), "it expands to fewer dimensions");
   const std::size_t added = shape.size() - self.shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -177,11 +177,11 @@ Made broadcast_to(const CallView& view) {
 Made repeat(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  Shape shape = view.integers(1, 1, kMostRows);
+  Shape shape = view.integers(1, 1, kMaxAdmittedRows);
   view.require(shape.size() >= self.shape.size() && shape.size() <= kMaxDims, "it has another count of dimensions");
   const std::size_t added = shape.size() - self.shape.size();
   for (std::size_t i = added; i < shape.size(); ++i) {
-    view.require(self.shape[i - added] <= kMostRows / shape[i], "it repeats too often");
+    view.require(self.shape[i - added] <= kMaxAdmittedRows / shape[i], "it repeats too often");
     shape[i] *= self.shape[i - added];
   }
   return seen(view, self, std::move(shape));
@@ -191,7 +191,7 @@ Made repeat(const CallView& view) {
 Made shuffle(const CallView& view, bool finer) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  const std::int64_t factor = view.integer(1, 1, kMostStep);
+  const std::int64_t factor = view.integer(1, 1, kMaxStep);
   const std::size_t rank = self.shape.size();
   view.require(rank >= 3, "it has no channels");
   Shape shape = self.shape;
@@ -200,11 +200,11 @@ Made shuffle(const CallView& view, bool finer) {
     view.require(channels % (factor * factor) == 0, "its factor does not divide its channels");
     channels /= factor * factor;
   } else {
-    view.require(channels <= kMostRows / (factor * factor), "it makes too many channels");
+    view.require(channels <= kMaxAdmittedRows / (factor * factor), "it makes too many channels");
     channels *= factor * factor;
   }
   for (std::size_t i = rank - 2; i < rank; ++i) {
-    view.require(finer ? shape[i] <= kMostRows / factor : shape[i] % factor == 0,
+    view.require(finer ? shape[i] <= kMaxAdmittedRows / factor : shape[i] % factor == 0,
                  "its factor does not divide its rows");
     shape[i] = finer ? shape[i] * factor : shape[i] / factor;
   }
@@ -216,8 +216,8 @@ Made unfold(const CallView& view) {
   view.require_arguments(4);
   Shape shape = view.tensor(0).shape;
   const auto dim = static_cast<std::size_t>(view.dim(1, shape.size()));
-  const std::int64_t size = view.integer(2, 1, kMostRows);
-  shape[dim] = window_rows(view, shape[dim], 0, size, view.integer(3, 1, kMostRows), 1);
+  const std::int64_t size = view.integer(2, 1, kMaxAdmittedRows);
+  shape[dim] = window_rows(view, shape[dim], 0, size, view.integer(3, 1, kMaxAdmittedRows), 1);
   shape.push_back(size);
   return seen(view, view.tensor(0), std::move(shape));
 }

@@ -12,11 +12,11 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostStrangerBytes = 4096;               // of a control frame, until the client has said hello
-constexpr std::size_t kMostModels = 16;                        // of one client
+constexpr std::size_t kMaxStrangerBytes = 4096;                // of a control frame, until the client has said hello
+constexpr std::size_t kMaxModels = 16;                         // of one client
 constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;  // that wait for a client; then it is not heard
 constexpr std::chrono::milliseconds kConnectionCloseTimeout{1000};
-constexpr std::chrono::seconds kMostUnread{30};  // while more than kMaxReplyBytes wait
+constexpr std::chrono::seconds kMaxUnread{30};  // while more than kMaxReplyBytes wait
 
 // What admission would refuse anyway need not be sent.
 std::uint64_t most_model_bytes(const ServerOptions& options) {
@@ -26,7 +26,7 @@ std::uint64_t most_model_bytes(const ServerOptions& options) {
 }  // namespace
 
 Connection::Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over)
-    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMostStrangerBytes) {
+    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMaxStrangerBytes) {
   transport::SecureStream::Options options;
   options.name = peer;
   stream_ = std::make_unique<transport::SecureStream>(context_.loop, *this, std::move(socket),
@@ -154,8 +154,8 @@ void Connection::open(const wire::Open& message) {
     failed.text = error.what();
     send(wire::Message(failed));
   };
-  if (models_.size() >= kMostModels) {
-    return fail(Error(ErrorKind::kRefused, "a client has at most " + std::to_string(kMostModels) + " models"));
+  if (models_.size() >= kMaxModels) {
+    return fail(Error(ErrorKind::kRefused, "a client has at most " + std::to_string(kMaxModels) + " models"));
   }
   if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is going down"));
   if (hello_.rules != kRulesVersion) {
@@ -245,9 +245,9 @@ void Connection::on_tick(Clock::time_point now) {
   const std::size_t queued = stream_->queued_bytes();
   if (queued <= kMaxReplyBytes || queued < queued_) read_ = now;
   queued_ = queued;
-  if (now - read_ > kMostUnread) {
+  if (now - read_ > kMaxUnread) {
     return refuse(
-        Error(ErrorKind::kTimeout, "the client has read nothing for " + std::to_string(kMostUnread.count()) + " s"));
+        Error(ErrorKind::kTimeout, "the client has read nothing for " + std::to_string(kMaxUnread.count()) + " s"));
   }
   for (const auto& [number, model] : models_) model->on_tick(now);
 }

@@ -17,7 +17,7 @@ namespace atl::infer {
 
 class ServedModel;
 
-inline constexpr std::size_t kMostProfiles = 128;  ///< of models, up to half a megabyte each
+inline constexpr std::size_t kMaxProfiles = 128;  ///< of models, up to half a megabyte each
 
 /// What all connections of a server share. On its loop, but for the cache, which is used on the disk's.
 struct ServerContext {
@@ -34,7 +34,7 @@ struct ServerContext {
   std::size_t queued_for_disk = 0;     ///< bytes of all uploads
   std::size_t queued_for_clients = 0;  ///< bytes of all connections, at the last tick
   std::set<ServedModel*> with_worker;  ///< or about to have one
-  Profiles profiles{kMostProfiles};
+  Profiles profiles{kMaxProfiles};
   std::uint64_t freed = 0;           ///< how often retry_waiting() was called
   std::deque<ServedModel*> waiting;  ///< for an upload of the same model, or for a worker
 

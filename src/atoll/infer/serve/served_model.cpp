@@ -7,13 +7,13 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;  // then its client has to wait
-constexpr int kMostDivides = 64;                                     // without an answer
-constexpr std::size_t kMostQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
-constexpr std::size_t kMostQueuedForAll = kMostQueuedForClient;
+constexpr std::size_t kMaxQueuedForWorker = std::size_t{16} << 20;  // then its client has to wait
+constexpr int kMaxDivides = 64;                                     // without an answer
+constexpr std::size_t kMaxQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
+constexpr std::size_t kMaxQueuedForAll = kMaxQueuedForClient;
 constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // goes on even then
 constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client that is not read
-constexpr std::chrono::milliseconds kMostUntaken{5'000};         // its system gives up what nobody reads after 10 s
+constexpr std::chrono::milliseconds kMaxUntaken{5'000};          // its system gives up what nobody reads after 10 s
 
 double seconds_of_us(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
@@ -50,7 +50,7 @@ void ServedModel::forward(const wire::Message& message) {
 
 // The client is not read any more while so much waits for its worker.
 void ServedModel::hold_client() {
-  if (worker_->queued_bytes() <= kMostQueuedForWorker || std::exchange(is_paused_, true)) return;
+  if (worker_->queued_bytes() <= kMaxQueuedForWorker || std::exchange(is_paused_, true)) return;
   pinged_ = took_ = Clock::now();
   taken_bytes_ = worker_->taken_bytes();
   client_.pause();
@@ -65,7 +65,7 @@ void ServedModel::let_client_go_on() {
 void ServedModel::take(const wire::Divide& divide) {
   if (state_ == State::kDead) return;
   expect(State::kReady, "a division");
-  if (++divides_ > kMostDivides) throw Error(ErrorKind::kProtocol, "too many divisions came without an answer");
+  if (++divides_ > kMaxDivides) throw Error(ErrorKind::kProtocol, "too many divisions came without an answer");
   if (divides_ == 1) preparing_ = Clock::now();
   forward(divide);
 }
@@ -117,8 +117,8 @@ void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std:
     throw Error(ErrorKind::kProtocol, "the worker process sent no message");
   }
   const std::size_t queued = client_.queued_bytes();
-  const bool is_too_much = context_.queued_for_clients > kMostQueuedForAll && queued > kLittleForClient;
-  if (is_too_much || queued > kMostQueuedForClient) {
+  const bool is_too_much = context_.queued_for_clients > kMaxQueuedForAll && queued > kLittleForClient;
+  if (is_too_much || queued > kMaxQueuedForClient) {
     throw Error(ErrorKind::kProtocol, "the worker process answers without end, or its client does not read");
   }
 }
@@ -212,9 +212,9 @@ void ServedModel::watch_worker(Clock::time_point now) {
   }
   if (state_ != State::kReady) return;
   if (is_paused_ && std::exchange(taken_bytes_, worker_->taken_bytes()) != worker_->taken_bytes()) took_ = now;
-  if (is_paused_ && now - took_ > std::min(limit, kMostUntaken)) {
+  if (is_paused_ && now - took_ > std::min(limit, kMaxUntaken)) {
     return lose_worker("the worker process for this model takes nothing of what came for it since ",
-                       std::min(limit, kMostUntaken));
+                       std::min(limit, kMaxUntaken));
   }
   if (cancelled_ && now - *cancelled_ > limit) {
     return lose_worker("the worker process for this model has not ended a cancelled inference within ", limit);

@@ -10,9 +10,9 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
-constexpr std::size_t kMostQueuedByAll = std::size_t{64} << 20;
-constexpr std::size_t kMostPartsForDisk = 256;  // of one client: each takes room besides its bytes
+constexpr std::size_t kMaxQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
+constexpr std::size_t kMaxQueuedByAll = std::size_t{64} << 20;
+constexpr std::size_t kMaxPartsForDisk = 256;  // of one client: each takes room besides its bytes
 
 }  // namespace
 
@@ -125,8 +125,8 @@ void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> 
 
 void ServedModel::arrived() {
   progressed_ = Clock::now();
-  const bool is_too_much = incoming_->queued_bytes() > kMostQueuedForDisk ||
-                           incoming_->queued_parts() > kMostPartsForDisk || context_.queued_for_disk > kMostQueuedByAll;
+  const bool is_too_much = incoming_->queued_bytes() > kMaxQueuedForDisk ||
+                           incoming_->queued_parts() > kMaxPartsForDisk || context_.queued_for_disk > kMaxQueuedByAll;
   if (!is_too_much || std::exchange(is_paused_, true)) return;
   pinged_ = progressed_;
   client_.pause();

@@ -41,7 +41,7 @@ void TurnLoad::rests(Who who, Clock::time_point now) {
 }
 
 wire::Load TurnLoad::of_others(std::size_t turns, const std::function<bool(Who)>& is_own, Clock::time_point now) const {
-  constexpr double kMostWaiting = wire::kMaxWaiting;
+  constexpr double kMaxWaitingToTell = wire::kMaxWaiting;
   wire::Load load;
   load.turns = static_cast<std::uint32_t>(std::min<std::size_t>(turns, wire::kMaxTurns));
   double ended = 0;
@@ -60,7 +60,7 @@ wire::Load TurnLoad::of_others(std::size_t turns, const std::function<bool(Who)>
     ++running;
   }
   load.computing = std::min(load.computing, static_cast<double>(load.turns));
-  load.waiting = std::min(load.waiting, kMostWaiting);
+  load.waiting = std::min(load.waiting, kMaxWaitingToTell);
   const double mean = ended > 0 ? ended_seconds / ended : running > 0 ? running_seconds / running : 0;
   load.turn_us = static_cast<std::uint64_t>(std::min(mean * 1e6, static_cast<double>(wire::kMaxMicroseconds)));
   return load;

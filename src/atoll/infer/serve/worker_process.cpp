@@ -31,8 +31,8 @@ namespace {
 constexpr int kSocketThere = 3;  // descriptors in the process
 constexpr int kWeightsThere = 4;
 constexpr std::size_t kWorkerReadBytes = std::size_t{1} << 18;
-constexpr int kReadsAtOnce = 8;                            // then others have a turn
-constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
+constexpr int kReadsAtOnce = 8;                           // then others have a turn
+constexpr std::chrono::milliseconds kMaxWaitForEnd{250};  // of a process that was killed
 
 // What programs and the libraries of devices look at. A worker runs a stranger's model: whatever else there is, such as
 // passwords, is not for it.
@@ -126,7 +126,7 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
 // Whether it has ended, or does so in a moment. A device's driver may hold it up for much longer.
 bool ends(pid_t pid, siginfo_t& info, int options) {
   constexpr std::chrono::milliseconds kLook{1};
-  const Clock::time_point until = Clock::now() + kMostWaitForEnd;
+  const Clock::time_point until = Clock::now() + kMaxWaitForEnd;
   for (;;) {
     info = {};
     const bool is_told = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | options) == 0;

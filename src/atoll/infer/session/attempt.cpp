@@ -9,8 +9,8 @@
 namespace atl::infer {
 namespace {
 
-constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
-constexpr double kMostBetweenWaits = 16;
+constexpr double kMaxAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
+constexpr double kMaxBetweenWaits = 16;
 constexpr std::chrono::microseconds kComputePollPeriod{200};  // for the server's rows, while the device computes
 constexpr double kFreeShare = 0.01;  // of the model: what following the plan may add to the rest
 
@@ -131,7 +131,7 @@ bool Attempt::compute_alone() {
   }
   const Program rest = rest_of(model_.graph(), run_.operators(), alone_->held());
   const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
-  const auto between = static_cast<std::size_t>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
+  const auto between = static_cast<std::size_t>(std::clamp(kMaxAhead / mean, 1.0, kMaxBetweenWaits));
   std::size_t asked = 0;  // before every step
   const Inference::GoOn go_on = [&] {
     if (is_closed() || may_resume()) return false;

@@ -13,7 +13,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostTold = 60;  // servers keep 64
+constexpr std::size_t kMaxTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
 // Before a server that has refused every division is asked again.
 constexpr std::chrono::seconds kMinPause{1};
@@ -209,7 +209,7 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   for (const auto& [number, told] : told_) {
     if (told == division) return number;
   }
-  if (told_.size() >= kMostTold) {
+  if (told_.size() >= kMaxTold) {
     lock.unlock();
     start_anew_();
     lock.lock();

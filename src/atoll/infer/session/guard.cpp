@@ -16,7 +16,7 @@ namespace atl::infer {
 namespace {
 
 constexpr std::size_t kRatios = 128;
-constexpr double kLeastMargin = 5e-4;
+constexpr double kMinMargin = 5e-4;
 constexpr double kUnknownShare = 0.1;
 constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
 constexpr double kRatioMemory = 30;     // seconds
@@ -146,7 +146,7 @@ void Jitter::add(double now, double predicted, double took) {
 
 double Jitter::margin(double now, double predicted) const {
   const double unknown = kUnknownShare / (1 + 2 * static_cast<double>(seen_.size()));
-  return std::max(kLeastMargin, (quantile(now, 0.95, 1 + unknown) - 1) * predicted);
+  return std::max(kMinMargin, (quantile(now, 0.95, 1 + unknown) - 1) * predicted);
 }
 
 double Jitter::ratio(double now) const { return quantile(now, 0.5, 1); }

@@ -8,17 +8,17 @@ namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kEndPollPeriod{5};
-constexpr double kMostWait = 0.02;  // seconds
-constexpr double kMostPatience = 1e9;
+constexpr double kMaxServerWait = 0.02;  // seconds
+constexpr double kMaxPatience = 1e9;
 
 // `unended`: since the last inference has begun.
 Clock::duration end_wait(const AttemptRules& rules, double local, double unended) {
   double seconds = rules.deadline - unended;
   if (rules.hedge != Hedge::kNever) {
     const double left = rules.deadline - rules.margin - local - seconds_since(rules.begin);
-    seconds = std::min({left, local / 4, kMostWait});
+    seconds = std::min({left, local / 4, kMaxServerWait});
   }
-  const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, kMostPatience));
+  const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, kMaxPatience));
   return std::chrono::duration_cast<Clock::duration>(wait);
 }
 

@@ -64,8 +64,8 @@ void check_lossy(const Graph& graph, wire::Codec lossy) {
 }
 
 std::uint64_t microseconds(double seconds) {
-  constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
-  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
+  constexpr auto kMax = static_cast<double>(wire::kMaxMicroseconds);
+  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMax));
 }
 
 void fill(SessionReport& report, const Outcome& last) {

@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "elements and places are read as they lie");
 
-constexpr std::size_t kMostValues = 16;
+constexpr std::size_t kMaxValues = 16;
 constexpr std::size_t kBlock = 256;
 constexpr std::uint8_t kNoPlace = 0xff;
 
@@ -61,7 +61,7 @@ std::size_t find_places(const U* __restrict values, std::size_t count, const U* 
   }
   std::uint8_t any = 0;
   for (std::size_t i = 0; i < count; ++i) any = static_cast<std::uint8_t>(any | places[i]);
-  if (any < kMostValues) return count;
+  if (any < kMaxValues) return count;
   return static_cast<std::size_t>(std::find(places, places + count, kNoPlace) - places);
 }
 
@@ -80,7 +80,7 @@ template <class U>
 std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) {
   const std::size_t elements = bytes.size() / sizeof(U);
   std::vector<std::uint8_t> places((elements + 7) / 8 * 8);
-  std::array<U, kMostValues> table{};
+  std::array<U, kMaxValues> table{};
   std::array<U, kBlock> values;
   std::size_t entries = 0;
   for (std::size_t begin = 0; begin < elements; begin += kBlock) {
@@ -89,7 +89,7 @@ std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) 
     for (;;) {
       const std::size_t found = find_places(values.data(), count, table.data(), entries, places.data() + begin);
       if (found == count) break;
-      if (entries == kMostValues) return std::nullopt;
+      if (entries == kMaxValues) return std::nullopt;
       table[entries++] = values[found];
     }
   }
@@ -109,7 +109,7 @@ std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) 
 }
 
 template <unsigned kBits, class U>
-void read_places(std::span<const std::byte> places, const std::array<U, kMostValues>& table, std::size_t entries,
+void read_places(std::span<const std::byte> places, const std::array<U, kMaxValues>& table, std::size_t entries,
                  std::span<std::byte> out) {
   const std::size_t elements = out.size() / sizeof(U);
   std::uint8_t most = 0;
@@ -137,7 +137,7 @@ void read_places(std::span<const std::byte> places, const std::array<U, kMostVal
 template <class U>
 void unpack_as(std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::size_t entries = packed.empty() ? 0 : std::to_integer<std::size_t>(packed[0]);
-  if (entries == 0 || entries > kMostValues)
+  if (entries == 0 || entries > kMaxValues)
     bad_few_values(std::to_string(entries) + " distinct values: 1 to 16 are possible");
   const unsigned bits = bits_for(entries);
   const std::size_t head = 1 + entries * sizeof(U);
@@ -145,7 +145,7 @@ void unpack_as(std::span<const std::byte> packed, std::span<std::byte> out) {
   if (packed.size() != expected) {
     bad_few_values("it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(expected));
   }
-  std::array<U, kMostValues> table{};
+  std::array<U, kMaxValues> table{};
   std::memcpy(table.data(), packed.data() + 1, entries * sizeof(U));
   const std::span<const std::byte> places = packed.subspan(head);
   switch (bits) {
@@ -178,7 +178,7 @@ void unpack_few_values(std::size_t element_bytes, std::span<const std::byte> pac
 }
 
 std::size_t most_few_values_bytes(std::size_t element_bytes, std::size_t elements) noexcept {
-  return 1 + kMostValues * element_bytes + places_bytes(elements, 4);
+  return 1 + kMaxValues * element_bytes + places_bytes(elements, 4);
 }
 
 }  // namespace atl::infer::wire

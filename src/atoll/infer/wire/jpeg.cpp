@@ -13,7 +13,7 @@ namespace atl::infer::wire {
 namespace {
 
 constexpr int kQuality = 90;
-constexpr int kMostSampling = 2;  // pixels under one sample of a colour, each way
+constexpr int kMaxSampling = 2;  // pixels under one sample of a colour, each way
 
 // libjpeg leaves by longjmp where something is wrong. So nothing that needs to be destroyed is made below run(): whatever
 // does is a member, or the caller's.
@@ -137,7 +137,7 @@ class Decoder {
     if (info_.progressive_mode || info_.arith_code || jpeg_has_multiple_scans(&info_)) return "it is not baseline";
     for (int i = 0; i < info_.num_components; ++i) {
       const jpeg_component_info& component = info_.comp_info[i];
-      if (component.h_samp_factor > kMostSampling || component.v_samp_factor > kMostSampling) {
+      if (component.h_samp_factor > kMaxSampling || component.v_samp_factor > kMaxSampling) {
         return "its colours have another resolution";
       }
     }

@@ -16,9 +16,9 @@ struct JpegSize {
   std::size_t height = 0;
   std::size_t channels = 1;
 };
-inline constexpr std::size_t kMostJpegSide = 65'500;
+inline constexpr std::size_t kMaxJpegSide = 65'500;
 
-/// The file; none where it takes more than `most_bytes`. Sides are 1 to kMostJpegSide, and `pixels` are exactly those.
+/// The file; none where it takes more than `most_bytes`. Sides are 1 to kMaxJpegSide, and `pixels` are exactly those.
 std::optional<std::vector<std::byte>> encode_jpeg(const JpegSize& size, std::span<const std::uint8_t> pixels,
                                                   std::size_t most_bytes);
 

@@ -14,7 +14,7 @@
 namespace atl::infer::wire {
 namespace {
 
-constexpr double kMostHalf = 65504;
+constexpr double kMaxHalf = 65504;
 constexpr float kSteps = 127;
 
 [[noreturn]] void bad_lossy(const std::string& what) {
@@ -154,7 +154,7 @@ std::uint16_t half_of(float value) noexcept {
 }
 
 std::uint16_t half_of(double value) noexcept {
-  if (std::isfinite(value)) value = std::clamp(value, -kMostHalf, kMostHalf);
+  if (std::isfinite(value)) value = std::clamp(value, -kMaxHalf, kMaxHalf);
   const auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return half_of(nearest);
   // Rounding twice can go wrong at a tie. So the first time cuts, and sets the last bit to say that something was cut.

@@ -16,8 +16,8 @@ using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
 // An envelope, the body and nothing inside it but strings and vectors.
-constexpr std::uint32_t kMostDepth = 2;
-constexpr std::uint32_t kMostTables = 2;
+constexpr std::uint32_t kMaxDepth = 2;
+constexpr std::uint32_t kMaxTables = 2;
 constexpr std::size_t kMinEnvelopeBytes = 16;  // of an envelope with anything in it
 
 // A sentence as far as it is short enough, without the half of a character of UTF-8 at its end.
@@ -213,7 +213,7 @@ Message body_of(const fbs::Envelope& envelope) {
 
 Message read_message(std::span<const std::byte> payload) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(payload.data());
-  flatbuffers::Verifier verifier(data, payload.size(), kMostDepth, kMostTables);
+  flatbuffers::Verifier verifier(data, payload.size(), kMaxDepth, kMaxTables);
   if (!fbs::VerifyEnvelopeBuffer(verifier)) {
     malformed("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
   }

@@ -22,8 +22,8 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostDivisions = 64;
-constexpr std::uint64_t kMostBands = 1'000'000;     // of operators, computed behind the chunks of inputs
+constexpr std::size_t kMaxDivisions = 64;
+constexpr std::uint64_t kMaxBands = 1'000'000;      // of operators, computed behind the chunks of inputs
 constexpr std::chrono::milliseconds kShortWait{2};  // during which the turn is kept
 constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, until it is known
 
@@ -166,10 +166,10 @@ class Worker {
 
   bool take(const wire::Divide& divide) {
     if (!loaded_) throw Error(ErrorKind::kProtocol, "a division came before its model");
-    if (prepared_.size() >= kMostDivisions && !prepared_.contains(divide.division)) {
-      throw Error(ErrorKind::kRefused, "a model has at most " + std::to_string(kMostDivisions) + " divisions");
+    if (prepared_.size() >= kMaxDivisions && !prepared_.contains(divide.division)) {
+      throw Error(ErrorKind::kRefused, "a model has at most " + std::to_string(kMaxDivisions) + " divisions");
     }
-    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMostBands) {
+    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMaxBands) {
       throw Error(ErrorKind::kRefused, std::to_string(divide.chunks) + " chunks through " +
                                            std::to_string(divide.shares.size()) + " operators are too many");
     }
@@ -242,7 +242,7 @@ class Worker {
     const auto key = std::pair(input_tensor, dim);
     const auto found = operators_.find(key);
     if (found != operators_.end()) return found->second;
-    if (operators_.size() >= kMostDivisions) throw Error(ErrorKind::kRefused, "too many dimensions to divide");
+    if (operators_.size() >= kMaxDivisions) throw Error(ErrorKind::kRefused, "too many dimensions to divide");
     return operators_.emplace(key, operators_of(loaded_->graph(), input_tensor, dim)).first->second;
   }
 

@@ -15,7 +15,7 @@ constexpr double kLimit = 5;
 constexpr std::size_t kResiduals = 20;
 constexpr std::size_t kFewResiduals = 5;
 constexpr double kFirstDeviation = 0.05;  // until there are a few residuals
-constexpr double kLeastDeviation = 0.005;
+constexpr double kMinDeviation = 0.005;
 constexpr double kLn2 = 0.69314718055994530942;
 
 }  // namespace
@@ -41,7 +41,7 @@ double SpeedEstimate::deviation() const {
   std::sort(distances.begin(), distances.end());
   const std::size_t middle = distances.size() / 2;
   const double median = distances.size() % 2 == 1 ? distances[middle] : (distances[middle - 1] + distances[middle]) / 2;
-  return std::max(kLeastDeviation, 1.4826 * median);
+  return std::max(kMinDeviation, 1.4826 * median);
 }
 
 bool SpeedEstimate::observe(double ratio) {

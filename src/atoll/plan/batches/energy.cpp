@@ -14,7 +14,7 @@ namespace atl::plan {
 namespace {
 
 using Batches = std::vector<std::int64_t>;
-constexpr double kMostWork = 1 << 29;
+constexpr double kMaxWork = 1 << 29;
 constexpr int kTriedLengths = 16;
 constexpr int kRounds = 3;
 
@@ -218,7 +218,7 @@ EnergySplit least_energy(std::span<const Rank> ranks, std::int64_t batch, double
     choices += (problem.most(i, limit) - bound.least) / bound.quantum + 1;
   }
   const std::int64_t sums = batch / unit + 1;
-  const double most = kMostWork / static_cast<double>(choices) / static_cast<double>(sums);
+  const double most = kMaxWork / static_cast<double>(choices) / static_cast<double>(sums);
   if (most >= 2) {
     auto batches = exact_batches(problem, unit, lengths_of(problem, shortest.seconds, limit), most);
     if (batches) return {std::move(*batches), true};

@@ -12,7 +12,7 @@ namespace atl::plan {
 namespace {
 
 using Set = std::vector<std::size_t>;
-constexpr std::size_t kMostForAllSets = 12;
+constexpr std::size_t kMaxForAllSets = 12;
 
 void require_rate(const std::string& name, double rate) {
   if (std::isfinite(rate) && rate > 0) return;
@@ -53,7 +53,7 @@ std::optional<double> step_of(std::span<const Rank> ranks, std::int64_t batch, c
 
 std::vector<Set> sets_to_try(std::span<const Rank> ranks, std::int64_t batch) {
   std::vector<Set> sets;
-  if (ranks.size() <= kMostForAllSets) {
+  if (ranks.size() <= kMaxForAllSets) {
     for (std::size_t bits = 1; bits < std::size_t{1} << ranks.size(); ++bits) {
       Set set;
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -157,7 +157,7 @@ Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Com
                       std::vector<Set> sets) {
   if (ranks.empty()) refuse("a plan has no ranks: give at least one");
   Membership result;
-  result.exact = !sets.empty() || ranks.size() <= kMostForAllSets;
+  result.exact = !sets.empty() || ranks.size() <= kMaxForAllSets;
   if (sets.empty()) sets = sets_to_try(ranks, batch);
   result.all_step = step_of(ranks, batch, communication, all_but(ranks.size(), ranks.size()));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -12,7 +12,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::size_t kMostLooks = std::size_t{1} << 22;
+constexpr std::size_t kMaxLooks = std::size_t{1} << 22;
 
 // Bytes that devices lack, seconds of the step, and how uneven the devices are: a smaller one is better.
 using Worth = std::tuple<double, double, double>;
@@ -89,10 +89,10 @@ class Division {
 
   void improve() {
     Worth best = worth();
-    for (bool moved = true; moved && looks_ < kMostLooks;) {
+    for (bool moved = true; moved && looks_ < kMaxLooks;) {
       moved = false;
       for (std::size_t first = 0; first + 1 < ranges_; ++first) {
-        for (std::size_t past = first + 1; past < ranges_ && looks_ < kMostLooks; ++past) {
+        for (std::size_t past = first + 1; past < ranges_ && looks_ < kMaxLooks; ++past) {
           for (const int step : {1, -1, 2, -2}) moved |= try_move(first, past, step, best);
         }
       }

@@ -13,7 +13,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::size_t kMostClasses = 256;  // of which each pair has a link
+constexpr std::size_t kMaxClasses = 256;  // of which each pair has a link
 
 template <class Value>
 Value named(const std::map<std::string, Value>& known, const std::string& name, const std::string& what) {
@@ -254,9 +254,9 @@ LayerRequest read(const Json& root, LayerPlan* plan) {
   Fields fields(root, "the request");
   if (fields.integer("schema", 1) != 1) refuse("the request's schema is not 1, which is all that is known here");
   LayerRequest request;
-  if (fields.list("devices").size() > kMostClasses) {
+  if (fields.list("devices").size() > kMaxClasses) {
     refuse("there are " + std::to_string(fields.list("devices").size()) +
-           " classes of devices: give equal devices as one class, up to " + std::to_string(kMostClasses));
+           " classes of devices: give equal devices as one class, up to " + std::to_string(kMaxClasses));
   }
   for (const Json& value : fields.list("devices"))
     request.devices.push_back(read_devices(value, request.devices.size()));

@@ -10,7 +10,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::size_t kMostStates = std::size_t{1} << 24;
+constexpr std::size_t kMaxStates = std::size_t{1} << 24;
 
 // The first of [0, end] for which `fits` holds, which it does for all later ones; `end` stands for none.
 template <class Fits>
@@ -46,10 +46,10 @@ StageSearch::StageSearch(const LayerCosts& costs, std::vector<std::int64_t> coun
   for (const std::int64_t count : counts_) {
     unit_.push_back(codes_);
     const auto width = static_cast<std::size_t>(count) + 1;
-    if (width > kMostStates / codes_) codes_ = kMostStates;
+    if (width > kMaxStates / codes_) codes_ = kMaxStates;
     codes_ *= width;
   }
-  if (codes_ > kMostStates / (classes_ * (items_ + 1))) {
+  if (codes_ > kMaxStates / (classes_ * (items_ + 1))) {
     refuse("stages of " + std::to_string(items_) + " items on " + std::to_string(classes_) +
            " classes of devices have more than 2^24 states: give equal devices as one class, join items, or "
            "ask for more replicas");

@@ -9,7 +9,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::size_t kMostCases = 4096;
+constexpr std::size_t kMaxCases = 4096;
 
 TieCase free_case(const LayerCosts& costs) {
   TieCase free;
@@ -48,7 +48,7 @@ class Ways {
               std::vector<TieCase>& out) {
     if (place == items_.size()) {
       out.push_back(priced(from, classes));
-      if (out.size() > kMostCases) refuse("the ties can lie in more than 4096 ways: tie fewer items");
+      if (out.size() > kMaxCases) refuse("the ties can lie in more than 4096 ways: tie fewer items");
       return;
     }
     TieCase joined = from;

@@ -79,7 +79,7 @@ void set_rest(const OperatorGraph& graph, const StageChain& chain, const LinkCos
 std::vector<Price> prices_of(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link,
                              const FluidBound& bound) {
   constexpr int kSteps = 4;
-  constexpr std::size_t kMost = 4;
+  constexpr std::size_t kMax = 4;
   std::vector<Price> prices(1);
   prices[0] = {bound.robot, bound.server, bound.up, bound.down};
   for (int robot = 0; robot <= kSteps; ++robot) {
@@ -95,7 +95,7 @@ std::vector<Price> prices_of(const OperatorGraph& graph, const StageChain& chain
   const std::vector<double> crossing = crossings(graph, chain);
   for (Price& price : prices) set_rest(graph, chain, link, crossing, price);
   std::stable_sort(prices.begin(), prices.end(), [](const Price& a, const Price& b) { return a.whole > b.whole; });
-  prices.resize(std::min(prices.size(), kMost));
+  prices.resize(std::min(prices.size(), kMax));
   return prices;
 }
 

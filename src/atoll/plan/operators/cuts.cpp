@@ -8,7 +8,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kMostPrices = 64;
+constexpr int kMaxPrices = 64;
 constexpr double kMinPriceGain = 1e-9;  // what a further price must gain, of the whole
 
 Region all_of(const Operator& each) { return {0, each.rows}; }
@@ -244,7 +244,7 @@ std::vector<Share> energy_cut(const OperatorGraph& graph, const LinkCost& link, 
   consider(corner(cuts.everything_on(Side::kRobot)));
   consider(corner(cuts.everything_on(Side::kServer)));
   if (infeasible.seconds <= deadline) return best.cut.shares;
-  for (int i = 0; i < kMostPrices && feasible.joules > infeasible.joules; ++i) {
+  for (int i = 0; i < kMaxPrices && feasible.joules > infeasible.joules; ++i) {
     const double price = (feasible.joules - infeasible.joules) / (infeasible.seconds - feasible.seconds);
     Corner next = cheapest(price);
     consider(next);

@@ -11,7 +11,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kMostCuts = 200;
+constexpr int kMaxCuts = 200;
 constexpr double kGap = 1e-6;
 
 // Rows of an operator that some plan must compute. Rows are looked at one by one only where they are not all wanted:
@@ -194,7 +194,7 @@ FluidBound FluidBounds::at(const LinkCost& link) {
   FluidBound bound;
   double best = -1;
   Amounts weights{1, 0, 0, 0};
-  while (bound.cuts < kMostCuts) {
+  while (bound.cuts < kMaxCuts) {
     std::vector<Amounts> columns;
     for (const Totals& totals : known_) columns.push_back(column(totals, link));
     const WeightGame game = solve_weights(columns);

@@ -11,14 +11,14 @@
 namespace atl::plan {
 namespace {
 
-constexpr double kLeastRate = 12'500;  // a logarithm needs one
+constexpr double kMinRate = 12'500;  // a logarithm needs one
 constexpr double kRecentSeconds = 5;
-constexpr double kMostAge = 10;  // seconds, after which a rate tells nothing
+constexpr double kMaxAge = 10;  // seconds, after which a rate tells nothing
 constexpr int kQuantiles = 20;
 // The middles of nine equally likely parts of the normal distribution.
 constexpr std::array<double, 9> kNormal = {-1.5932, -0.9674, -0.5895, -0.2822, 0, 0.2822, 0.5895, 0.9674, 1.5932};
 
-double log_rate(double rate) { return std::log(std::max(rate, kLeastRate)); }
+double log_rate(double rate) { return std::log(std::max(rate, kMinRate)); }
 
 std::vector<RateWeight> long_run(const LinkPast& past) {
   std::vector<RateWeight> likely;
@@ -54,7 +54,7 @@ std::vector<RateWeight> around(const LinkPast& past, const SeenRate& last, doubl
 
 std::vector<RateWeight> neighbours(const LinkPast& past, const SeenRate& last, double now) {
   constexpr std::size_t kCount = 40;
-  if (now - last.time > kMostAge) return long_run(past);
+  if (now - last.time > kMaxAge) return long_run(past);
   const auto bins = static_cast<std::size_t>(std::floor(age_of(last, past, now) + 0.5));
   std::vector<RateWeight> likely;
   for (const double rate : past.after(last.rate, std::max<std::size_t>(1, bins), kCount)) likely.push_back({rate, 1});

@@ -15,20 +15,20 @@ namespace {
 
 using NeededRows = std::function<Region(Region)>;
 constexpr std::int64_t kMaxOperatorRows = std::int64_t{1} << 40;
-constexpr std::int64_t kMostFactor = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxFactor = std::int64_t{1} << 20;
 
 std::int64_t factor(Fields& fields, const std::string& key, std::int64_t least, std::int64_t fallback,
                     const std::string& name) {
   const std::int64_t value = fields.integer(key, fallback);
-  if (value >= least && value <= kMostFactor) return value;
+  if (value >= least && value <= kMaxFactor) return value;
   refuse(name + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) + " to " +
-         std::to_string(kMostFactor));
+         std::to_string(kMaxFactor));
 }
 
 NeededRows window(Fields& fields, const std::string& name) {
   const std::int64_t kernel = factor(fields, "kernel", 1, 1, name);
   const std::int64_t stride = factor(fields, "stride", 1, 1, name);
-  const std::int64_t padding = factor(fields, "padding", -kMostFactor, 0, name);
+  const std::int64_t padding = factor(fields, "padding", -kMaxFactor, 0, name);
   const std::int64_t dilation = factor(fields, "dilation", 1, 1, name);
   return [=](Region rows) -> Region {
     if (rows.is_empty()) return {};
@@ -129,7 +129,7 @@ std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t oper
   const std::int64_t stride = (inner + 1)->begin - inner->begin;
   const std::int64_t padding = (inner - rows.begin()) * stride - inner->begin;
   const std::int64_t kernel = inner->size();
-  if (kernel < 1 || kernel > kMostFactor || stride > kMostFactor || std::abs(padding) > kMostFactor) {
+  if (kernel < 1 || kernel > kMaxFactor || stride > kMaxFactor || std::abs(padding) > kMaxFactor) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMilliseconds = 1e-3;
 constexpr std::uint64_t kMaxProfileRows = std::uint64_t{1} << 31;  // shares of rows are products of two such counts
-constexpr std::int64_t kMostValues = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxValues = std::int64_t{1} << 40;
 
 struct Layer {
   std::int64_t number = 0;
@@ -166,7 +166,7 @@ PublishedProfile published_profile(const std::string& json, std::optional<std::i
     if (layer.operands.empty()) {
       profile.input_values = 1;
       for (const std::int64_t size : layer.shape) {
-        if (size > 0 && profile.input_values > kMostValues / size) refuse(layer.name + " has too many values");
+        if (size > 0 && profile.input_values > kMaxValues / size) refuse(layer.name + " has too many values");
         profile.input_values *= size;
       }
       layer.bytes = input_bytes.value_or(layer.bytes);

@@ -77,9 +77,9 @@ class GridSearch {
 
   // The best plans below the limit that were met, best first.
   std::vector<std::vector<Meeting>> plans() const {
-    constexpr std::size_t kMost = 4;
+    constexpr std::size_t kMax = 4;
     std::vector<std::vector<Meeting>> result;
-    for (std::size_t i = ends_.size(); i > 0 && result.size() < kMost; --i) {
+    for (std::size_t i = ends_.size(); i > 0 && result.size() < kMax; --i) {
       std::vector<Meeting>& meetings = result.emplace_back();
       for (int label = ends_[i - 1]; label > 0; label = labels_[static_cast<std::size_t>(label)].before) {
         meetings.push_back(labels_[static_cast<std::size_t>(label)].meeting);

@@ -29,8 +29,8 @@ class Replay {
     for (std::int64_t turn = 0;; ++turn) {
       const double now = next_begin(result, turn);
       if (now >= end - kRounding) return result;
-      if (result.size() == kMost) {
-        refuse("more than " + std::to_string(kMost) + " inferences begin within " + number(end - options_.begin) +
+      if (result.size() == kMax) {
+        refuse("more than " + std::to_string(kMax) + " inferences begin within " + number(end - options_.begin) +
                " s: give a longer period, or a shorter time");
       }
       result.push_back(serve(now, choose));
@@ -41,7 +41,7 @@ class Replay {
 
  private:
   static constexpr double kRounding = 1e-9;
-  static constexpr std::size_t kMost = 1'000'000;  // inferences
+  static constexpr std::size_t kMax = 1'000'000;  // inferences
 
   double next_begin(const std::vector<Served>& before, std::int64_t turn) const {
     if (before.empty()) return options_.begin;

@@ -14,8 +14,8 @@
 namespace atl::plan::simulated {
 namespace {
 
-constexpr std::int64_t kMostEvents = 50'000'000;
-constexpr std::size_t kMostRanks = 1 << 16;
+constexpr std::int64_t kMaxEvents = 50'000'000;
+constexpr std::size_t kMaxPlanRanks = 1 << 16;
 
 std::string numbered(const char* what, std::size_t index) { return what + std::string(" ") + std::to_string(index); }
 
@@ -29,9 +29,9 @@ void require_index(const std::string& name, int index, std::size_t size) {
 }
 
 // Bounds beyond which sums of times would no longer be finite numbers.
-constexpr double kMostSeconds = 1e9;
-constexpr double kMostBytes = 1e18;
-constexpr double kMostSlowdown = 1e6;
+constexpr double kMaxSeconds = 1e9;
+constexpr double kMaxBytes = 1e18;
+constexpr double kMaxSlowdown = 1e6;
 
 void require_within(const std::string& name, double value, double least, double most) {
   if (value >= least && value <= most) return;
@@ -41,20 +41,20 @@ void require_within(const std::string& name, double value, double least, double 
 std::string rate_in(const std::string& name, const std::string& island) { return name + "'s rate in island " + island; }
 
 void check_amounts(const std::string& name, const Amounts& amounts) {
-  require_within(name, amounts.all, 0, kMostSeconds);
+  require_within(name, amounts.all, 0, kMaxSeconds);
   const auto of = [&](const std::string& key) { return name + " of " + key; };
-  for (const auto& [key, value] : amounts.by_name) require_within(of(key), value, 0, kMostSeconds);
+  for (const auto& [key, value] : amounts.by_name) require_within(of(key), value, 0, kMaxSeconds);
 }
 
 void check_ranks(const Plan& plan) {
   if (plan.ranks.empty()) refuse("the plan has no ranks: give at least one");
-  if (plan.ranks.size() > kMostRanks) {
-    refuse("the plan has " + std::to_string(plan.ranks.size()) + " ranks: at most " + std::to_string(kMostRanks) +
+  if (plan.ranks.size() > kMaxPlanRanks) {
+    refuse("the plan has " + std::to_string(plan.ranks.size()) + " ranks: at most " + std::to_string(kMaxPlanRanks) +
            " can be simulated");
   }
   for (std::size_t i = 0; i < plan.ranks.size(); ++i) {
     const Rank& rank = plan.ranks[i];
-    require_within(numbered("rank", i) + "'s slowdown", rank.slowdown, 1 / kMostSlowdown, kMostSlowdown);
+    require_within(numbered("rank", i) + "'s slowdown", rank.slowdown, 1 / kMaxSlowdown, kMaxSlowdown);
     if (rank.memory_bytes) require_amount(numbered("rank", i) + "'s memory_bytes", *rank.memory_bytes);
   }
 }
@@ -67,9 +67,9 @@ void check_rails(const Plan& plan) {
       if (rail.each == Each::kJob && !amounts->by_name.empty()) {
         refuse(name + " is one for the job, but has rates by island: give one number");
       }
-      if (amounts->by_name.empty()) require_within(name + "'s rate", amounts->all, 1, kMostBytes);
+      if (amounts->by_name.empty()) require_within(name + "'s rate", amounts->all, 1, kMaxBytes);
       for (const auto& [island, rate] : amounts->by_name) {
-        require_within(rate_in(name, island), rate, 1, kMostBytes);
+        require_within(rate_in(name, island), rate, 1, kMaxBytes);
       }
       for (const Rank& rank : plan.ranks) {
         if (!amounts->find(rank.island)) refuse(name + " has no rate for the island " + rank.island + ": give one");
@@ -81,13 +81,13 @@ void check_rails(const Plan& plan) {
 void check_links(const Plan& plan) {
   for (const Transport& transport : plan.transports) {
     const std::string name = "the transport " + transport.name;
-    require_within(name + "'s chunk_bytes", transport.chunk_bytes, 0, kMostBytes);
-    if (transport.chunk_bytes > 0) require_within(name + "'s chunk_bytes", transport.chunk_bytes, 1, kMostBytes);
+    require_within(name + "'s chunk_bytes", transport.chunk_bytes, 0, kMaxBytes);
+    if (transport.chunk_bytes > 0) require_within(name + "'s chunk_bytes", transport.chunk_bytes, 1, kMaxBytes);
     for (std::size_t i = 0; i < transport.hops.size(); ++i) {
       const Hop& hop = transport.hops[i];
       const std::string which = numbered((name + "'s hop").c_str(), i);
       require_index(which + "'s rail", hop.rail, plan.rails.size());
-      require_within(which + "'s latency", hop.latency, 0, kMostSeconds);
+      require_within(which + "'s latency", hop.latency, 0, kMaxSeconds);
       require_at_least(which + "'s stripes", hop.stripes, 0);
       const double most = kInfinity;
       require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, most);
@@ -113,7 +113,7 @@ void check_stage(const std::string& name, const Stage& stage) {
                                                   {"gradient_bytes", stage.gradient_bytes},
                                                   {"weight_bytes", stage.weight_bytes},
                                                   {"activation_bytes", stage.activation_bytes}};
-  for (const auto& [key, value] : bytes) require_within(name + "'s " + key, value, 0, kMostBytes);
+  for (const auto& [key, value] : bytes) require_within(name + "'s " + key, value, 0, kMaxBytes);
 }
 
 // What the stage costs on the rank that has it.
@@ -170,7 +170,7 @@ void check_reductions(const Plan& plan) {
   }
   for (const Reduction& reduction : plan.reductions) {
     const std::string name = "the reduction of " + reduction.name;
-    require_within(name + "'s bytes", reduction.bytes, 0, kMostBytes);
+    require_within(name + "'s bytes", reduction.bytes, 0, kMaxBytes);
     std::set<std::pair<int, int>> members;
     for (const Member& member : reduction.members) {
       require_index(name + "'s pipeline", member.pipeline, plan.pipelines.size());
@@ -190,8 +190,8 @@ void check_size(const Plan& plan) {
   }
   events += static_cast<double>(plan.reductions.size()) * plan.reduction.buckets;
   events *= plan.steps;
-  if (events <= kMostEvents) return;
-  refuse("the plan has about " + number(events) + " events: at most " + std::to_string(kMostEvents) +
+  if (events <= kMaxEvents) return;
+  refuse("the plan has about " + number(events) + " events: at most " + std::to_string(kMaxEvents) +
          " can be simulated; take fewer steps or micro-batches");
 }
 

@@ -16,7 +16,7 @@
 namespace atl::plan::simulated {
 namespace {
 
-constexpr int kMostForwards = 10'000'000;  // of one pipeline, as in a plan
+constexpr int kMaxForwards = 10'000'000;  // of one pipeline, as in a plan
 
 Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
   const Rank& rank = plan.ranks[index];
@@ -199,9 +199,9 @@ std::string actions_json(const std::string& schedule, int places, int stages, in
     refuse("a pipeline of " + std::to_string(places) + " ranks, " + std::to_string(stages) + " stages and " +
            std::to_string(micro_batches) + " micro-batches: give at least 1 of each");
   }
-  if (static_cast<double>(stages) * micro_batches > kMostForwards) {
+  if (static_cast<double>(stages) * micro_batches > kMaxForwards) {
     refuse("a pipeline of " + std::to_string(stages) + " stages and " + std::to_string(micro_batches) +
-           " micro-batches has more than " + std::to_string(kMostForwards) + " forwards: take fewer micro-batches");
+           " micro-batches has more than " + std::to_string(kMaxForwards) + " forwards: take fewer micro-batches");
   }
   Json rows = Json::array();
   for (const auto& actions : actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")) {

@@ -14,9 +14,9 @@
 namespace atl::plan::simulated {
 namespace {
 
-constexpr std::int64_t kMostCount = 1 << 16;  // of ranks, pipelines, stages
-constexpr std::int64_t kMostMicroBatches = 10'000'000;
-constexpr std::size_t kMostActions = 25'000'000;  // of all pipelines
+constexpr std::int64_t kMaxPlanCount = 1 << 16;  // of ranks, pipelines, stages
+constexpr std::int64_t kMaxMicroBatches = 10'000'000;
+constexpr std::size_t kMaxActions = 25'000'000;  // of all pipelines
 
 int bounded(Fields& fields, const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most,
             const std::string& name) {
@@ -67,7 +67,7 @@ std::vector<int> read_integers(Fields& fields, const std::string& key, const std
     refuse(name + " has " + std::to_string(value) + " among its " + key);
   };
   for (const std::int64_t value : fields.integers(key)) {
-    if (value < 0 || value > kMostCount) refuse_value(value);
+    if (value < 0 || value > kMaxPlanCount) refuse_value(value);
     result.push_back(static_cast<int>(value));
   }
   return result;
@@ -84,10 +84,10 @@ void read_ranks(Fields& fields, Plan& plan) {
     rank.slowdown = each.number("slowdown", 1);
     if (each.has("memory_bytes")) rank.memory_bytes = each.number("memory_bytes");
     const std::string label = each.text("name", "");
-    const int count = bounded(each, "count", 1, 1, kMostCount, name);
+    const int count = bounded(each, "count", 1, 1, kMaxPlanCount, name);
     each.done();
-    if (plan.ranks.size() + static_cast<std::size_t>(count) > static_cast<std::size_t>(kMostCount)) {
-      refuse("the plan has more than " + std::to_string(kMostCount) + " ranks: that many can be simulated");
+    if (plan.ranks.size() + static_cast<std::size_t>(count) > static_cast<std::size_t>(kMaxPlanCount)) {
+      refuse("the plan has more than " + std::to_string(kMaxPlanCount) + " ranks: that many can be simulated");
     }
     for (int i = 0; i < count; ++i) {
       rank.name = label.empty() ? rank.device_class + " " + std::to_string(plan.ranks.size()) : label;
@@ -120,8 +120,8 @@ std::vector<Stage> read_stages(Fields& fields, const std::string& name) {
   for (const Json& value : fields.list("stages")) {
     stages.push_back(read_stage(value, name + "stage " + std::to_string(stages.size()), stages.size()));
   }
-  if (stages.empty() || stages.size() > static_cast<std::size_t>(kMostCount)) {
-    refuse(name + "stages are " + std::to_string(stages.size()) + ": give 1 to " + std::to_string(kMostCount));
+  if (stages.empty() || stages.size() > static_cast<std::size_t>(kMaxPlanCount)) {
+    refuse(name + "stages are " + std::to_string(stages.size()) + ": give 1 to " + std::to_string(kMaxPlanCount));
   }
   return stages;
 }
@@ -150,14 +150,14 @@ Pipeline read_pipeline(const Json& value, Fields& whole, std::size_t index, cons
   Pipeline pipeline;
   pipeline.ranks = read_integers(fields, "ranks", name);
   if (pipeline.ranks.empty()) refuse(name + " has no ranks: give at least one");
-  pipeline.micro_batches = bounded(fields, "micro_batches", 1, 1, kMostMicroBatches, name);
+  pipeline.micro_batches = bounded(fields, "micro_batches", 1, 1, kMaxMicroBatches, name);
   pipeline.stages = fields.has("stages") ? read_stages(fields, name + "'s ") : stages;
   if (pipeline.stages.empty()) refuse(name + " has no stages: give \"stages\", in the plan or in each pipeline");
   const Order order = order_of(whole.text("schedule", "1F1B"));
   const Shape shape{static_cast<int>(pipeline.ranks.size()), static_cast<int>(pipeline.stages.size()),
                     pipeline.micro_batches};
-  if (static_cast<double>(shape.stages) * shape.micro_batches > static_cast<double>(kMostMicroBatches)) {
-    refuse(name + " has more than " + std::to_string(kMostMicroBatches) + " forwards: take fewer micro-batches");
+  if (static_cast<double>(shape.stages) * shape.micro_batches > static_cast<double>(kMaxMicroBatches)) {
+    refuse(name + " has more than " + std::to_string(kMaxMicroBatches) + " forwards: take fewer micro-batches");
   }
   if (fields.has("actions")) {
     pipeline.actions = read_actions(fields, name);
@@ -177,8 +177,8 @@ void read_pipelines(Fields& fields, Plan& plan) {
   for (const Json& value : fields.list("pipelines")) {
     plan.pipelines.push_back(read_pipeline(value, fields, plan.pipelines.size(), stages));
     for (const auto& each : plan.pipelines.back().actions) actions += each.size();
-    if (actions > kMostActions) {
-      refuse("the plan has more than " + std::to_string(kMostActions) +
+    if (actions > kMaxActions) {
+      refuse("the plan has more than " + std::to_string(kMaxActions) +
              " actions: that many can be simulated; take fewer micro-batches or pipelines");
     }
   }
@@ -192,7 +192,7 @@ Rail read_rail(const std::string& key, const Json& value) {
   rail.each = chosen<Each>(
       fields, "each", {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}},
       name, true);
-  rail.count = bounded(fields, "count", 1, 1, kMostCount, name);
+  rail.count = bounded(fields, "count", 1, 1, kMaxPlanCount, name);
   rail.out = read_amounts(fields.at("bytes_per_second"), name + "'s bytes_per_second");
   rail.in = rail.out;
   rail.is_half_duplex = chosen<bool>(fields, "duplex", {{"full", false}, {"half", true}}, name, false);
@@ -230,7 +230,7 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
     hop.end = chosen<End>(of, "end", {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}},
                           which, false);
     hop.latency = of.number("latency", 0);
-    hop.stripes = bounded(of, "stripes", 0, 0, kMostCount, which);
+    hop.stripes = bounded(of, "stripes", 0, 0, kMaxPlanCount, which);
     hop.most_bytes_per_second = of.number("most_bytes_per_second", kInfinity);
     of.done();
     transport.hops.push_back(hop);
@@ -309,7 +309,7 @@ void read_reductions(Fields& fields, Plan& plan) {
   plan.reduction.buckets = bounded(options, "buckets", 1, 1, 10'000, "the reduction");
   plan.reduction.overlaps = options.boolean("overlaps", true);
   plan.reduction.is_pipelined = options.boolean("pipelined", false);
-  plan.reduction.leads = bounded(options, "leads", 0, 0, kMostCount, "the reduction");
+  plan.reduction.leads = bounded(options, "leads", 0, 0, kMaxPlanCount, "the reduction");
   options.done();
   if (!fields.has("reductions")) {
     plan.reductions = reductions_by_stage(plan.pipelines);

@@ -75,12 +75,12 @@ void Engine::stuck() {
   }
   // Those before the circle only wait for it.
   const auto first = rank < 0 ? 0 : std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-  constexpr std::ptrdiff_t kMost = 8;
+  constexpr std::ptrdiff_t kMax = 8;
   std::string message = "the actions cannot go on after " + number(now_) + " s: ";
-  for (auto i = first; i < static_cast<std::ptrdiff_t>(reasons.size()) && i < first + kMost; ++i) {
+  for (auto i = first; i < static_cast<std::ptrdiff_t>(reasons.size()) && i < first + kMax; ++i) {
     message.append(i > first ? "; " : "").append(reasons[static_cast<std::size_t>(i)]);
   }
-  if (static_cast<std::ptrdiff_t>(reasons.size()) > first + kMost) message.append("; and so on, in a circle");
+  if (static_cast<std::ptrdiff_t>(reasons.size()) > first + kMax) message.append("; and so on, in a circle");
   refuse(message + ". Change the order of these actions");
 }
 

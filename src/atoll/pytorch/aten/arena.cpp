@@ -13,8 +13,8 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::size_t kLeast = 4096;  // malloc keeps smaller blocks itself
-constexpr std::size_t kStep = 4096;   // blocks of nearly one size serve each other
+constexpr std::size_t kMin = 4096;   // malloc keeps smaller blocks itself
+constexpr std::size_t kStep = 4096;  // blocks of nearly one size serve each other
 
 thread_local int scopes = 0;
 
@@ -35,7 +35,7 @@ class Blocks {
   bool try_keep(void* block) {
     const std::size_t bytes = malloc_usable_size(block);
     const std::lock_guard lock(mutex_);
-    if (bytes_ + bytes > kMostArenaBytes) return false;
+    if (bytes_ + bytes > kMaxArenaBytes) return false;
     blocks_.emplace(bytes, block);
     bytes_ += bytes;
     return true;
@@ -80,7 +80,7 @@ class Arena final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::Allocator& own = *c10::GetDefaultCPUAllocator();
-    if (scopes == 0 || bytes < kLeast) return own.allocate(bytes);
+    if (scopes == 0 || bytes < kMin) return own.allocate(bytes);
     const std::size_t rounded = (bytes + kStep - 1) / kStep * kStep;
     void* block = blocks().try_take(rounded);
     if (block == nullptr) block = own.raw_allocate(rounded);

@@ -19,9 +19,9 @@ class ArenaScope {
   ArenaScope& operator=(const ArenaScope&) = delete;
 };
 
-/// Bytes of blocks that are kept and not in use: at most kMostArenaBytes.
+/// Bytes of blocks that are kept and not in use: at most kMaxArenaBytes.
 std::size_t arena_bytes();
-inline constexpr std::size_t kMostArenaBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxArenaBytes = std::size_t{1} << 30;
 
 /// Gives them back to the system.
 void empty_arena();

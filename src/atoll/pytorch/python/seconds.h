@@ -10,8 +10,8 @@ namespace atl::pytorch {
 
 /// Seconds that Python gave. Error(kInvalidArgument), which names them, for NaN and what is below 0 or above 1e9.
 inline std::chrono::nanoseconds checked_seconds(const std::string& name, double seconds) {
-  constexpr double kMost = 1e9;
-  if (seconds >= 0 && seconds <= kMost) {
+  constexpr double kMax = 1e9;
+  if (seconds >= 0 && seconds <= kMax) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
   }
   throw Error(ErrorKind::kInvalidArgument, name + " is " + std::to_string(seconds) + ": give seconds from 0 to 1e9");

@@ -12,9 +12,9 @@ using collectives::Operation;
 using collectives::Segment;
 
 constexpr std::uint64_t kPartBytes = std::uint64_t{512} << 10;
-constexpr std::uint64_t kMostParts = 64;
+constexpr std::uint64_t kMaxPieces = 64;
 constexpr std::uint64_t kLineElements = 64;
-constexpr std::uint64_t kMostInCommon = 4096;  // beyond this, equal parts are not worth uneven pieces
+constexpr std::uint64_t kMaxInCommon = 4096;  // beyond this, equal parts are not worth uneven pieces
 
 // Elements of one segment in a piece: a multiple of every island's size.
 std::uint64_t piece_elements(const collectives::Topology& topology, std::uint64_t segments,
@@ -22,7 +22,7 @@ std::uint64_t piece_elements(const collectives::Topology& topology, std::uint64_
   std::uint64_t unit = kLineElements;
   for (const auto& island : topology.islands) {
     const std::uint64_t common = std::lcm(unit, std::uint64_t{island.size()});
-    if (common <= kMostInCommon) unit = common;
+    if (common <= kMaxInCommon) unit = common;
   }
   const std::uint64_t elements = kPieceBytes / segments / element_bytes;
   return std::max(unit, elements / unit * unit);
@@ -53,6 +53,6 @@ std::vector<Call> cut_into_pieces(const Call& call, const collectives::Topology&
   return pieces;
 }
 
-std::uint64_t part_bytes_of(std::uint64_t bytes) { return std::max(kPartBytes, (bytes + kMostParts - 1) / kMostParts); }
+std::uint64_t part_bytes_of(std::uint64_t bytes) { return std::max(kPartBytes, (bytes + kMaxPieces - 1) / kMaxPieces); }
 
 }  // namespace atl::pytorch

@@ -6,7 +6,7 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::size_t kMostUnderWay = 256;  // further ones are not measured
+constexpr std::size_t kMaxUnderWay = 256;  // further ones are not measured
 
 c10::Event timed_on(const c10::Stream& stream) {
   c10::Event event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT);
@@ -19,7 +19,7 @@ c10::Event timed_on(const c10::Stream& stream) {
 std::optional<c10::Event> StagingClock::begin(const c10::Stream& stream) const {
   {
     const std::lock_guard lock(mutex_);
-    if (!is_on_ || under_way_.size() >= kMostUnderWay) return std::nullopt;
+    if (!is_on_ || under_way_.size() >= kMaxUnderWay) return std::nullopt;
   }
   return timed_on(stream);
 }

@@ -127,7 +127,7 @@ void DeviceMemory::give_back_pages(std::size_t offset, std::size_t bytes) noexce
 
 bool DeviceMemory::keeps_too_much() const noexcept {
   struct stat file {};
-  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMostKept;
+  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMaxKept;
 }
 
 void DeviceMemory::empty_cache() noexcept {

@@ -18,7 +18,7 @@ struct MemoryStats {
 inline constexpr std::size_t kMemoryAlignment = 512;  ///< of every allocation, bytes
 /// Bytes of the host's memory that a device may take beyond what is held and the mebibyte released last, so that small
 /// allocations find their pages again.
-inline constexpr std::size_t kMostKept = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxKept = std::size_t{16} << 20;
 
 /// Memory of a simulated device. It is mapped twice: at the addresses that allocate() gives, which host code cannot touch
 /// (a touch is a segmentation fault, as with a real device's), and where host_view() says, for the device's own work.

@@ -21,7 +21,7 @@ constexpr std::size_t kErrorText = 2000;
 constexpr std::uint32_t kClaimed = 1;
 constexpr std::uint32_t kWritten = 2;
 constexpr std::chrono::microseconds kSpin{100};  // most ranks come that soon, and waking up takes about as long
-constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::milliseconds kMaxControlSleep{100};
 constexpr std::chrono::milliseconds kErrorWriting{100};
 
 }  // namespace
@@ -124,7 +124,7 @@ Control::Outcome Control::wait(const std::function<bool()>& ready, Deadline dead
     // A bell that rings after it was read here ends the sleep at once.
     header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t seen = header_->bell.load(std::memory_order_seq_cst);
-    if (!ready() && !has_failed()) futex_wait(header_->bell, seen, deadline.remaining(kLongestSleep));
+    if (!ready() && !has_failed()) futex_wait(header_->bell, seen, deadline.remaining(kMaxControlSleep));
     header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 using Cookie = std::array<std::byte, 16>;
 constexpr std::uint32_t kMagic = 0x51CC1001;  // the low digits change with the messages and the shared memory
-constexpr std::chrono::hours kLongestWait{24};
+constexpr std::chrono::hours kMaxMeetingWait{24};
 
 /// The first message on a connection; rank 0's carries the shared memory.
 struct Hello {
@@ -118,7 +118,7 @@ class Host {
     for (int peer = 0; peer < size_; ++peer) {
       if (is_missing(peer)) watched.push_back({outgoing(peer), 0, 0});  // 0: only its end is of interest
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining(kLongestWait));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining(kMaxMeetingWait));
     ::poll(watched.data(), watched.size(), static_cast<int>(left.count()));
     if (deadline_.expired()) {
       throw Error(ErrorKind::kTimeout, "simccl: rank " + std::to_string(rank_) +

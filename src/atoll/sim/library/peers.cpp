@@ -95,14 +95,14 @@ void Peers::announce(int device, const DeviceMemory& memory) {
 }
 
 bool Peers::knows(int rank, int device) const noexcept {
-  if (device < 0 || device >= kMostArenas) return true;  // at() says what is wrong with it
+  if (device < 0 || device >= kMaxArenas) return true;  // at() says what is wrong with it
   const auto& row = arenas_[static_cast<std::size_t>(rank)];
   return row[static_cast<std::size_t>(device)].load(std::memory_order_acquire) != nullptr;
 }
 
 const std::byte* Peers::at(int rank, const Region& region) const {
   const Arena* arena = nullptr;
-  if (region.device >= 0 && region.device < kMostArenas) {
+  if (region.device >= 0 && region.device < kMaxArenas) {
     arena = arenas_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(region.device)].load(
         std::memory_order_acquire);
   }
@@ -150,7 +150,7 @@ void Peers::receive(int rank) {
     }
     return;
   }
-  if (received.bytes != sizeof(message) || message.device < 0 || message.device >= kMostArenas) {
+  if (received.bytes != sizeof(message) || message.device < 0 || message.device >= kMaxArenas) {
     throw Error(ErrorKind::kProtocol, "simccl: rank " + std::to_string(rank) + " sent a message that does not parse");
   }
   auto& place = arenas_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(message.device)];

@@ -13,7 +13,7 @@
 
 namespace atl::sim {
 
-inline constexpr int kMostArenas = 64;  ///< devices of one process
+inline constexpr int kMaxArenas = 64;  ///< devices of one process
 
 /// The other ranks of a communicator: their devices' memory, mapped for reading, and their lives. A thread of its own receives
 /// memory as it is announced, and fails the communicator when a process ends that has not left it. Any thread.
@@ -47,9 +47,9 @@ class Peers {
   const std::unique_ptr<Control> control_;
   std::vector<Meeting::Peer> peers_;
   Fd stop_;
-  std::vector<std::array<std::atomic<Arena*>, kMostArenas>> arenas_;  // by rank and device
+  std::vector<std::array<std::atomic<Arena*>, kMaxArenas>> arenas_;  // by rank and device
   std::mutex mutex_;
-  std::array<bool, kMostArenas> announced_{};
+  std::array<bool, kMaxArenas> announced_{};
   bool left_ = false;
   std::thread thread_;
 };

@@ -14,7 +14,7 @@
 namespace atl::sim {
 namespace {
 
-constexpr std::chrono::milliseconds kLongest{2000};
+constexpr std::chrono::milliseconds kMaxEndingTime{2000};
 constexpr std::chrono::milliseconds kPause{1};
 
 bool has_autograd_threads() {
@@ -33,7 +33,7 @@ void end_autograd_threads() {
   if (!has_autograd_threads()) return;
   torch::autograd::Engine::get_default_engine().stop();
   // stop() has seen them leave their loops; each takes the GIL once more on its way out.
-  const Deadline limit = Deadline::after(kLongest);
+  const Deadline limit = Deadline::after(kMaxEndingTime);
   while (has_autograd_threads() && !limit.expired()) std::this_thread::sleep_for(kPause);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr double kLongestDelay = 60;
+constexpr double kMaxDelay = 60;
 // So long a failed operation keeps its stream, as a kernel does that nobody aborts.
 constexpr Milliseconds kHold{5'000};
 constexpr Milliseconds kClosingSlack{5'000};  // an operation that has passed its deadline still has to end
@@ -29,7 +29,7 @@ bool switched_on(const char* name) {
 
 std::chrono::nanoseconds longest_delay() {
   const double seconds = number_from("ATOLL_SIM_DELAY", 0);
-  TORCH_CHECK_VALUE(seconds <= kLongestDelay, "ATOLL_SIM_DELAY is ", seconds, " seconds; at most ", kLongestDelay,
+  TORCH_CHECK_VALUE(seconds <= kMaxDelay, "ATOLL_SIM_DELAY is ", seconds, " seconds; at most ", kMaxDelay,
                     " are allowed");
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }

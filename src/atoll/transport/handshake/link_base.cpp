@@ -23,8 +23,8 @@ std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept
 
 std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept {
   // A process that starts on a busy machine may need this long even where its user wants a quicker heartbeat.
-  constexpr std::chrono::milliseconds kLeast{1000};
-  return std::max(options.heartbeat, kLeast);
+  constexpr std::chrono::milliseconds kMin{1000};
+  return std::max(options.heartbeat, kMin);
 }
 
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostCores = 1 << 16;
+constexpr int kMaxCores = 1 << 16;
 
 std::optional<int> number_in(const std::string& text) {
   int value = 0;
@@ -95,7 +95,7 @@ std::vector<int> parse_core_list(const std::string& text) {
     const auto dash = part.find('-');
     const auto first = number_in(part);
     const auto last = dash == std::string::npos ? first : number_in(part.substr(dash + 1));
-    if (first && last && *first >= 0 && *last < kMostCores) {
+    if (first && last && *first >= 0 && *last < kMaxCores) {
       for (int core = *first; core <= *last; ++core) cores.push_back(core);
     }
     at = comma + 1;

@@ -15,7 +15,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLongestAttempt{3000};  // a path that is back is found by the next one
+constexpr std::chrono::milliseconds kMaxAttempt{3000};  // a path that is back is found by the next one
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void RailConnector::fail_later(const Error& error) {
 }
 
 void RailConnector::tick(Clock::time_point now) {
-  if (!stream_ || now - begun_ < std::min(answer_patience(options_), kLongestAttempt)) return;
+  if (!stream_ || now - begun_ < std::min(answer_patience(options_), kMaxAttempt)) return;
   stream_.reset();
   owner_.on_rail_failed(*this, Error(ErrorKind::kPeerLost, wanted_.to + " does not answer"));
 }

@@ -89,7 +89,7 @@ std::vector<RailAddress> others(const std::vector<Interface>& interfaces, bool n
 }
 
 std::size_t limit_of(const RailSettings& settings) {
-  return settings.kind == RailSettings::Kind::kNumber ? settings.number : kMostAutoRails;
+  return settings.kind == RailSettings::Kind::kNumber ? settings.number : kMaxAutoRails;
 }
 
 }  // namespace

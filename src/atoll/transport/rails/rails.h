@@ -16,7 +16,7 @@ namespace atl::transport {
 /// ATOLL_RAILS, read.
 struct RailSettings {
   enum class Kind {
-    kAuto,    ///< interfaces with hardware, each in a network of its own, as fast as the first one; at most kMostAuto
+    kAuto,    ///< interfaces with hardware, each in a network of its own, as fast as the first one; at most kMaxAuto
     kNumber,  ///< so many: interfaces with hardware in different networks, then the same ones again
     kList,    ///< these interfaces and addresses, in this order
   };
@@ -24,7 +24,7 @@ struct RailSettings {
   std::size_t number = 0;
   std::vector<std::string> list;
 };
-inline constexpr std::size_t kMostAutoRails = 4;
+inline constexpr std::size_t kMaxAutoRails = 4;
 
 /// Error(kInvalidArgument) that says what is expected. "" and "auto" are kAuto.
 RailSettings parse_rail_settings(const std::string& text);

@@ -14,7 +14,7 @@ constexpr std::uint64_t kTrialEvery = 256;   // windows
 // A copy during which the thread was preempted says nothing, so a cost falls faster than it rises.
 constexpr double kFall = 0.5;
 constexpr double kRise = 0.05;
-constexpr double kMostRise = 4;           // times the known cost
+constexpr double kMaxRise = 4;            // times the known cost
 constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
 
 /// Bytes of a trial: the first window brings the ring's lines to where this kind leaves them.
@@ -45,7 +45,7 @@ void RingCopy::operator()(std::byte* to, const std::byte* from, std::size_t byte
   if (bytes_of_kind_ <= window_bytes_) return;
   double& known = cost_[kind];
   if (known == 0) known = cost;
-  known += (cost < known ? kFall : kRise) * (std::min(cost, kMostRise * known) - known);
+  known += (cost < known ? kFall : kRise) * (std::min(cost, kMaxRise * known) - known);
 }
 
 }  // namespace atl::transport

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMaxPoll{60'000};
-constexpr milliseconds kLongestConnect{24 * 3600'000};
+constexpr milliseconds kMaxConnect{24 * 3600'000};
 constexpr milliseconds kBlockingAlertTime{200};  // for the alert that tells the other end why
 constexpr std::size_t kInputBytes = std::size_t{16} << 10;
 
@@ -29,7 +29,7 @@ milliseconds left(Deadline deadline, milliseconds limit) {
 }  // namespace
 
 BlockingStream::BlockingStream(const HostPort& place, std::shared_ptr<const Credentials> credentials, Deadline deadline)
-    : name_(to_string(place)), fd_(connect_tcp(place.host, place.port, left(deadline, kLongestConnect))) {
+    : name_(to_string(place)), fd_(connect_tcp(place.host, place.port, left(deadline, kMaxConnect))) {
   if (!credentials) return;
   tls_ = std::make_unique<TlsSession>(std::move(credentials), TlsRole::kClient, name_, place.host);
   shake_hands(deadline);

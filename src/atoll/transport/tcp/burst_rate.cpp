@@ -35,11 +35,11 @@ void BurstRate::add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept {
 
 void BurstRate::ask(Time now) noexcept {
   is_asked_ = true;
-  (bytes_ >= kLeastBytes ? asked_at_ : round_trip_at_) = now;
+  (bytes_ >= kMinBytes ? asked_at_ : round_trip_at_) = now;
 }
 
 bool BurstRate::wants_question(Time now) const noexcept {
-  if (round_trip_ < 0 || is_asked_ || bytes_ < kLeastBytes) return false;
+  if (round_trip_ < 0 || is_asked_ || bytes_ < kMinBytes) return false;
   return !has_told_ || now - asked_at_ >= kQuestionPause;
 }
 
@@ -66,7 +66,7 @@ std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
   }
   // What did not leave at once may have waited for its user.
   const bool is_at_once = Seconds(last_ - first_).count() <= took / 4;
-  if (bytes_ < kLeastBytes || round_trip_ < 0 || !is_at_once) return std::nullopt;
+  if (bytes_ < kMinBytes || round_trip_ < 0 || !is_at_once) return std::nullopt;
   const double carried = took - round_trip_;
   const bool is_hidden = carried <= std::max(kHidden * round_trip_, 1e-6);
   const auto rate_of = [&](std::uint64_t bytes) {

@@ -18,7 +18,7 @@ class BurstRate {
  public:
   using Time = Clock::time_point;
 
-  static constexpr std::size_t kLeastBytes = std::size_t{16} << 10;  ///< that tell something
+  static constexpr std::size_t kMinBytes = std::size_t{16} << 10;  ///< that tell something
 
   /// Bytes leave behind so many that are on their way. They are of the burst, or begin one, unless it waits for an answer.
   void add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept;

@@ -20,9 +20,9 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint32_t kNearMicroseconds = 5000;       // round trip
-constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
-constexpr int kUnsentOfRail = 256 << 10;                // bytes
+constexpr std::uint32_t kNearMicroseconds = 5000;   // round trip
+constexpr std::uint32_t kMaxRoundTrip = 1'000'000;  // microseconds that are believed
+constexpr int kUnsentOfRail = 256 << 10;            // bytes
 
 /// BBR paces each connection at what it has measured for it, so that where several share a path and wait for each other, what one
 /// leaves is not taken by the rest for a while: a tenth of a near link stays idle. Far paths keep the system's choice, which may be
@@ -54,8 +54,7 @@ void tune(int fd, milliseconds heartbeat) {
 double round_trip_seconds(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? std::min(info.tcpi_rtt, kLongestRoundTrip) * 1e-6
-                                                                    : 0;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? std::min(info.tcpi_rtt, kMaxRoundTrip) * 1e-6 : 0;
 }
 
 }  // namespace

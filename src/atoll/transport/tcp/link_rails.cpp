@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kStallLimit{1000};  // longer than a peer takes to acknowledge what little has come
 constexpr milliseconds kFirstPause{100};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kMaxRailPause{5000};
 constexpr double kUsualRate = 125e6;    // bytes per second, of an interface that states none
 constexpr double kStepSeconds = 20e-6;  // that a step away from the device counts as
 constexpr double kOtherNodeShare = 0.8;
@@ -86,7 +86,7 @@ void TcpLink::rail_unreachable_on_loop(std::size_t rail, const Error& why) {
   Way& way = ways_[rail];
   const bool is_first = way.pause < 2 * kFirstPause;
   way.is_being_made = false;
-  way.pause = std::clamp(2 * way.pause, kFirstPause, kLongestPause);
+  way.pause = std::clamp(2 * way.pause, kFirstPause, kMaxRailPause);
   way.not_before = Clock::now() + way.pause;
   {
     const std::lock_guard lock(mutex_);
@@ -134,7 +134,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
     bytes = spread_->close(rail, Clock::now());
     Way& way = ways_[rail.index()];
     way.trouble = why;
-    way.pause = std::clamp(2 * way.pause, kFirstPause, kLongestPause);
+    way.pause = std::clamp(2 * way.pause, kFirstPause, kMaxRailPause);
     way.not_before = Clock::now() + (way.pause > kFirstPause ? way.pause : milliseconds(0));
     const std::lock_guard channels_lock(channels_mutex_);
     for (TcpChannel* const channel : outgoing_) channel->stream().announced &= ~(1U << rail.index());

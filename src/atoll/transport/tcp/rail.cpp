@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
 constexpr std::size_t kBehindLargeFrame = std::size_t{4} << 10;
 constexpr std::size_t kLargeFrame = std::size_t{16} << 10;
-constexpr std::size_t kLeastToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
+constexpr std::size_t kMinToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
 
 constexpr std::array<std::byte, kMaxProbe> kNothing{};
 
@@ -165,7 +165,7 @@ Segment* Rail::take_acknowledged() noexcept {
 void Rail::sleep_through_frame_on_loop() {
   if (stream_.is_secure()) return;  // a part of what is left may be here already, undeciphered
   const std::size_t left = parser_->direct().size();
-  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kLeastToWakeFor));
+  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kMinToWakeFor));
   if (wanted == least_to_wake_for_) return;
   least_to_wake_for_ = wanted;
   // Raises an edge itself when there is as much.

@@ -15,14 +15,14 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kTurnSeconds = 0.001;      // of one rail, that are given to it at once
 constexpr double kOnItsWaySeconds = 0.010;  // beyond the round trip
-constexpr std::size_t kLeastTurn = std::size_t{16} << 10;
-constexpr double kLeastOnItsWay = 512 << 10;
+constexpr std::size_t kMinTurn = std::size_t{16} << 10;
+constexpr double kMinOnItsWay = 512 << 10;
 constexpr double kFirstOnItsWay = 256 << 10;
 constexpr double kOfAll = 0.75;         // of the time that all take together: rates are never exact
 constexpr double kBusySeconds = 0.001;  // beyond the round trip: a rail with so much on its way is never idle
-constexpr double kLeastBusy = 64 << 10;
-constexpr double kMostBusy = 512 << 10;
-constexpr double kLeastRate = 10e3;
+constexpr double kMinBusy = 64 << 10;
+constexpr double kMaxBusy = 512 << 10;
+constexpr double kMinRate = 10e3;
 constexpr auto kMeasureFor = milliseconds(4);
 constexpr auto kMeasureAtMost = milliseconds(200);
 constexpr std::uint64_t kMeasureBytes = std::uint64_t{64} << 10;
@@ -36,7 +36,7 @@ constexpr double kWorthSharing = 200e-6;  // seconds: a message more costs a ten
 
 std::size_t RailScheduler::turn_bytes(const Rail& rail) noexcept {
   const double bytes = std::min(rail.rate * kTurnSeconds, static_cast<double>(kMaxSegment));
-  return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kLeastTurn);
+  return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kMinTurn);
 }
 
 /// Of a rest that is no more than a turn: what lets all rails end at once, where the rail is known and would take long.
@@ -44,18 +44,18 @@ std::size_t RailScheduler::share_of_rest(const Rail& rail, double rest, double a
   const auto whole = static_cast<std::size_t>(rest);
   if ((!rail.is_measured && !rail.is_guessed) || rest / rail.rate < kWorthSharing) return whole;
   const double share = std::max(rail.rate * all_seconds - static_cast<double>(rail.on_its_way), 0.0);
-  const std::size_t bytes = std::max(static_cast<std::size_t>(share) / kUnit * kUnit, kLeastTurn);
-  return bytes + kLeastTurn > whole ? whole : bytes;  // a small rest is not worth a message of its own
+  const std::size_t bytes = std::max(static_cast<std::size_t>(share) / kUnit * kUnit, kMinTurn);
+  return bytes + kMinTurn > whole ? whole : bytes;  // a small rest is not worth a message of its own
 }
 
 double RailScheduler::limit_bytes(const Rail& rail) noexcept {
   // Of a rail that was never measured no more than the measurement takes: it may be far slower than its interface.
   if (!rail.is_measured) return std::max(kFirstOnItsWay, 1.25 * busy_bytes(rail));
-  return std::max(rail.rate * (2 * rail.latency + kOnItsWaySeconds), kLeastOnItsWay);
+  return std::max(rail.rate * (2 * rail.latency + kOnItsWaySeconds), kMinOnItsWay);
 }
 
 double RailScheduler::busy_bytes(const Rail& rail) noexcept {
-  return std::clamp(rail.rate * (2 * rail.latency + kBusySeconds), kLeastBusy, kMostBusy);
+  return std::clamp(rail.rate * (2 * rail.latency + kBusySeconds), kMinBusy, kMaxBusy);
 }
 
 double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
@@ -65,7 +65,7 @@ double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
 void RailScheduler::open(std::size_t rail, const Expected& expected, Time now) noexcept {
   Rail& opened = rails_[rail];
   if (!opened.is_measured && !opened.is_guessed) {
-    opened.rate = std::max(expected.bytes_per_second, kLeastRate);
+    opened.rate = std::max(expected.bytes_per_second, kMinRate);
     opened.most = opened.rate;
   }
   opened.burst.forget();
@@ -183,7 +183,7 @@ void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) 
 
 /// The fastest of the bursts lowers a rate, so that one that came late does not; all of them raise it.
 void RailScheduler::guess(Rail& rail, const BurstRate::Bounds& told) noexcept {
-  if (told.most < rail.rate) rail.rate = std::max(told.most, kLeastRate);
+  if (told.most < rail.rate) rail.rate = std::max(told.most, kMinRate);
   if (told.least > rail.rate) rail.rate = std::min(told.least, std::max(rail.most, rail.rate));
   rail.is_guessed = true;
 }
@@ -193,12 +193,12 @@ void RailScheduler::measure(Rail& rail, Time now) noexcept {
   // Where less was on its way than the rail could carry, it is at least that fast.
   const double seconds = rail.is_busy ? took : std::max(took - 2 * rail.latency, took / 8);
   const double rate = static_cast<double>(rail.bytes) / std::max(seconds, 1e-6);
-  const bool is_enough = rail.bytes >= kLeastTurn;  // less tells nothing
+  const bool is_enough = rail.bytes >= kMinTurn;  // less tells nothing
   if (rail.is_busy || (is_enough && rate > rail.rate)) {
     const bool is_better = rail.is_busy && rail.is_guessed;
     const double weight =
         rail.is_measured && !is_better ? std::max(took / (took + kMemorySeconds), rail.is_busy ? 0.0 : 0.25) : 1;
-    rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kLeastRate);
+    rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kMinRate);
     rail.is_measured = rail.is_measured || rail.is_busy;
     rail.is_guessed = rail.is_guessed && !rail.is_busy;
     rail.most = rail.is_busy ? rail.rate : std::max(rail.most, rail.rate);

@@ -110,7 +110,7 @@ BackendAtoll::Parts BackendAtoll::take() {
 // While a failure of the group still ends everybody's waits.
 void BackendAtoll::drain(Parts& parts) {
   const auto& group = parts.open.group;
-  const auto limit = Deadline::after(collectives::kLongestDrain);
+  const auto limit = Deadline::after(collectives::kMaxDrain);
   const auto has_failed = [&] { return group->error() != nullptr; };
   bool all = true;
   for (auto& [device, passage] : parts.passages) all = all && passage->drain(limit, has_failed);

@@ -14,8 +14,8 @@ using Milliseconds = std::chrono::milliseconds;
 using Bytes = std::vector<std::uint8_t>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr Milliseconds kShortestPause{1};
-constexpr Milliseconds kLongestPause{20};
+constexpr Milliseconds kMinStorePause{1};
+constexpr Milliseconds kMaxStorePause{20};
 
 /// The job's store, but waits end when the group has failed or a server does not answer.
 class LibraryStore final : public c10d::Store {
@@ -64,7 +64,7 @@ class LibraryStore final : public c10d::Store {
   void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
     if (keys.empty()) return;
     const auto limit = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
-    for (auto pause = kShortestPause; !check(keys); pause = std::min(2 * pause, kLongestPause)) {
+    for (auto pause = kMinStorePause; !check(keys); pause = std::min(2 * pause, kMaxStorePause)) {
       if (const auto group = group_.lock()) {
         if (const auto error = group->error()) std::rethrow_exception(as_torch(error));
       }

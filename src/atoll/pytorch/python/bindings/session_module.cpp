@@ -77,8 +77,8 @@ class InferSession {
 
   /// `waited`: seconds since it was asked for.
   Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited, bool wants_picture) {
-    constexpr double kMost = 1e9;
-    const Seconds before(waited > 0 ? std::min(waited, kMost) : 0);
+    constexpr double kMax = 1e9;
+    const Seconds before(waited > 0 ? std::min(waited, kMax) : 0);
     const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
     const std::shared_ptr<infer::Session> opened = open();
     infer::Session& session = *opened;

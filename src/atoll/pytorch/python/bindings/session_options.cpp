@@ -87,9 +87,9 @@ class GivenOptions {
     }
   }
   Seconds seconds(const char* name, double fallback) const {
-    constexpr double kMost = 1e9;
+    constexpr double kMax = 1e9;
     const double value = get<double>(name, fallback);
-    if (value > 0 && value <= kMost) return Seconds(value);
+    if (value > 0 && value <= kMax) return Seconds(value);
     throw Error(ErrorKind::kInvalidArgument,
                 std::string(name) + " is " + std::to_string(value) + ": give seconds above 0 and at most 1e9");
   }

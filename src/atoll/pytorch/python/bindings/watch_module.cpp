@@ -60,9 +60,9 @@ class Samples {
  public:
   explicit Samples(const at::Tensor& tensor) {
     if (!tensor.is_cpu() || tensor.numel() == 0 || !tensor.has_storage()) return;
-    constexpr std::int64_t kMost = 128;
+    constexpr std::int64_t kMax = 128;
     bytes_ = tensor.element_size();
-    const std::int64_t step = (tensor.numel() + kMost - 1) / kMost;
+    const std::int64_t step = (tensor.numel() + kMax - 1) / kMax;
     for (std::int64_t i = 0; i < tensor.numel(); i += step) offsets_.push_back(offset_of(tensor, i));
     seen_ = read(tensor);
   }
