@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages of 128 blocks with embedding, norm and head on 16 devices of 4 classes.
 //   atoll_bench --benchmark_filter=layers
-// The argument is the number of micro-batches: with few the sum of the stages counts as much as the longest.
+// The argument is the number of micro-batches: with few, the sum of the stages counts as much as the longest one.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

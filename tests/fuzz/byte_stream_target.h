@@ -18,8 +18,9 @@
 
 namespace atl::fuzz {
 
-/// A link's stream inside TLS, and bytes of somebody on the way, on a socket. The first byte chooses the role, whether the handshake is over, and
-/// whether they end with the connection. Whatever the bytes: nothing opens, and nothing is given out.
+/// A link's stream inside TLS, and bytes of an attacker on a socket. The first byte chooses the role, whether the
+/// handshake is over, and whether the connection ends after the bytes. Whatever the bytes are, nothing opens and
+/// nothing is delivered.
 inline void byte_stream(std::span<const std::byte> bytes) {
   using namespace transport;
   using Progress = ByteStream::Progress;

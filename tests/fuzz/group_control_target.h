@@ -10,8 +10,8 @@
 
 namespace atl::fuzz {
 
-/// What a group does with a member's word outside the channels. Bodies that are none are nothing; the others come back the same
-/// when they are sent again, and can be spoken of.
+/// Decodes a member's control message as a group does. Invalid bodies are ignored; the others are unchanged when they
+/// are encoded again, and can be described.
 inline void group_control(std::span<const std::byte> message) {
   using namespace collectives;  // NOLINT
   const auto type = control_type(message);

@@ -9,7 +9,7 @@
 
 namespace atl::fuzz {
 
-/// A table of members as the job's store gives it. What parses is the same when it is written and read again.
+/// A table of members as read from the job's store. A table that parses is unchanged when it is written and read again.
 inline void rendezvous(std::span<const std::byte> bytes) {
   try {
     const auto table = collectives::decode_table(bytes);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever parses bytes of others has a fuzz target, and every target has seeds that are kept."""
+"""Everything that parses bytes of peers has a fuzz target, and every target has seeds in the repository."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FUZZ = ROOT / "tests/fuzz"
 LAYERS = ROOT / "src/atoll"
 
-# How headers name what reads bytes or texts, and what else counts where it is given bytes.
+# Names in headers of functions that read bytes or texts, and other names that count if they take bytes.
 TELLING = r"(?:decode|parse|unpack|admit)(?:_\w+)?|(?:\w+_)?from_json|read_(?:operators|link|request)|published_profile"
 TAKING = r"(?:read|receive|take|feed|give|accept|consume|pull)(?:_\w+)?"
 GIVEN = r"span<const std::byte>|const (?:transport::)?Frame&"
@@ -19,7 +19,7 @@ FUNCTION = re.compile(rf"{TYPE}(?:({TELLING})|({TAKING}))\(((?:[^;{{}}]|{{}})*?)
 CLASS = re.compile(r"^[ \t]*(?:class|struct)[ \t]+(\w*(?:Parser|Reader|Decoder)\w*)\b(?![ \t]*;)", re.M)
 COMMENT = re.compile(r"//.*")
 
-# A target, and what it calls to have bytes parsed.
+# Each target, and the function through which it has bytes parsed.
 PARSERS = {
     "address": "transport::PeerAddress::decode",
     "admit": "safety::admit",
@@ -54,7 +54,7 @@ PARSERS = {
     "wire_messages": "decode(",
 }
 
-# What headers declare, and the target that reaches it.
+# Declarations in headers, and the target that reaches them.
 REACHED = {
     "collectives/control_message.h: decode_clock": "group_control",
     "collectives/control_message.h: decode_inquiry": "group_control",
@@ -115,7 +115,7 @@ REACHED = {
     "transport/ucx/agreement.h: receive": "ucx_agreement",
 }
 
-# What headers declare and no target reaches, and why.
+# Declarations in headers that no target reaches, and why.
 EXEMPT = {
     "collectives/reduce/blocks.h: unpack": "the sizes are the receiver's own, and every pattern of bits is a number",
     "collectives/reduce/blocks.h: unpack_blocks": "as unpack, with the blocks that it is made of",
@@ -138,7 +138,7 @@ EXEMPT = {
 
 
 def declared(header: str) -> set[str]:
-    """The names in a header's text that look like parsers."""
+    """Returns the names in a header's text that look like parsers."""
     text = COMMENT.sub("", header)
     functions = {
         telling or taking for telling, taking, given in FUNCTION.findall(text) if telling or re.search(GIVEN, given)
@@ -147,7 +147,7 @@ def declared(header: str) -> set[str]:
 
 
 def parsers() -> set[str]:
-    """All of them in the sources, as "layer/header.h: name"."""
+    """Returns all parsers in the sources, as "layer/header.h: name"."""
     return {
         f"{path.relative_to(LAYERS)}: {name}"
         for path in sorted(LAYERS.rglob("*.h"))

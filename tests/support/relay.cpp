@@ -39,11 +39,11 @@ constexpr std::size_t kMinPieceBytes = 1448;
 constexpr std::size_t kMaxPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnlimitedBufferBytes = std::size_t{1} << 20;
 constexpr auto kBacklog = 4ms;         // of a limited path, before its sender has to wait
-constexpr auto kCatchUp = 100ms;       // that a late relay may make up for, of the time in which its sender waited
+constexpr auto kCatchUp = 100ms;       // how much of its sender's waiting a late relay may make up for
 constexpr int kSocketBytes = 1 << 17;  // of the system's queues, where the path is limited
 constexpr double kMax = 1e6;           // seconds
 
-/// When the path is free for the next byte.
+/// Tracks when the path is free for the next byte.
 struct Wire {
   Time free_at{};
 };
@@ -62,9 +62,9 @@ struct Pipe {
   Wire own{};
   std::deque<Piece> pieces{};
   std::size_t buffered = 0;
-  bool has_more = false;  // the source had, behind what was read last
-  bool ended = false;     // it has
-  bool finished = false;  // and its end was passed on
+  bool has_more = false;  // the source had more after the last read
+  bool ended = false;     // the source has ended
+  bool finished = false;  // and its end was forwarded
 };
 
 struct Connection {
@@ -108,7 +108,7 @@ struct Relay::State {
   int cuts_to_come = 0;
   Cut cut_then = Cut::kEnd;
 
-  // The thread's own.
+  // Used by the relay's thread only.
   int cuts_done = 0;
   int cuts_seen = 0;
   std::uint64_t left_until_cut = 0;  // 0: none comes
@@ -167,7 +167,7 @@ struct Relay::State {
     if (!client) return;
     Fd server(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (is_limited(Clock::now())) {
-      // Little waits here unseen, so that senders feel the rate.
+      // Small socket buffers, so that senders feel the rate.
       for (const Fd* fd : {&client, &server}) {
         ::setsockopt(fd->get(), SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
       }
@@ -189,7 +189,7 @@ struct Relay::State {
   bool replays(Time now) const { return current_record && now >= current_record->begin; }
   bool is_limited(Time now) const { return current.bytes_per_second > 0 || replays(now); }
 
-  /// When `pipe` may take more from its source; Time::max() while its buffer is full.
+  /// Returns when `pipe` may take more from its source; Time::max() while its buffer is full.
   Time ready_to_read(Pipe& pipe, Time now) {
     if (pipe.ended || is_stalled) return Time::max();
     if (is_limited(now)) return wire_of(pipe).free_at - kBacklog;
@@ -208,7 +208,7 @@ struct Relay::State {
     return std::max(static_cast<std::size_t>(bytes), kMinPieceBytes);
   }
 
-  /// When the last of some bytes is through that go onto the path at `start`.
+  /// Returns when the last of `bytes` bytes is through that enter the path at `start`.
   Time end_of(plan::Lane way, Time start, std::size_t bytes) const {
     const auto count = static_cast<double>(bytes);
     if (replays(start)) {
@@ -227,7 +227,7 @@ struct Relay::State {
     if (pipe.ended) return true;
     bytes.resize(static_cast<std::size_t>(got));
     Wire& wire = wire_of(pipe);
-    // What waits has waited since the path was free; what comes now cannot have gone before.
+    // Queued bytes have waited since the path was free; bytes that arrive now cannot have left earlier.
     const Time earliest = pipe.has_more ? now - kCatchUp : now;
     wire.free_at = end_of(pipe.way, std::max(wire.free_at, earliest), bytes.size());
     int waiting = 0;
@@ -264,7 +264,7 @@ struct Relay::State {
     return true;
   }
 
-  /// Fills `polled` with what to wait for and returns until when.
+  /// Fills `polled` with the events to wait for, and returns until when to wait.
   Time look_around(std::vector<pollfd>& polled, Time now) {
     polled.clear();
     polled.push_back({wake.get(), POLLIN, 0});
@@ -305,7 +305,7 @@ struct Relay::State {
   }
 
   void run() {
-    ::prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: what is late here looks like a slow program
+    ::prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: a late relay would look like a slow program
     std::vector<pollfd> polled;
     while (read_settings()) {
       const Time now = Clock::now();
@@ -320,7 +320,7 @@ struct Relay::State {
       if (polled[0].revents != 0) {
         std::uint64_t count = 0;
         [[maybe_unused]] const auto got = ::read(wake.get(), &count, sizeof count);
-        continue;  // what was set before bytes were sent holds for them
+        continue;  // settings made before bytes were sent apply to them
       }
       move_bytes(polled);
       if (polled[1].revents != 0) accept_one();

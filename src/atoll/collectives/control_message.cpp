@@ -8,7 +8,7 @@
 namespace atl::collectives {
 namespace {
 
-// Times that no clock shows would overflow what is computed from them.
+// Later times are implausible, and arithmetic on them could overflow.
 constexpr std::uint64_t kLatest = std::uint64_t{1} << 60;
 
 auto fields(const IssuedCall& call) {
@@ -16,7 +16,7 @@ auto fields(const IssuedCall& call) {
   return std::tuple(of.operation, of.dtype, of.reduce_op, of.root, of.sequence, of.attempt, call.count);
 }
 
-/// The value of an enumeration that begins with 0; nothing behind its last one.
+/// Reads a value of an enumeration that starts at 0; returns nothing if it is above `last`.
 template <class Enum>
 std::optional<Enum> enumerator(ByteReader& reader, int last) {
   const auto value = reader.integer<std::uint8_t>();
@@ -24,7 +24,7 @@ std::optional<Enum> enumerator(ByteReader& reader, int last) {
   return static_cast<Enum>(value);
 }
 
-/// What `read` makes of the whole body; nothing where that is too short or too long.
+/// Returns the result of `read` on the whole body; nothing if the body is too short or too long.
 template <class Read>
 auto whole(std::span<const std::byte> body, const Read& read) -> decltype(read(std::declval<ByteReader&>())) {
   try {

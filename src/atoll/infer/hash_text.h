@@ -6,10 +6,10 @@
 
 namespace atl::infer {
 
-/// Hexadecimal digits of a bundle's hash as a text.
+/// The number of hexadecimal digits in a bundle's hash.
 inline constexpr std::size_t kHashDigits = 64;
 
-/// Whether `text` has the form of a bundle's hash.
+/// Returns whether `text` has the form of a bundle's hash.
 inline bool is_hash_text(std::string_view text) noexcept {
   return text.size() == kHashDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }

@@ -68,8 +68,8 @@ Profile profile_from_json(const std::string& text) {
   const Json root = plan::parse_json(text, "a profile");
   Fields fields(root, "the profile");
   if (const std::int64_t version = fields.integer("atoll_profile"); version != kVersion) {
-    plan::refuse("the profile has version " + std::to_string(version) + ", this is " + std::to_string(kVersion) +
-                 ": measure the model again");
+    plan::refuse("the profile has version " + std::to_string(version) + ", but this Atoll reads version " +
+                 std::to_string(kVersion) + ": measure the model again");
   }
   Profile profile;
   profile.device = short_text(fields, "device");

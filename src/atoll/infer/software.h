@@ -3,7 +3,7 @@
 
 namespace atl::infer {
 
-/// What both ends say they are, for people and logs: "atoll 0.1.0".
+/// The name and version that each end reports, for people and logs: "atoll 0.1.0".
 const char* software() noexcept;
 
 }  // namespace atl::infer

@@ -98,7 +98,7 @@ bool Fields::boolean(const std::string& key, bool fallback) {
 
 std::string Fields::text(const std::string& key) {
   const Json& value = at(key);
-  if (!value.is_string()) wrong(key, "a text");
+  if (!value.is_string()) wrong(key, "a string");
   return value.get<std::string>();
 }
 
@@ -146,7 +146,7 @@ void Fields::done() const {
     if (asked_.contains(key)) continue;
     std::string known;
     for (const std::string& name : asked_) known.append(known.empty() ? "" : ", ").append(name);
-    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known are ").append(known));
+    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known keys: ").append(known));
   }
 }
 

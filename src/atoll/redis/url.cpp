@@ -47,7 +47,7 @@ int digit(char character) {
   return -1;
 }
 
-/// %41 as A. Says nothing of the value, which may be a secret.
+/// Decodes %41 to A. Its errors do not show the value, which may be a secret.
 std::string decoded(const std::string& part, std::string_view text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -64,7 +64,7 @@ std::string decoded(const std::string& part, std::string_view text) {
   return result;
 }
 
-/// What is before `mark`, which goes; all of it where there is no mark.
+/// Takes the text before `mark`, and drops the mark; takes all of it when there is no mark.
 std::string_view take_until(std::string_view& rest, char mark) {
   const auto at = std::min(rest.find(mark), rest.size());
   const auto taken = rest.substr(0, at);
@@ -77,7 +77,7 @@ void read_login(Url& url, std::string_view login) {
   url.user = decoded("user", login.substr(0, colon));
   if (colon != std::string_view::npos) url.password = decoded("password", login.substr(colon + 1));
   if (url.password.empty()) {
-    reject("there is an @ but no password before it: leave both out, or set ATOLL_REDIS_PASSWORD_FILE");
+    reject("there is an @ but no password before it: leave the @ out, or set ATOLL_REDIS_PASSWORD_FILE");
   }
 }
 
@@ -121,14 +121,14 @@ std::string environment(const char* variable) {
   return value != nullptr ? value : "";
 }
 
-bool is_of_a_job(char character) {
+bool is_job_character(char character) {
   return character > ' ' && character < 0x7f && std::string_view("{}*?[]\\").find(character) == std::string_view::npos;
 }
 
 }  // namespace
 
 void check_job_name(const std::string& job) {
-  if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_of_a_job)) return;
+  if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_job_character)) return;
   throw Error(ErrorKind::kInvalidArgument,
               "the job's name \"" + job.substr(0, kMaxShown) + "\" cannot be part of a Redis key: write 1 to " +
                   std::to_string(kMaxJob) + " printable characters without spaces and {}*?[]\\");
@@ -150,7 +150,7 @@ Url parse_url(const std::string& text) {
   auto path = before_query;
   auto authority = take_until(path, '/');
   if (query_from.find('@') != std::string_view::npos) {
-    reject("there is an @ behind a ?: a ? of a password is written %3F, an @ of a job's name %40");
+    reject("there is an @ after a ?: write a ? in a password as %3F, and an @ in a job's name as %40");
   }
   if (const auto at = before_query.rfind('@'); at != std::string_view::npos) {  // a password may hold a slash
     read_login(url, before_query.substr(0, at));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that cannot be executed or not even begun: without a thread, or with an input that breaks.
+// Calls that cannot be executed, or not even started: without a thread, or with an input that breaks.
 #include <gtest/gtest.h>
 
 #include <atomic>

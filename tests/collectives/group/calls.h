@@ -20,7 +20,7 @@ inline collectives::Call all_reduce(std::vector<float>& data, std::optional<std:
   return call;
 }
 
-/// Returns when the call is done, whichever way it is made; throws its error.
+/// Runs or submits the call and waits until it is done; throws its error.
 inline void run_or_submit(collectives::Group& group, const collectives::Call& call, bool submitted) {
   if (!submitted) return group.run(call);
   std::promise<void> done;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls whose input still comes from elsewhere, and whose output goes on, while they cross the bridge.
+// Calls whose input is still being loaded, and whose output is passed on, while they cross the bridge.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,10 +18,11 @@ std::byte value(int from, int to, std::size_t place) {
   return static_cast<std::byte>((place * 31 + static_cast<std::size_t>(from) * 7 + static_cast<std::size_t>(to)) % 251);
 }
 
-/// How much of what each rank sends to each has come there.
+/// How many bytes from each rank to each other have arrived.
 using Arrived = std::map<std::pair<int, int>, std::atomic<std::uint64_t>>;
 
-/// One rank's part of a gather, scatter or all_to_all whose input comes in steps. A step comes only when the one before has crossed.
+/// One rank's part of a gather, scatter or all_to_all whose input is loaded in steps. A step is loaded only when the
+/// one before has arrived.
 class Streamed {
  public:
   Streamed(Group& group, Operation operation, std::size_t bytes, std::size_t step, Arrived& arrived)
@@ -37,8 +38,8 @@ class Streamed {
     if (operation == Operation::kScatter) sources_ = {call_.root};
     for (const int peer : targets_) call_.input.push_back(segment(inputs_[peer]));
     for (const int peer : sources_) call_.output.push_back(segment(outputs_[peer]));
-    bring(group.rank(), bytes);
-    bring_step();
+    load(group.rank(), bytes);
+    load_step();
     call_.loaded = [this](std::uint32_t segment, std::uint64_t end) { return is_loaded(segment, end); };
     call_.arrived = [this](std::uint32_t segment, std::uint64_t end) { note(segment, end); };
   }
@@ -62,26 +63,26 @@ class Streamed {
     return {memory.data(), bytes_};
   }
 
-  void bring(int target, std::size_t end) {
+  void load(int target, std::size_t end) {
     const auto found = inputs_.find(target);
     if (found == inputs_.end()) return;
     for (std::size_t i = 0; i < end; ++i) found->second[i] = value(group_.rank(), target, i);
   }
 
-  void bring_step() {
+  void load_step() {
     here_ = std::min(bytes_, here_ + step_);
     for (const int peer : targets_) {
-      if (peer != group_.rank()) bring(peer, here_);
+      if (peer != group_.rank()) load(peer, here_);
     }
   }
 
-  // All that can have crossed has: but for the last frame, which may reach over the end of what is here.
+  // Everything that can have arrived has, except for the last frame, which may reach beyond the loaded bytes.
   bool is_loaded(std::uint32_t segment, std::uint64_t end) {
     EXPECT_NE(targets_[segment], group_.rank());
     const bool has_crossed = std::all_of(targets_.begin(), targets_.end(), [&](int peer) {
       return peer == group_.rank() || arrived_.at({group_.rank(), peer}) + group_.limits().max_payload > here_;
     });
-    if (has_crossed && here_ < bytes_) bring_step();
+    if (has_crossed && here_ < bytes_) load_step();
     return end <= here_;
   }
 
@@ -116,7 +117,7 @@ class CallsInParts : public ::testing::TestWithParam<transport::TransportChoice>
   }
 };
 
-// No byte leaves before it is there, and those that are there wait for no others.
+// No byte is sent before it is loaded, and loaded bytes do not wait for others.
 TEST_P(CallsInParts, FollowTheirBytes) {
   constexpr std::size_t kStep = 700'001;
   for (const std::string letters : {"A", "AB", "ABA"}) {

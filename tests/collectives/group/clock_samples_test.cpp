@@ -19,7 +19,7 @@ namespace {
 
 using namespace collectives;  // NOLINT
 
-// Whatever the two ways take, the offset is within the bound.
+// Whatever the two directions take, the offset is within the bound.
 TEST(ClockSamples, BoundTheOffset) {
   std::mt19937 random(5);
   std::uniform_int_distribution<std::int64_t> way(0, 3000);
@@ -80,7 +80,7 @@ TEST(ClockSamples, OfAGroupAreInItsTrace) {
     const auto json = nlohmann::json::parse(std::ifstream(entry.path()));
     EXPECT_EQ(json["operations"].size(), 1u);
     EXPECT_EQ(json["clock"].empty(), json["rank"] == 0);
-    for (const auto& sample : json["clock"])  // of one process: the truth is 0
+    for (const auto& sample : json["clock"])  // of one process: the true offset is 0
       EXPECT_LE(std::abs(sample[1].get<std::int64_t>()), sample[2].get<std::int64_t>());
     ++files;
   }

@@ -51,7 +51,7 @@ std::vector<double> reduced(const SweepCase& c, int size, std::size_t count, std
   return sum;
 }
 
-// Segments over buffers that live as long as this.
+// Segments over buffers that live as long as this object.
 struct Buffers {
   std::vector<std::vector<std::byte>> storage;
   std::vector<Segment> add(std::vector<std::vector<std::byte>> list) {
@@ -239,8 +239,8 @@ std::vector<SweepCase> every_reduction(const std::vector<std::size_t>& counts) {
   return cases;
 }
 
-// Every multiset of island sizes with up to `most` ranks in all, dealt out in blocks and in turn.
-std::vector<std::string> layouts(int most) {
+// Every multiset of island sizes with up to `max_ranks` ranks in total, in blocks and in turn.
+std::vector<std::string> layouts(int max_ranks) {
   std::vector<std::string> list;
   const auto add = [&](const std::vector<int>& sizes) {
     std::string blocks;
@@ -257,13 +257,13 @@ std::vector<std::string> layouts(int most) {
     if (dealt != blocks) list.push_back(dealt);
   };
   for (int a = 1; a <= 5; ++a) {
-    if (a <= most) add({a});
+    if (a <= max_ranks) add({a});
     for (int b = 1; b <= 5; ++b) {
-      if (a + b <= most) add({a, b});
+      if (a + b <= max_ranks) add({a, b});
       for (int c = 1; c <= 5; ++c) {
-        if (a + b + c <= most) add({a, b, c});
+        if (a + b + c <= max_ranks) add({a, b, c});
         for (int d = 1; d <= 5; ++d) {
-          if (a + b + c + d <= most) add({a, b, c, d});
+          if (a + b + c + d <= max_ranks) add({a, b, c, d});
         }
       }
     }
@@ -333,7 +333,7 @@ TEST(CollectivesSweep, OverTcpBetweenHosts) {
   });
 }
 
-// Random bits: every layout gives the same bits run after run, and with flat reduction on all layouts alike.
+// Random bits: every layout gives the same bits in every run, and with flat reduction all layouts give the same.
 TEST(CollectivesSweep, FlatReductionHasTheSameBitsOnEveryLayout) {
   constexpr std::size_t kCount = 40001;
   std::vector<float> first;

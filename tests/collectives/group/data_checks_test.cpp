@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that change on the way, and results that differ, are found where it is asked for; without it they pass unnoticed.
+// Corrupted bytes and differing results are found with ATOLL_CHECK_DATA; without it they pass unnoticed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,10 +41,10 @@ Call call_of(Operation operation, std::vector<float>& data, int root = -1) {
   return call;
 }
 
-/// Rank 0 is honest; what comes from rank 1 is written by the test, as if the way had changed it.
+/// Rank 0 runs normally; the test writes the frames of rank 1, as if they had been corrupted on the way.
 class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
  protected:
-  void meet(bool check_data) {
+  void connect(bool check_data) {
     RankOptions options;
     options.islands = layout("AB");
     options.transport = GetParam();
@@ -57,7 +57,7 @@ class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
     });
   }
 
-  void say(Port port, FrameHeader header, const std::vector<float>& values) {
+  void send_frame(Port port, FrameHeader header, const std::vector<float>& values) {
     transport::Endpoint& endpoint = ranks_->context(1)->endpoint();
     const Bell bell = port == Port::kMessages ? Bell::kPointToPoint : Bell::kCollective;
     transport::Channel& channel =
@@ -80,9 +80,9 @@ class DataChecks : public ::testing::TestWithParam<transport::TransportChoice> {
     return header;
   }
 
-  /// What rank 0 gets from a broadcast of rank 1.
+  /// Returns what rank 0 receives from a broadcast of rank 1.
   std::vector<float> received(const FrameHeader& header, const std::vector<float>& values) {
-    say(Port::kDown, header, values);
+    send_frame(Port::kDown, header, values);
     std::vector<float> data(kElements);
     ranks_->group(0).run(call_of(Operation::kBroadcast, data, 1));
     return data;
@@ -111,7 +111,7 @@ std::vector<float> with_a_flipped_bit(std::vector<float> values) {
 std::uint64_t sum_of(std::vector<float> values) { return checksum_of({all_of(values).data, kElementBytes}); }
 
 TEST_P(DataChecks, AFlippedBitIsNamed) {
-  meet(true);
+  connect(true);
   const auto values = numbers();
   const auto text = error_of([&] { received(of_broadcast(sum_of(values), last_result_), with_a_flipped_bit(values)); },
                              ErrorKind::kProtocol);
@@ -120,17 +120,17 @@ TEST_P(DataChecks, AFlippedBitIsNamed) {
 }
 
 TEST_P(DataChecks, WithoutTheCheckItPassesUnnoticed) {
-  meet(false);
+  connect(false);
   EXPECT_EQ(received(of_broadcast(0, 0), with_a_flipped_bit(numbers())), with_a_flipped_bit(numbers()));
 }
 
 TEST_P(DataChecks, WholeBytesPass) {
-  meet(true);
+  connect(true);
   EXPECT_EQ(received(of_broadcast(sum_of(numbers()), last_result_), numbers()), numbers());
 }
 
 TEST_P(DataChecks, DifferentResultsAreNamedByTheNextCollective) {
-  meet(true);
+  connect(true);
   const auto text =
       error_of([&] { received(of_broadcast(sum_of(numbers()), last_result_ ^ 4), numbers()); }, ErrorKind::kInternal);
   EXPECT_THAT(text, HasSubstr("the results of all_reduce #0 (sum, float32, 16 elements) differ"));
@@ -138,7 +138,7 @@ TEST_P(DataChecks, DifferentResultsAreNamedByTheNextCollective) {
 }
 
 TEST_P(DataChecks, AFlippedBitOfAMessageIsNamed) {
-  meet(true);
+  connect(true);
   FrameHeader header;
   header.kind = static_cast<std::uint8_t>(FrameKind::kMessage);
   header.operation = static_cast<std::uint8_t>(Operation::kSend);
@@ -153,7 +153,7 @@ TEST_P(DataChecks, AFlippedBitOfAMessageIsNamed) {
   ranks_->group(0).receive(
       1, 7, DataType::kFloat32, std::span(all_of(data).data, kElementBytes), {},
       [&](std::exception_ptr error, int) { error ? done.set_exception(error) : done.set_value(); });
-  say(Port::kMessages, header, with_a_flipped_bit(numbers()));
+  send_frame(Port::kMessages, header, with_a_flipped_bit(numbers()));
   EXPECT_THAT(error_of([&] { done.get_future().get(); }, ErrorKind::kProtocol),
               HasSubstr("bytes 0 to 63 of a message from rank 1 to rank 0 were changed"));
 }
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, DataChecks,
                            return std::string(layout.param == transport::TransportChoice::kShm ? "Shm" : "Tcp");
                          });
 
-// Nothing is found where nothing is wrong: every kind of schedule, sizes of one frame and of many.
+// No fault is reported for intact data: every kind of schedule, sizes of one frame and of many.
 TEST(HonestData, PassesEveryCheck) {
   for (const auto* letters : {"A", "AB", "AAB", "ABAB", "AAAAAABB"}) {
     SCOPED_TRACE(letters);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every rank hears when one of them errs, leaves, dies or is silent.
+// What every rank learns when one of them makes an error, leaves, dies or is silent.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -59,7 +59,7 @@ TEST_P(Mismatch, IsNamedOnAllRanks) {
       } else {
         group.run(all_reduce(data));
       }
-      group.barrier();  // whoever needed nothing of the odd one learns of it here
+      group.barrier();  // ranks that needed nothing from the odd one learn of it here
     });
     expect_each_contains(errors, GetParam().needles);
   }
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Mismatch,
                                                  {"#1", "barrier", "rank 1"}}),
                          [](const auto& param_info) { return param_info.param.name; });
 
-// No rank of a broadcast with two roots waits for a frame that does not come: the frames nobody takes give it away.
+// No rank of a broadcast with two roots waits for a frame that does not come: the frames that no step takes reveal it.
 TEST(Faults, DifferentRootsAreNamedOnAllRanks) {
   for (const auto* letters : {"AA", "AAA", "ABA", "ABB"}) {
     SCOPED_TRACE(letters);

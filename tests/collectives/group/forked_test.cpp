@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forked child does with the groups it inherited: nothing, to any process. And how dumps meet what else goes on.
+// A forked child does nothing with the groups it inherited, to any process; and dumps work while other things go on.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -47,7 +47,7 @@ void expect_in_child(const std::function<bool()>& body) {
 TEST(Forked, ASignalForDumpsWritesIntoNoFileOfTheChild) {
   const Context context(endpoint_options());
   expect_in_child([] {
-    // It takes every number that was the parent's.
+    // It reuses every descriptor number that was the parent's.
     const int file = ::memfd_create("file", MFD_CLOEXEC);
     for (int i = 0; i < 128; ++i) {
       if (::dup(file) < 0) return false;
@@ -102,7 +102,7 @@ TEST(Forked, GroupsAndContextsMayBeDestroyedInTheChild) {
   on_both(exchange);
 }
 
-// A dump looks at the groups on the loop thread, which the first group's key is on its way to.
+// A dump reads the groups on the loop thread while set_key() waits for that thread.
 TEST(Contexts, ADumpWhileTheKeyIsSetHoldsNothingUp) {
   Context context(endpoint_options());
   Context::Impl& impl = context.impl();
@@ -110,7 +110,7 @@ TEST(Contexts, ADumpWhileTheKeyIsSetHoldsNothingUp) {
   std::promise<void> dumped;
   context.endpoint().loop().post([&] {
     setting.wait();
-    // Long enough for the other thread to come as far as it can.
+    // Long enough for the other thread to get as far as it can.
     const auto limit = Deadline::after(std::chrono::milliseconds(200));
     while (!limit.expired() && impl.mutex.try_lock()) {
       impl.mutex.unlock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of an island's library come in one order on all of its ranks, and none before all ranks are ready for it.
+// The steps of an island's library run in one order on all its ranks, and none before all ranks are ready for it.
 #include "atoll/collectives/group/island_order.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ std::vector<LibraryStep> shared_with(const std::vector<LibraryStep>& steps, int 
   return shared;
 }
 
-// Each kind of a rank's steps in its order, mixed at random.
+// Interleaves a rank's steps at random, keeping each kind in order.
 std::vector<LibraryStep> mixed(const std::vector<LibraryStep>& all, int rank, unsigned seed) {
   std::vector<std::vector<LibraryStep>> lines;
   for (const LibraryStep& step : all) {
@@ -154,7 +154,7 @@ TEST(IslandOrder, NoStepComesBeforeAllAreReadyForIt) {
     group.open_island_order();
     if (group.rank() != 1) granted.request(group, {Kind::kIn, -1, -1, 0});
     group.barrier();
-    // What begins later and needs fewer ranks is not held up.
+    // A later step that needs fewer ranks is not held up.
     if (group.rank() != 1) granted.request(group, message(0, 2, 0));
     if (group.rank() != 1) granted.wait_for(1);
     group.barrier();
@@ -185,7 +185,7 @@ TEST(IslandOrder, WhatSomeNeverRequestHoldsUpNothing) {
   });
 }
 
-// What follows it in the order waits on a rank that is not ready for it yet, and only there.
+// Later steps wait on a rank that is not ready for it yet, and only there.
 TEST(IslandOrder, AnOutAfterInIsGrantedByTheLeaderAlone) {
   Ranks ranks = three_of_an_island();
   ranks.run_ok([](Group& group) {
@@ -231,7 +231,7 @@ TEST(IslandOrder, WhatWasGivenUpBeforeItsGrantHoldsUpNothing) {
   });
 }
 
-void go_on_without_the_leader() {
+void continue_without_the_leader() {
   Ranks ranks = three_of_an_island();
   ranks.run_ok([](Group& group) {
     Granted granted;
@@ -248,9 +248,10 @@ void go_on_without_the_leader() {
   });
 }
 
-// Whether it has granted some, and whether the link to the next leader is open by then, differs from time to time.
+// Whether the leader has granted some steps, and whether the link to the next leader is open by then, differs from run
+// to run.
 TEST(IslandOrder, MessagesGoOnWhenTheLeaderHasLeft) {
-  for (int times = 0; times < 40 && !HasFailure(); ++times) go_on_without_the_leader();
+  for (int times = 0; times < 40 && !HasFailure(); ++times) continue_without_the_leader();
 }
 
 TEST(IslandOrder, AStepWhoseTimeIsOverEndsTheGroup) {
@@ -274,7 +275,7 @@ TEST(IslandOrder, FailsWithItsGroup) {
     granted.request(group, {Kind::kIn, -1, -1, static_cast<std::uint64_t>(group.rank())});
     if (group.rank() == 2) group.abort("enough");
     granted.wait_for(1);
-    granted.request(group, {Kind::kOut, -1, -1, 0});  // afterwards too
+    granted.request(group, {Kind::kOut, -1, -1, 0});  // later requests fail too
     granted.wait_for(2);
     for (const auto& error : granted.errors()) {
       EXPECT_THAT(error_of([&] { std::rethrow_exception(error); }).what(), HasSubstr("enough"));
@@ -283,7 +284,7 @@ TEST(IslandOrder, FailsWithItsGroup) {
   });
 }
 
-// Its receiver has refused it before it was ready: the sender's end alone ends.
+// The receiver refuses it before the sender has started: only the sender's end fails.
 TEST(IslandOrder, ARefusedMessageThatHasNotBegunLeavesTheGroup) {
   Ranks ranks = three_of_an_island();
   ranks.run_ok([](Group& group) {

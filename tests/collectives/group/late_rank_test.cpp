@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who waits for a late rank says so, and says that it came; the late one does nothing for it.
+// A rank that waits for a late rank reports it, and reports its arrival; the late one does nothing for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct LateCase {
 
 class LateRank : public ::testing::TestWithParam<LateCase> {};
 
-// The late rank's thread is blocked all the time: its loop answers.
+// The late rank's thread is blocked all the time: its loop replies.
 TEST_P(LateRank, IsNamedOnAllOthersAndSoIsItsArrival) {
   const LogRecorder lines;
   Ranks ranks(with(GetParam().letters, GetParam().transport, 400ms));
@@ -95,8 +95,9 @@ TEST(LateRanks, ARankThatIsBusyWithAnEarlierOperationIsNotAbsent) {
   Ranks ranks(with("AB", transport::TransportChoice::kAuto, 400ms));
   std::atomic<bool> is_here{false};
   std::thread opener([&] {
-    EXPECT_TRUE(lines.wait_for("on rank 0: rank 1 has called all_reduce #0 .* and not got the input")) << lines.text();
-    EXPECT_TRUE(lines.wait_for("on rank 1: all_reduce #0 .* waits for its input from the device")) << lines.text();
+    EXPECT_TRUE(lines.wait_for("on rank 0: rank 1 has called all_reduce #0 .* but not received the input"))
+        << lines.text();
+    EXPECT_TRUE(lines.wait_for("on rank 1: all_reduce #0 .* has waited for its input from the device")) << lines.text();
     is_here = true;
   });
   ranks.run_ok([&](Group& group) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has sent counts when it has left, and what others still want of each other does not depend on it.
+// What a rank has sent arrives after it has left, and ranks that stay do not depend on it.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ Call broadcast(std::vector<float>& data, int root) {
   return call;
 }
 
-/// The kernel shall hold little of what this process's TCP connections are given.
+/// Makes the kernel buffer little of what this process's TCP connections send.
 void make_sockets_small() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename());
@@ -50,7 +50,7 @@ void make_sockets_small() {
   }
 }
 
-/// The loop thread of `rank` takes nothing from its links until `release` has come.
+/// Blocks the loop thread of `rank`, so that it takes nothing from its links, until `release` is counted down.
 void hold_loop(Ranks& ranks, int rank, std::latch& release) {
   const auto held = std::make_shared<std::latch>(1);
   ranks.context(rank)->endpoint().loop().post([held, &release] {
@@ -128,7 +128,7 @@ TEST(Leaving, TheLastMessageArrives) {
   });
 }
 
-// A completion may let go of the last that holds the group, whose threads then are to be over.
+// A completion may release the last reference to the group, whose threads must have ended by then.
 TEST(Leaving, NoCompletionRunsWhenAGroupHasShutDown) {
   auto ranks = make("AB", transport::TransportChoice::kAuto);
   std::latch posted(1);
@@ -174,7 +174,7 @@ TEST(Leaving, AMonitoredBarrierNamesWhoHasLeft) {
   }
 }
 
-// Neither of the two waits for the rank that has left, and no frame comes that would tell them apart.
+// Neither of the two waits for the rank that has left, and no frame comes that would reveal the difference.
 TEST(Leaving, TheOthersStillLearnThatTheyCallDifferentThings) {
   auto ranks = make("AAA", transport::TransportChoice::kAuto);
   ranks.run_ok([](Group& group) { group.barrier(); });
@@ -199,7 +199,7 @@ TEST(Leaving, TheOthersStillLearnThatTheyCallDifferentThings) {
 
 class LostBefore : public ::testing::TestWithParam<transport::TransportChoice> {};
 
-// The link's end was told to the groups of its time; the next group is told as well.
+// The groups that existed then were notified of the link's end; a later group is notified as well.
 TEST_P(LostBefore, ANewGroupHearsOfALinkThatHadFailed) {
   auto ranks = make("AB", GetParam());
   ranks.run_ok([](Group& group) { group.barrier(); });
@@ -228,7 +228,8 @@ TEST_P(LostBefore, ANewGroupHearsOfALinkThatHadFailed) {
   EXPECT_THROW(received.get(), Error);
 }
 
-/// Whoever waits on the group's behalf, such as for a library, must hear of it, or the group's thread would wait for him.
+/// Code that waits on the group's behalf, such as for a library, must be notified, or the group's thread would wait for
+/// it forever.
 TEST(Leaving, ListenersHearThatOperationsWereUnderWay) {
   for (const bool is_pending : {false, true}) {
     RankOptions options;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank refuses a call before it has sent anything: the others hear of it at once, and all go on together.
+// One rank refuses a call before it has sent anything: the others are notified at once, and all continue together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(at.param.letters) + std::to_string(at.param.count) + (at.param.submitted ? "Submitted" : "");
     });
 
-// Ranks cut one operation into unlike numbers of calls, as the refusing one cuts it into none.
+// Ranks cut one operation into different numbers of calls, as the refusing rank cuts it into none.
 TEST(RefusedOperations, MayHaveAnyNumberOfParts) {
   RankOptions options;
   options.islands = layout("ABA");
@@ -108,7 +108,7 @@ TEST(RefusedOperations, MayHaveAnyNumberOfParts) {
   });
 }
 
-// The others are still elsewhere when the news comes: they meet it when they get there.
+// The others are still elsewhere when the refusal arrives: they get the error when they reach the call.
 TEST(RefusedOperations, AreKnownToARankThatComesLater) {
   RankOptions options;
   options.islands = layout("AAB");
@@ -142,7 +142,7 @@ TEST(RefusedOperations, MayBeRefusedByAll) {
   });
 }
 
-// What a vendor's library has begun waits for the rank that refuses, and cannot be called off.
+// A vendor's library call that has started waits for the refusing rank and cannot be cancelled.
 TEST(RefusedOperations, EndTheGroupWhereTheyAreCommitted) {
   RankOptions options;
   options.islands = layout("AB");
@@ -171,7 +171,7 @@ TEST(RefusedOperations, CannotBeCommittedAfterwards) {
   ranks.run_ok([](Group& group) { expect_sum_of_ranks(group, 4); });
 }
 
-// A rank that left an operation out without a word is still told so, though it might have refused it.
+// A rank that skipped an operation without refusing it still gets the mismatch error.
 TEST(RefusedOperations, AreNotAllThatAreLeftOut) {
   RankOptions options;
   options.islands = layout("AB");
@@ -189,7 +189,7 @@ TEST(RefusedOperations, AreNotAllThatAreLeftOut) {
 
 class RefusedMessage : public ::testing::TestWithParam<std::size_t> {};
 
-// Of three messages the second is refused at one end: the others come, in order.
+// The second of three messages is refused at one end: the others arrive, in order.
 TEST_P(RefusedMessage, IsTheOnlyOneThatFails) {
   for (const int refusing : {0, 1}) {
     RankOptions options;

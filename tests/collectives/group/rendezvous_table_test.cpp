@@ -32,8 +32,8 @@ Member member(int rank) {
   return mine;
 }
 
-MeetingTable example() {
-  MeetingTable table;
+MemberTable example() {
+  MemberTable table;
   for (int rank = 0; rank < 3; ++rank) table.members[rank] = member(rank);
   table.missing = {5, 9};
   table.group_id = 0x0123456789abcdef;
@@ -52,7 +52,7 @@ std::string error_of(const Bytes& bytes) {
 }
 
 TEST(RendezvousTable, IsReadAsItWasWritten) {
-  const MeetingTable table = decode_table(encode(example()));
+  const MemberTable table = decode_table(encode(example()));
   ASSERT_EQ(table.members.size(), 3U);
   for (const auto& [rank, found] : table.members) {
     EXPECT_EQ(found.address.encode(), member(rank).address.encode());
@@ -77,22 +77,22 @@ TEST(RendezvousTable, EveryShorterOneIsAnError) {
 }
 
 TEST(RendezvousTable, OfAnotherVersionOnlyTheVersionIsKnown) {
-  MeetingTable table = example();
+  MemberTable table = example();
   table.members[1].wire_version = kWireVersion + 1;
   EXPECT_EQ(decode_table(encode(table)).members.at(1).wire_version, kWireVersion + 1);
 }
 
 TEST(RendezvousTable, StatedSizesTakeNoMemory) {
-  const Bytes whole = encode(MeetingTable{});
+  const Bytes whole = encode(MemberTable{});
   for (std::size_t at = 4; at + 4 <= whole.size(); ++at) {
     Bytes large = whole;
     std::fill_n(large.begin() + static_cast<std::ptrdiff_t>(at), 4, std::byte{0xff});
-    error_of(large);  // with four thousand million entries, or bytes
+    error_of(large);  // with 2^32 - 1 entries, or bytes
   }
 }
 
 TEST(RendezvousTable, ALabelThatIsTooLongIsTheCallersError) {
-  MeetingTable table = example();
+  MemberTable table = example();
   table.members[0].island.assign(5000, 'x');
   EXPECT_THROW(encode(table), Error);
 }
@@ -117,7 +117,7 @@ TEST(RendezvousTable, GarbageInTheStoreIsAnErrorOfTheStore) {
     Member mine = member(rank);
     mine.size = 2;
     try {
-      meet(store, "group/", rank, mine, std::chrono::seconds(5));
+      rendezvous(store, "group/", rank, mine, std::chrono::seconds(5));
       FAIL() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kStore) << error.what();
@@ -128,12 +128,12 @@ TEST(RendezvousTable, GarbageInTheStoreIsAnErrorOfTheStore) {
 
 TEST(RendezvousTable, ATableWithoutAMemberIsAnErrorOfTheStore) {
   MemoryStore store;
-  MeetingTable table = example();
+  MemberTable table = example();
   table.missing.clear();
   table.members.erase(0);
   store.set("group/table", encode(table));
   try {
-    meet(store, "group/", 1, member(1), std::chrono::seconds(5));
+    rendezvous(store, "group/", 1, member(1), std::chrono::seconds(5));
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kStore) << error.what();

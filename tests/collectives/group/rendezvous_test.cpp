@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks meet through the store: what it costs, who is named when somebody stays away or disagrees.
+// How ranks find each other through the store: what it costs, and which ranks are named if one is absent or disagrees.
 #include "atoll/collectives/group/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -49,13 +49,13 @@ Member member(int rank, int size) {
 }
 
 struct Outcome {
-  Meeting meeting;
+  RendezvousResult result;
   int trips = 0;
   std::string error;
   std::optional<ErrorKind> kind;
 };
 
-// `absent` ranks do not come; `change` edits what a rank brings.
+// `absent` ranks do not join; `change` edits a rank's entry.
 std::vector<Outcome> meet_all(int size, milliseconds timeout, const std::set<int>& absent = {},
                               const std::function<void(int, Member&)>& change = {}) {
   MemoryStore shared;
@@ -69,7 +69,7 @@ std::vector<Outcome> meet_all(int size, milliseconds timeout, const std::set<int
       Member mine = member(rank, size);
       if (change) change(rank, mine);
       try {
-        outcome.meeting = meet(store, "group/", rank, mine, timeout);
+        outcome.result = rendezvous(store, "group/", rank, mine, timeout);
       } catch (const Error& error) {
         outcome.error = error.what();
         outcome.kind = error.kind();
@@ -95,14 +95,14 @@ TEST_P(Meet, TakesLogarithmicallyManyRoundTrips) {
 TEST_P(Meet, GivesEveryRankTheSameTable) {
   const int size = GetParam();
   const auto outcomes = meet_all(size, milliseconds(30000));
-  const Meeting& first = outcomes[0].meeting;
+  const RendezvousResult& first = outcomes[0].result;
   EXPECT_EQ(first.key.size(), 32U);
   for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.meeting.group_id, first.group_id);
-    EXPECT_EQ(outcome.meeting.key, first.key);
-    ASSERT_EQ(outcome.meeting.members.size(), static_cast<std::size_t>(size));
+    EXPECT_EQ(outcome.result.group_id, first.group_id);
+    EXPECT_EQ(outcome.result.key, first.key);
+    ASSERT_EQ(outcome.result.members.size(), static_cast<std::size_t>(size));
     for (int rank = 0; rank < size; ++rank) {
-      const Member& found = outcome.meeting.members[static_cast<std::size_t>(rank)];
+      const Member& found = outcome.result.members[static_cast<std::size_t>(rank)];
       EXPECT_EQ(found.address.encode(), member(rank, size).address.encode());
       EXPECT_EQ(found.island, rank % 2 == 0 ? "A" : "B");
       EXPECT_EQ(found.uplink, rank);
@@ -115,15 +115,15 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Meet, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 9, 
 TEST(Rendezvous, TwoGroupsHaveDifferentNumbersAndKeys) {
   const auto one = meet_all(2, milliseconds(30000));
   const auto other = meet_all(2, milliseconds(30000));
-  EXPECT_NE(one[0].meeting.group_id, other[0].meeting.group_id);
-  EXPECT_NE(one[0].meeting.key, other[0].meeting.key);
+  EXPECT_NE(one[0].result.group_id, other[0].result.group_id);
+  EXPECT_NE(one[0].result.key, other[0].result.key);
 }
 
 TEST(Rendezvous, KeyFromAFileIsNotReplaced) {
   const auto outcomes = meet_all(3, milliseconds(30000), {}, [](int, Member& mine) { mine.key_from_file = true; });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, "");
-    EXPECT_TRUE(outcome.meeting.key.empty());
+    EXPECT_TRUE(outcome.result.key.empty());
   }
 }
 

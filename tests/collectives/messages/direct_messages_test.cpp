@@ -27,7 +27,7 @@ using transport::DirectPort;
 using transport::MemoryKind;
 using transport::RingMemory;
 
-/// A device with memory that only its own copies may touch, on a thread of its own; the test can make it stand still.
+/// A device whose memory only its own copies may touch, on a thread of its own; the test can stall it.
 class Device final : public MessageDevice, public std::enable_shared_from_this<Device> {
  public:
   bool is_reached(const DirectPort&) const noexcept override { return is_known; }
@@ -83,7 +83,7 @@ class Device final : public MessageDevice, public std::enable_shared_from_this<D
   Loop loop_{"device"};
 };
 
-/// A message's memory on a device, and how it came there.
+/// A message's memory on a device, and how the message arrived there.
 struct Memory final : Landing {
   Memory(std::shared_ptr<Device> of, std::size_t bytes) : owner(std::move(of)), there(bytes), here(bytes) {}
   const std::shared_ptr<MessageDevice>& device() const noexcept override { return owner; }
@@ -118,7 +118,7 @@ class DirectMessagesOver : public ::testing::TestWithParam<const char*> {
     return Ranks(options);
   }
 
-  /// Sends from `device` where the link can, else from the host; the future holds the error or nothing.
+  /// Sends from `device` if the link can, else from the host; the future holds the error or nothing.
   static std::future<void> send(Group& group, int to, std::uint64_t tag, const std::vector<std::byte>& data,
                                 const std::shared_ptr<Device>& device) {
     auto done = std::make_shared<std::promise<void>>();
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Ucx, DirectMessagesOver, ::testing::Values(kUcxMemory, 
   return each.param == std::string(kUcxNetwork) ? "Network" : "Memory";
 });
 
-// 64 KiB and a little; more than a ring; and what is not worth a ring.
+// A little over 64 KiB; more than a ring; and a size that is not worth a ring.
 constexpr std::size_t kMessageSizes[] = {0, 1, 16384, 16385, 65537, 1 << 20, (1 << 20) + 1, 9'000'001};
 
 TEST_P(DirectMessagesOver, EverySizeArrivesFromDeviceToDevice) {
@@ -170,7 +170,7 @@ TEST_P(DirectMessagesOver, EverySizeArrivesFromDeviceToDevice) {
   });
 }
 
-// Each end may be a device or the host, whatever the other one is, and a device that the network does not know.
+// Each end may be a device or the host, whatever the other one is, or a device that the network does not support.
 TEST_P(DirectMessagesOver, TheTwoEndsDiffer) {
   auto ranks = make("AB");
   ranks.run_ok([](Group& group) {
@@ -243,7 +243,7 @@ TEST_P(DirectMessagesOver, ManyMessagesInAnyOrder) {
   }
 }
 
-// Whoever has sent may leave at once: what it sent arrives.
+// A rank may leave right after sending: its message arrives.
 TEST_P(DirectMessagesOver, ARankLeavesBehindItsLastMessage) {
   for (int round = 0; round < 10; ++round) {
     auto ranks = make("AB");
@@ -263,7 +263,7 @@ TEST_P(DirectMessagesOver, ARankLeavesBehindItsLastMessage) {
   }
 }
 
-// Where a device stands still, an abort ends the message on both sides, and afterwards nobody touches its memory.
+// If a device is stalled, an abort ends the message on both sides, and nothing touches its memory afterwards.
 TEST_P(DirectMessagesOver, AnAbortDoesNotWaitForTheDevice) {
   for (const bool sender_stands : {true, false}) {
     auto ranks = make("AB");
@@ -284,7 +284,7 @@ TEST_P(DirectMessagesOver, AnAbortDoesNotWaitForTheDevice) {
         const int copies = device->copies;
         device->go_on();
         device->finish();
-        EXPECT_EQ(device->copies, copies) << "somebody copied after the message had ended";
+        EXPECT_EQ(device->copies, copies) << "something copied after the message had ended";
         throw;
       }
     });

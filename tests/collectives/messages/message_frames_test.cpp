@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that a peer has made up at random: of messages, between sends and receives of this rank, and of collectives.
+// Random frames from a peer: of messages, between sends and receives of this rank, and of collectives.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -20,17 +20,17 @@ TEST(MessageFrames, MadeUpAtRandom) {
   }
 }
 
-/// A device's messages one way and the other, with made-up frames and a network that fails between.
+/// A device's messages in both directions, with generated frames and a network that fails in between.
 TEST(MessageFrames, OfDevices) {
   std::mt19937 random(20261125);  // NOLINT
   const std::vector<std::vector<int>> steps = {
       {0x70, 0x20, 0x4e},                          // receives 20000 bytes on the device
       {0x45, 7, 1, 0x20, 0x4e, 0, 0, 0x20, 0x4e},  // which a peer announces
-      {0x51, 0x20, 0x4e},                          // sends as many from there
+      {0x51, 0x20, 0x4e},                          // sends 20000 bytes from there
       {0x22},                                      // grants what was announced
-      {0x03},                                      // a copy, or the network, comes to its end
+      {0x03},                                      // a copy, or a network transfer, ends
       {0x23},                                      // or fails
-      {0x46, 8, 1, 0, 0, 0, 0, 0, 0},              // the peer says that one has landed
+      {0x46, 8, 1, 0, 0, 0, 0, 0, 0},              // the peer reports the arrival of one
   };
   for (int i = 0; i < 300; ++i) {
     std::vector<std::byte> bytes(1);
@@ -52,12 +52,12 @@ transport::FrameHeader frame(collectives::FrameKind kind, std::uint64_t tag, std
   return header;
 }
 
-/// What the fuzzer changes is the real thing: both ways end well where the peer keeps to the rules.
+/// The unchanged sequence works: both directions succeed if the peer keeps to the rules.
 TEST(MessageFrames, FromDeviceToDevice) {
   constexpr std::uint64_t kBytes = 20'000;
   fuzz::MessageGroup group(false);
   group.receive(1, 1, kBytes, true);
-  group.say(frame(collectives::FrameKind::kAnnounceDirect, 1, kBytes), 0);
+  group.send_frame(frame(collectives::FrameKind::kAnnounceDirect, 1, kBytes), 0);
   while (group.direct() < 1) {
     if (!group.work(false)) std::this_thread::yield();
   }
@@ -66,7 +66,7 @@ TEST(MessageFrames, FromDeviceToDevice) {
     group.listen(true);
     if (group.work(false)) ++ended;
   }
-  group.say(frame(collectives::FrameKind::kLanded, 1, 0), 0);
+  group.send_frame(frame(collectives::FrameKind::kLanded, 1, 0), 0);
   while (group.direct() < 2) std::this_thread::yield();
 }
 

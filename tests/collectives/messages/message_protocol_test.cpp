@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank does with a peer whose message frames break the rules: a kProtocol error, and no byte outside the buffer.
+// Frames of a peer that break the message protocol cause a kProtocol error, and no byte is written outside the buffer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,13 +33,13 @@ FrameHeader header(FrameKind kind, std::uint64_t count, std::uint64_t id, std::s
   return header;
 }
 
-/// Rank 0 is honest; the test writes into the channel of rank 1's messages.
+/// Rank 0 runs normally; the test writes into the channel of rank 1's messages.
 class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoice> {
  protected:
-  MessageProtocol() { meet(); }
+  MessageProtocol() { connect(); }
 
-  /// A new pair of ranks, and nothing said between them.
-  void meet() {
+  /// Makes a new pair of ranks that have exchanged nothing.
+  void connect() {
     ranks_.reset();
     done_ = {};
     RankOptions options;
@@ -53,7 +53,7 @@ class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoi
 
   transport::Endpoint& endpoint() { return ranks_->context(1)->endpoint(); }
 
-  void say(const FrameHeader& header) {
+  void send_frame(const FrameHeader& header) {
     const std::vector<std::byte> payload(header.payload_bytes, std::byte{1});
     wait_on_bell(endpoint(), Bell::kPointToPoint, "room", [&] { return channel_->try_send(header, payload); });
   }
@@ -70,10 +70,10 @@ class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoi
   void grant(std::uint64_t id) {
     FrameHeader frame = header(FrameKind::kGrant, 0, 0, 0);
     frame.tag = id;
-    say(frame);
+    send_frame(frame);
   }
 
-  /// Rank 0 receives `bytes` with `tag`, into memory with a guard behind it.
+  /// Posts a receive of `bytes` with `tag` on rank 0, into memory with a guard after it.
   void post(std::size_t bytes, std::uint64_t tag = kTag) {
     ranks_->group(0).receive(
         1, tag, DataType::kUInt8, std::span(memory_).first(bytes), {},
@@ -104,13 +104,13 @@ class MessageProtocol : public ::testing::TestWithParam<transport::TransportChoi
 
 TEST_P(MessageProtocol, AMessageLongerThanItSays) {
   post(16);
-  say(header(FrameKind::kMessage, 16, 1, 64));
+  send_frame(header(FrameKind::kMessage, 16, 1, 64));
   expect_protocol_error("a message of 16 bytes with a payload of 64");
   expect_guard(0);
 }
 
 TEST_P(MessageProtocol, AMessageLongerThanItSaysThatCameFirst) {
-  say(header(FrameKind::kMessage, 16, 1, 64));
+  send_frame(header(FrameKind::kMessage, 16, 1, 64));
   post(16);
   expect_protocol_error("a message of 16 bytes with a payload of 64");
   expect_guard(0);
@@ -118,39 +118,39 @@ TEST_P(MessageProtocol, AMessageLongerThanItSaysThatCameFirst) {
 
 TEST_P(MessageProtocol, AMessageBetweenDevicesOverALinkThatHasNone) {
   post(16);
-  say(header(FrameKind::kAnnounceDirect, 16, 1, 0));
-  expect_protocol_error("rank 1 announced a message between devices on a link that has none");
+  send_frame(header(FrameKind::kAnnounceDirect, 16, 1, 0));
+  expect_protocol_error("rank 1 announced a message between devices on a link that does not support them");
   expect_guard(0);
 }
 
 TEST_P(MessageProtocol, AMessageThatNobodySentHasLanded) {
   post(16);
-  say(header(FrameKind::kLanded, 0, 1, 0));
-  expect_protocol_error("rank 1 says that a message landed that was not sent");
+  send_frame(header(FrameKind::kLanded, 0, 1, 0));
+  expect_protocol_error("rank 1 reported the arrival of a message that was not sent");
 }
 
 TEST_P(MessageProtocol, AMessageShorterThanItSays) {
   post(16);
-  say(header(FrameKind::kMessage, 16, 1, 8));
+  send_frame(header(FrameKind::kMessage, 16, 1, 8));
   expect_protocol_error("a message of 16 bytes with a payload of 8");
 }
 
 TEST_P(MessageProtocol, AnAnnouncementWithAPayload) {
   post(16);
-  say(header(FrameKind::kAnnounce, 16, 1, 64));
+  send_frame(header(FrameKind::kAnnounce, 16, 1, 64));
   expect_protocol_error("with a payload of 64");
   expect_guard(0);
 }
 
 TEST_P(MessageProtocol, MoreThanAReceiverSetsAside) {
   post(16, kTag + 1);
-  for (std::uint64_t id = 0; id < 20; ++id) say(header(FrameKind::kMessage, 16384, id, 16384));
+  for (std::uint64_t id = 0; id < 20; ++id) send_frame(header(FrameKind::kMessage, 16384, id, 16384));
   expect_protocol_error("more messages than it may");
 }
 
 TEST_P(MessageProtocol, MoreAnnouncementsThanAReceiverSetsAside) {
   post(16, kTag + 1);
-  for (std::uint64_t id = 0; id < 1100; ++id) say(header(FrameKind::kAnnounce, 100'000, id, 0));
+  for (std::uint64_t id = 0; id < 1100; ++id) send_frame(header(FrameKind::kAnnounce, 100'000, id, 0));
   expect_protocol_error("more messages than it may");
 }
 
@@ -167,7 +167,7 @@ TEST_P(MessageProtocol, AGrantForAMessageThatWasNotAnnounced) {
   EXPECT_EQ(expect(FrameKind::kPayload).tag, ids[0]);
   EXPECT_EQ(expect(FrameKind::kAnnounce).sequence, unannounced);  // only now is there room for it
   grant(ids[1]);
-  EXPECT_EQ(expect(FrameKind::kPayload).tag, ids[1]) << "of a message that nobody had room for";
+  EXPECT_EQ(expect(FrameKind::kPayload).tag, ids[1]) << "of a message that there was no room for";
   ranks_->group(0).abort("the test is over");
 }
 
@@ -177,7 +177,7 @@ TEST_P(MessageProtocol, MutatedFramesWriteNothingOutside) {
   std::mt19937 random(kSeed);
   constexpr std::size_t kBytes = 64;
   for (int round = 0; round < 40; ++round) {
-    meet();
+    connect();
     for (int receive = 0; receive < 4; ++receive)
       ranks_->group(0).receive(1, kTag, DataType::kUInt8, std::span(memory_).first(kBytes), {},
                                [](std::exception_ptr, int) {});
@@ -192,11 +192,11 @@ TEST_P(MessageProtocol, MutatedFramesWriteNothingOutside) {
         case 4: frame.offset = random(); break;
         default: break;
       }
-      say(frame);
+      send_frame(frame);
     }
     FrameHeader last = header(FrameKind::kMessage, kBytes, 9, kBytes);
     last.tag = kTag + 1;
-    say(last);
+    send_frame(last);
     done_.get_future().wait();  // received, or failed with the group
     expect_guard(kBytes);
   }

@@ -151,7 +151,8 @@ TEST_P(PointToPointOver, AnySourceTakesFromEverybody) {
 TEST_P(PointToPointOver, MessagesNobodyTakesStopNothing) {
   auto ranks = make("AB");
   ranks.run_ok([](Group& group) {
-    // 5,000 messages wait at rank 1 or before it, and a later one with another tag still gets through, as do collectives.
+    // 5,000 messages wait at rank 1 or before it, and a later one with another tag still gets through, as do
+    // collectives.
     Waiter stuck;
     const auto small = random_bytes(1000, 1);
     if (group.rank() == 0) {
@@ -271,7 +272,7 @@ TEST_P(PointToPointOver, TimeoutsSayWhoIsWaitedFor) {
   EXPECT_NE(errors[0].find("rank 1 has not sent it"), std::string::npos) << errors[0];
 }
 
-/// The host's memory of a message for elsewhere, which counts what has come.
+/// Host memory for a message, which counts the bytes that have arrived.
 struct Counted final : Landing {
   explicit Counted(std::size_t bytes) : memory(bytes) {}
   const std::shared_ptr<MessageDevice>& device() const noexcept override { return none; }
@@ -288,7 +289,7 @@ struct Counted final : Landing {
   std::atomic<std::uint64_t> here{0};
 };
 
-// No byte leaves before it is there, and those that are there wait for no others.
+// No byte is sent before it is loaded, and loaded bytes do not wait for others.
 TEST_P(PointToPointOver, AMessageFollowsItsBytes) {
   constexpr std::size_t kStep = 700'001;
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{20'000}, 3 * kStep + 5}) {

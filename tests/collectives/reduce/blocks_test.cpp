@@ -37,7 +37,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Of any dtype; fails the test unless all instruction sets and pack_blocks agree.
+/// Packs values of any dtype; fails the test unless all instruction sets and pack_blocks agree.
 template <class T>
 Bytes packed(BlockFormat format, DataType dtype, const std::vector<T>& values) {
   Bytes result(packed_bytes(values.size()), std::byte{0xEE});
@@ -88,7 +88,7 @@ Floats random_values(std::size_t count, std::uint32_t seed) {
   return values;
 }
 
-/// The magnitude that a code stands for at scale 1, from the formats' definitions.
+/// Returns the magnitude that a code stands for at scale 1, from the formats' definitions.
 double magnitude_of(BlockFormat format, int code) {
   if (format == BlockFormat::kInt8) return code;
   const int mantissa_bits = format == BlockFormat::kFloat8E4M3 ? 3 : 2;
@@ -103,7 +103,7 @@ int largest_code(BlockFormat format) {
   return format == BlockFormat::kInt8 ? 127 : format == BlockFormat::kFloat8E4M3 ? 0x7E : 0x7B;
 }
 
-/// By definition: the least scale that fits, then of all codes the nearest, of two the even one.
+/// Packs by definition: the smallest scale that fits, then the nearest of all codes, the even one of two.
 Floats expected(BlockFormat format, const Floats& values, std::vector<int>& exponents) {
   const double top = magnitude_of(format, largest_code(format));
   const int least = format == BlockFormat::kInt8 ? -125 : format == BlockFormat::kFloat8E4M3 ? -116 : -109;
@@ -136,7 +136,7 @@ TEST(Blocks, BytesAreCounted) {
   EXPECT_EQ(packed_bytes(32), 33U);
   EXPECT_EQ(packed_bytes(33), 35U);
   EXPECT_EQ(packed_bytes(1 << 20), (1U << 20) / 32 * 33);
-  EXPECT_LE(static_cast<double>(packed_bytes(1 << 20)) / (2.0 * (1 << 20)), 0.52);  // of bfloat16
+  EXPECT_LE(static_cast<double>(packed_bytes(1 << 20)) / (2.0 * (1 << 20)), 0.52);  // of bfloat16's bytes
 }
 
 TEST(Blocks, EachIsTheNearestByDefinition) {

@@ -7,7 +7,7 @@
 
 namespace atl::collectives {
 
-/// For its lifetime the thread rounds upward and, on the processors that are known here, takes subnormals for zero, as
+/// For its lifetime the thread rounds upward and, on the processors that are known here, treats subnormals as zero, as
 /// a program may have set it.
 class HarshFloatMode {
  public:
@@ -16,7 +16,7 @@ class HarshFloatMode {
   HarshFloatMode(const HarshFloatMode&) = delete;
   HarshFloatMode& operator=(const HarshFloatMode&) = delete;
 
-  /// Whether it is as it was set.
+  /// Returns whether the mode is still as it was set.
   bool is_kept() const { return (read() & ~kFlags) == ((saved_ | kHarsh) & ~kFlags); }
 
  private:

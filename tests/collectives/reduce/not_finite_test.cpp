@@ -25,7 +25,7 @@ std::optional<NotFinite> found_in(DataType dtype, const std::vector<T>& values) 
 struct Format {
   DataType dtype;
   std::size_t bytes;
-  std::uint64_t nan, negative_nan, infinity;  // bits; infinity 0: has none
+  std::uint64_t nan, negative_nan, infinity;  // bits; infinity is 0 if there is none
   std::uint64_t largest;                      // finite, and the next above it is not
 };
 

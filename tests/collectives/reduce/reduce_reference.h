@@ -10,8 +10,8 @@
 
 #include "atoll/collectives/reduce/reduce.h"
 
-/// What fold() promises, said a second time: one element at a time, in double and 128-bit integer arithmetic, without
-/// the library's conversions.
+/// A second implementation of fold(): one element at a time, in double and 128-bit integer arithmetic, without the
+/// library's conversions.
 namespace atl::collectives::reference {
 
 struct FloatFormat {
@@ -49,7 +49,7 @@ inline double decode_narrow(const FloatFormat& format, std::uint32_t code) {
   return sign * std::ldexp(fraction, (exponent == 0 ? 1 : exponent) - bias - format.mantissa_bits);
 }
 
-/// Nearest, ties to even. `value` is a float, so that every step but nearbyint is exact in double.
+/// Rounds to nearest, ties to even. `value` is a float, so that every step but nearbyint is exact in double.
 inline std::uint32_t encode_narrow(const FloatFormat& format, double value) {
   if (std::isnan(value)) return format.nan;
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
@@ -93,8 +93,8 @@ inline void write_real(DataType dtype, std::byte* to, double value) {
   std::isnan(value) ? write(to, 0x7FC00000U) : write(to, static_cast<float>(value));
 }
 
-/// Of a sum, product or quotient of two floats: rounding it to double first changes nothing. Nothing may be contracted
-/// with what comes next, whatever the compiler's flags.
+/// Rounds a sum, product or quotient of two floats: rounding it to double first changes nothing. It must not be
+/// contracted with what comes next, whatever the compiler's flags.
 inline double rounded(DataType dtype, double value) {
   volatile double alone = value;
   return is_double(dtype) ? alone : static_cast<double>(static_cast<float>(alone));
@@ -120,7 +120,7 @@ inline Complex product(DataType dtype, Complex a, Complex b) {
           rounded(dtype, times(a.real, b.imaginary) + times(a.imaginary, b.real))};
 }
 
-/// One element; `sources` point at it. Real types have no imaginary part.
+/// Folds one element, at which `sources` point. Real types have no imaginary part.
 inline void fold_floating(const Fold& how, const std::vector<const std::byte*>& sources, std::byte* to) {
   const std::size_t part = is_complex(how.dtype) ? size_of(how.dtype) / 2 : 0;
   const bool multiply = how.op == ReduceOp::kPremulSum && how.premultiply;

@@ -11,7 +11,7 @@ namespace atl::collectives {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// The instruction sets that this machine has.
+/// Returns the instruction sets that this machine has.
 inline std::vector<Simd> simds() {
   std::vector<Simd> all{Simd::kPlain};
   if (detail::machine_simd() >= Simd::kAvx2) all.push_back(Simd::kAvx2);

@@ -23,7 +23,8 @@ constexpr std::size_t kMaxSources = 9;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kUntouched{0xA5};
 
-/// Half any bits at all, so including NaN, infinities, subnormals and extremes; half a value of ordinary size.
+/// Fills half of the elements with arbitrary bits, including NaN, infinities, subnormals and extremes, and half with
+/// values of ordinary size.
 std::vector<std::byte> random_array(DataType dtype, std::size_t count, std::mt19937& random) {
   std::vector<std::byte> bytes(count * size_of(dtype));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
@@ -82,7 +83,8 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
     shift_ = shift;
   }
 
-  /// `same`: the source that the result replaces, or none when negative. Returns what is wrong, or "".
+  /// `same` is the source that the result replaces, or negative for none. Returns a description of the difference, or
+  /// "".
   std::string check(Simd simd, const Fold& how, std::size_t source_count, std::size_t count, int same,
                     const std::vector<std::byte>& expected) {
     const std::size_t bytes = count * size_of(how.dtype);
@@ -157,7 +159,7 @@ TEST_P(ReduceSweep, EqualsTheReference) {
 INSTANTIATE_TEST_SUITE_P(, ReduceSweep, ::testing::Range(0, kDataTypeCount),
                          [](const auto& param) { return to_string(static_cast<DataType>(param.param)); });
 
-/// All codes against many others, scaled so that every kind of rounding occurs.
+/// Combines all codes with many others, scaled so that every kind of rounding occurs.
 class ReduceNarrow : public ::testing::TestWithParam<DataType> {};
 
 TEST_P(ReduceNarrow, EveryCodeEqualsTheReference) {

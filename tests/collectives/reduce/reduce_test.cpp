@@ -37,7 +37,7 @@ std::vector<T> folded(const Fold& how, const std::vector<std::vector<T>>& source
   return result;
 }
 
-/// The code in `dtype` of `value`: PREMUL_SUM of a single one.
+/// Returns the code of `value` in `dtype`: PREMUL_SUM of a single source.
 std::uint16_t encoded(DataType dtype, float value) {
   const Fold how{.dtype = dtype, .op = ReduceOp::kPremulSum, .premultiply = true, .factor = value};
   switch (dtype) {
@@ -213,12 +213,12 @@ TEST(Reduce, RefusesWhatHasNoMeaning) {
       if (is_supported(how.op, how.dtype)) {
         EXPECT_EQ(message, "");
       } else {
-        expect_words(message, {to_string(how.dtype), to_string(how.op), "no meaning"});
+        expect_words(message, {to_string(how.dtype), to_string(how.op), "not defined"});
       }
     }
   }
-  expect_words(refusal({.dtype = static_cast<DataType>(99)}), {"no meaning"});
-  expect_words(refusal({.op = static_cast<ReduceOp>(99)}), {"no meaning"});
+  expect_words(refusal({.dtype = static_cast<DataType>(99)}), {"not defined"});
+  expect_words(refusal({.op = static_cast<ReduceOp>(99)}), {"not defined"});
   expect_words(refusal({}, 0), {"source"});
   expect_words(refusal({.op = ReduceOp::kAvg, .divisor = -1}), {"-1"});
 }

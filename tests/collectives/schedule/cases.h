@@ -51,8 +51,8 @@ inline std::vector<std::string> make_labels(const std::vector<int>& sizes, Order
   return labels;
 }
 
-/// The shapes of all ranks for a message (or, where there are several, messages of about) `count` elements. `uneven`:
-/// counts differ by rank, some are zero.
+/// Returns the shapes of all ranks for a message (or, with several, messages of about) `count` elements. `uneven`:
+/// counts differ by rank, and some are zero.
 inline std::vector<Shape> make_shapes(const Topology& topology, Operation operation, DataType dtype,
                                       std::uint64_t count, int root, bool uneven) {
   const auto size = static_cast<std::size_t>(topology.size);
@@ -100,7 +100,7 @@ inline std::string describe(const Topology& topology, const Shape& shape, const 
          ", window " + std::to_string(limits.window) + ", small " + std::to_string(limits.small_bytes);
 }
 
-/// The shapes when the islands that have a library use it.
+/// Returns the shapes for islands that use their libraries, if they have one.
 inline std::vector<Shape> with_libraries(const Topology& topology, std::vector<Shape> shapes) {
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     const auto island = static_cast<std::size_t>(topology.island_of[rank]);
@@ -109,7 +109,7 @@ inline std::vector<Shape> with_libraries(const Topology& topology, std::vector<S
   return shapes;
 }
 
-/// Empty when the schedules of this case are right; else the case and the fault.
+/// Returns an empty string if the schedules of this case are correct, else the case and the fault.
 inline std::string check_case(const Topology& topology, const std::vector<Shape>& shapes,
                               const ScheduleLimits& limits) {
   const std::string fault = check_schedules(topology, shapes, build_all(topology, shapes, limits), limits);

@@ -10,14 +10,14 @@
 namespace atl::collectives {
 namespace {
 
-// Chunks of one message lie end to end, none is too large, none but a lone one is empty.
-void expect_cover(const std::vector<Chunk>& chunks, std::uint64_t bytes, std::uint64_t most_bytes,
+// Chunks of one message are contiguous, none is too large, and none is empty unless it is the only one.
+void expect_cover(const std::vector<Chunk>& chunks, std::uint64_t bytes, std::uint64_t max_bytes,
                   std::uint64_t element_bytes) {
   std::uint64_t offset = 0;
   for (const Chunk& chunk : chunks) {
     ASSERT_EQ(chunk.offset, offset);
     ASSERT_EQ(chunk.bytes % element_bytes, 0u);
-    ASSERT_LE(chunk.bytes, most_bytes);
+    ASSERT_LE(chunk.bytes, max_bytes);
     ASSERT_TRUE(chunk.bytes > 0 || chunks.size() == 1);
     offset += chunk.bytes;
   }
@@ -90,11 +90,11 @@ TEST(ScheduleChunks, SharesSumToOne) {
   EXPECT_NEAR(equal[1], 1.0 / 6, 1e-12);
   EXPECT_NEAR(sum(equal), 1, 1e-12);
   const auto slow = owner_shares(Topology::from_labels({"a", "b", "c"}, {1, 10, 10}));
-  EXPECT_EQ(slow[0], 0);  // its way is full with its own contributions alone
+  EXPECT_EQ(slow[0], 0);  // its uplink is busy with its own contributions alone
   EXPECT_NEAR(sum(slow), 1, 1e-12);
 }
 
-// Ranks of one group may have unlike processors, and each cuts for itself.
+// Ranks of one group may have different processors, and each computes the shares for itself.
 TEST(ScheduleChunks, SharesHaveTheSameBitsOnEveryProcessor) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a over words
   for (int uplinks = 0; uplinks < 12 * 12 * 12; ++uplinks) {

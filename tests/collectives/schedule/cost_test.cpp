@@ -107,7 +107,7 @@ TEST(ScheduleCost, LongSchedulesStayShort) {
   }
 }
 
-// With more than two islands the slowest way to the bridge must not carry more than the bound of docs/algorithms.md.
+// With more than two islands, the slowest uplink must not carry more than the bound of docs/algorithms.md.
 TEST(ScheduleCost, SharesFollowUplinks) {
   const std::uint64_t bytes = 64 * kMiB;
   for (const auto& uplinks : std::vector<std::vector<double>>{{1, 1, 1}, {1, 4, 4}, {10, 1, 10, 10}, {3, 2, 5, 4}}) {

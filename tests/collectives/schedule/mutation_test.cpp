@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves the checker: every schedule with one thing wrong must be refused.
+// Tests the checker: every schedule with one fault must be rejected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct MutationCase {
   std::string name;
 };
 
-// Makes the summary true again after a change, so that only the change itself can be noticed.
+// Updates the summary after a change, so that only the change itself can be noticed.
 void summarise(const Topology& topology, int rank, Schedule& schedule) {
   std::set<int> peers;
   schedule.sent_bytes_inside = schedule.sent_bytes_bridge = 0;
@@ -288,7 +288,7 @@ TEST(ScheduleMutation, DeadlockNamesTheBlockedSteps) {
   EXPECT_NE(fault.find("; rank 1, lane 0: fold"), std::string::npos) << fault;
 }
 
-// Both ranks send all chunks before they take any: right while the window holds them all, a deadlock where it does not.
+// Both ranks send all chunks before they take any: correct while the window holds them all, a deadlock otherwise.
 TEST(ScheduleMutation, DeadlockByCredit) {
   const Topology topology = Topology::from_labels({"a", "a"});
   const auto shapes = test::make_shapes(topology, Operation::kAllToAll, DataType::kFloat32, 64 * 3, -1, false);
@@ -307,7 +307,7 @@ TEST(ScheduleMutation, DeadlockByCredit) {
   EXPECT_EQ(check_schedules(topology, shapes, schedules, {256, 4096, 64}), "");
 }
 
-// A receive into memory that another lane still sends from: right out of place, a hazard in place.
+// A receive into memory that another lane still sends from: correct out of place, a hazard in place.
 TEST(ScheduleMutation, HazardInPlaceOnly) {
   const Topology topology = Topology::from_labels({"a", "a"});
   Shape shape{Operation::kAllReduce, DataType::kFloat32, -1, {16}, {}};

@@ -121,7 +121,8 @@ TEST(ScheduleMatrix, UsualLimitsAndSizes) {
   }
 }
 
-// Libraries inside some islands: `which` has a bit for each island. Every operation twice: the libraries used, and not.
+// Checks libraries inside some islands: `which` has a bit for each island. Every operation runs twice: with the
+// libraries and without.
 void sweep_libraries(const std::vector<int>& sizes, Order order, unsigned which, std::uint64_t count) {
   Topology topology = Topology::from_labels(test::make_labels(sizes, order));
   for (std::size_t island = 0; island < sizes.size(); ++island)
@@ -213,7 +214,7 @@ TEST(Schedule, IsTheSameEveryTime) {
   }
 }
 
-// Ranks that disagree about sizes must find out from a frame, also when one of them has nothing to send.
+// Ranks that disagree about sizes must find out from a frame, even if one of them has nothing to send.
 TEST(Schedule, EveryConnectedPairExchangesAFrame) {
   const Topology topology = Topology::from_labels({"a", "a", "a"});
   for (const Operation operation : test::kOperations) {

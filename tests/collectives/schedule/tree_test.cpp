@@ -22,7 +22,7 @@ TEST(ScheduleTree, OrdersRanksByIsland) {
   EXPECT_EQ(order, (std::vector<int>{0, 2, 1, 3, 4}));
   EXPECT_EQ(tree.node_count(), 3);
   EXPECT_EQ(tree.path(3), (std::vector<int>{0, 2}));
-  EXPECT_EQ(make({1, 1, 1}).node_count(), 1);  // ranks that are all alone need no islands
+  EXPECT_EQ(make({1, 1, 1}).node_count(), 1);  // single-rank islands need no nodes of their own
   EXPECT_EQ(make({4}).node_count(), 1);
   EXPECT_EQ(Tree::flat(100).node_count(), 1);
 }

@@ -12,7 +12,7 @@
 #include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/transport/digest.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 #include "tests/fuzz/weight_file_target.h"
 
 namespace atl::infer {

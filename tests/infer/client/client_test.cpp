@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Nobody : public Client::Owner {
+class IgnoringOwner : public Client::Owner {
  public:
   void on_ready(const wire::Ready&) override {}
   void on_lost(const Error&) override {}
@@ -25,7 +25,7 @@ class Nobody : public Client::Owner {
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader&, std::span<const std::byte>) override { return {}; }
 };
 
-// Until the status says this, for long at the most.
+// Waits until the status contains `words`, at most 20 s.
 bool says(const Client& client, const std::string& words) {
   const auto limit = Deadline::after(20s);
   while (!limit.expired()) {
@@ -46,20 +46,20 @@ TEST(Client, WhateverIsThrownWhileItConnectsIsSaidAndTriedAgain) {
   const auto connect = [&](const std::string&, std::uint16_t, std::chrono::milliseconds) -> Fd {
     if (++tries == 1) throw std::runtime_error("something odd");
     seen.wait();
-    throw Error(ErrorKind::kPeerLost, "nobody is there");
+    throw Error(ErrorKind::kPeerLost, "connection refused");
   };
-  Nobody nobody;
-  Client client(options, {}, nobody, connect);
+  IgnoringOwner owner;
+  Client client(options, {}, owner, connect);
   client.start();
   EXPECT_TRUE(says(client, "lost: something odd"));
   EXPECT_EQ(client.status().state, LinkState::kLost);
   seen.count_down();
-  EXPECT_TRUE(says(client, "lost: nobody is there"));
+  EXPECT_TRUE(says(client, "lost: connection refused"));
   EXPECT_GE(tries, 2);
   client.stop();
 }
 
-// Asks for ever, and reads nothing once the model is to be opened.
+// Sends requests forever, and reads nothing once the model is to be opened.
 class Flood final : public transport::StreamListener::Owner, public transport::SecureStream::Owner {
  public:
   explicit Flood(std::shared_ptr<const transport::Credentials> credentials)
@@ -112,10 +112,10 @@ TEST(Client, AServerThatAsksAndDoesNotReadIsNotAnsweredForEver) {
   Flood flood(options.credentials);
   options.server = flood.address();
   options.silence = options.least_backoff = options.most_backoff = 60s;
-  Nobody nobody;
-  Client client(options, {}, nobody);
+  IgnoringOwner owner;
+  Client client(options, {}, owner);
   client.start();
-  EXPECT_TRUE(says(client, "asks and does not read"));
+  EXPECT_TRUE(says(client, "sends requests but does not read the replies"));
   client.stop();
 }
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer {
 namespace {
@@ -28,7 +28,7 @@ class FakeLink {
   explicit FakeLink(std::vector<double> rates) : rates_(std::move(rates)) {}
 
   double rate(double time) const { return rates_[static_cast<std::size_t>(time / 0.5) % rates_.size()]; }
-  /// When so many bytes that begin then are through.
+  /// When `bytes` that start at `begin` have been sent.
   double end(double begin, double bytes) const {
     double time = begin;
     for (;;) {
@@ -39,15 +39,15 @@ class FakeLink {
       time = bin_end;
     }
   }
-  /// Sends a message and says when its acknowledgement is there.
+  /// Sends a message and returns when its acknowledgement arrives.
   double carry(BandwidthEstimate& estimate, double now, std::uint64_t number, double bytes, double frame = kLinkFrame) {
     const BandwidthEstimate::Key key{number, 0, 0};
     estimate.sent(now, key, bytes);
     const double first = std::min(bytes, frame);
-    const double begun = end(std::max(now, free_), first);
-    free_ = end(begun, bytes - first);
+    const double started = end(std::max(now, free_), first);
+    free_ = end(started, bytes - first);
     const double acknowledged = free_ + kTrip;
-    estimate.acknowledged(acknowledged, key, free_ - begun, first);
+    estimate.acknowledged(acknowledged, key, free_ - started, first);
     return acknowledged;
   }
 
@@ -171,7 +171,7 @@ TEST(Estimator, IsBackWithinOneProbeAfterAnOutage) {
     estimate.sent(now, {++number, 0, 0}, 150'000);
     if (dice.chance(0.5)) {
       estimate.lost(now + 2);
-    } else {  // it comes through at the end, and took the whole outage
+    } else {  // it arrives at the end, and took the whole outage
       estimate.acknowledged(now + outage, {number, 0, 0}, dice.chance(0.5) ? outage : 0.01, kLinkFrame);
     }
     now += outage;
@@ -197,7 +197,7 @@ TEST(Estimator, WhatIsLikelyAddsUp) {
     }
     EXPECT_NEAR(sum, 1, 1e-9);
   }
-  // Long after, only the past counts.
+  // Long after, only the history counts.
   double spread = 0;
   for (const plan::RateWeight& each : estimate.likely(now + 100, 0)) spread = std::max(spread, each.weight);
   EXPECT_NEAR(spread, 0.2, 0.01);
@@ -240,7 +240,7 @@ std::vector<double> outdoors() {
   return rates;
 }
 
-// A robot outdoors makes ten inferences a second, and sends only where the estimate is good enough; else it probes.
+// A robot outdoors makes ten inferences a second, and sends only if the estimate is good enough; otherwise it probes.
 TEST(Estimator, FollowsTheOutdoorsRecordAndNeverStaysLow) {
   const std::vector<double> rates = outdoors();
   ASSERT_GT(rates.size(), 2000U);
@@ -282,7 +282,7 @@ TEST(Estimator, AMessageThatIsGivenUpTellsThatTheLinkIsSlow) {
   estimate.given_up(now + 2, {21, 0, 0}, 200'000);  // 100 kB/s at most
   EXPECT_FALSE(estimate.has_outstanding());
   EXPECT_LT(estimate.rate(now + 2), 5e5);
-  estimate.acknowledged(now + 3, {21, 0, 0}, 0.1, 100);  // nobody waits for it any more
+  estimate.acknowledged(now + 3, {21, 0, 0}, 0.1, 100);  // given up, so it is ignored
   EXPECT_LT(estimate.rate(now + 3), 1e6);
 }
 
@@ -294,7 +294,7 @@ TEST(Estimator, AMessageThatIsGivenUpWhileItWentWellTellsNothing) {
   const double before = estimate.rate(now + 0.5);
   BandwidthEstimate same = estimate;
   estimate.sent(now, {21, 0, 0}, 7e6);
-  estimate.given_up(now + 0.1, {21, 0, 0}, 300'000);  // of which most lies with the system
+  estimate.given_up(now + 0.1, {21, 0, 0}, 300'000);  // of which most is still in the kernel
   EXPECT_DOUBLE_EQ(estimate.rate(now + 0.5), before);
   estimate.given_up(now + 0.1, {99, 0, 0}, 0);  // was never sent
   EXPECT_DOUBLE_EQ(estimate.rate(now + 0.5), same.rate(now + 0.5));

@@ -24,7 +24,7 @@ wire::FrameHeader frame_of(std::uint64_t inference, std::int32_t tensor, std::ui
   return header;
 }
 
-// A message of an inference in frames of at most 10 bytes, whose bytes lie with the caller.
+// A message of an inference in frames of at most 10 bytes, which the caller owns.
 void push(Outbox& outbox, std::uint64_t inference, std::int32_t tensor, const Bytes& bytes) {
   for (std::size_t offset = 0; offset < bytes.size(); offset += 10) {
     const std::size_t size = std::min<std::size_t>(10, bytes.size() - offset);
@@ -77,7 +77,7 @@ TEST(Outbox, WhatIsGivenUpNeverLeaves) {
   EXPECT_EQ(unsent.cut->tensor, 3);
   EXPECT_EQ(unsent.cut->offset, 10U);
   std::ranges::fill(bytes, std::byte{9});
-  EXPECT_EQ(payload_of(*first), Bytes(10, std::byte{1})) << "what was taken needs the caller's bytes no more";
+  EXPECT_EQ(payload_of(*first), Bytes(10, std::byte{1})) << "a frame that was taken no longer needs the caller's bytes";
   EXPECT_EQ(outbox.take()->header.id, 6U);
   EXPECT_FALSE(outbox.take());
 }

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {

@@ -14,8 +14,8 @@
 #include <tuple>
 
 #include "atoll/infer/engine/engine_check.h"
-#include "codec_cases.h"
-#include "fake_runner.h"
+#include "tests/infer/wire/codec_cases.h"
+#include "tests/infer/fake_runner.h"
 
 namespace atl::infer {
 namespace {
@@ -38,7 +38,7 @@ class FunctionEngine final : public LocalEngine {
   const Body body_;
 };
 
-// A convolution, of which the weights are `scale`, and a mean.
+// A convolution with weights `scale`, and a mean.
 struct Model {
   explicit Model(double scale) : loaded(graph(), weights(scale), std::make_shared<FakeRunner>()) {}
 
@@ -101,7 +101,7 @@ class Engines : public testing::Test {
   const std::shared_ptr<Model> model_ = std::make_shared<Model>(1);
 };
 
-// What `body` gives, times `factor`.
+// The outputs of `body`, times `factor`.
 Body times(Body body, double factor) {
   return [body = std::move(body), factor](std::span<const Value> inputs) {
     ValueList values = body(inputs);
@@ -160,20 +160,20 @@ TEST_F(Engines, OtherTensorsAreRefused) {
       return values;
     });
   };
-  EXPECT_NE(with([](ValueList& values) { values.pop_back(); }).find("it gives 1 tensors, and the model 2"),
+  EXPECT_NE(with([](ValueList& values) { values.pop_back(); }).find("it returns 1 tensors, but the model returns 2"),
             std::string::npos);
   EXPECT_NE(with([](ValueList& values) { values.push_back(values.front()); }).find("3 tensors"), std::string::npos);
   EXPECT_NE(with([](ValueList& values) { values.front() = nullptr; }).find("output 0 is missing"), std::string::npos);
   EXPECT_NE(with([](ValueList& values) {
               std::swap(values[0], values[1]);
-            }).find("output 0 is float64 [1, 3, 1], and the model's float64 [1, 3, 9]"),
+            }).find("output 0 is float64 [1, 3, 1], but the model's is float64 [1, 3, 9]"),
             std::string::npos);
 }
 
 TEST_F(Engines, OneThatThrowsAtTheBeginningIsRefused) {
   const std::string why =
       refused([](std::span<const Value>) -> ValueList { throw std::runtime_error("no such shape"); });
-  EXPECT_NE(why.find("does not take the model's inputs: no such shape"), std::string::npos) << why;
+  EXPECT_NE(why.find("does not accept the model's inputs: no such shape"), std::string::npos) << why;
 }
 
 TEST_F(Engines, OneThatStallsAtTheBeginningIsNotWaitedForForEver) {
@@ -192,7 +192,7 @@ TEST_F(Engines, OneThatStallsAtTheBeginningIsNotWaitedForForEver) {
   gate.set_value();
 }
 
-// Wrong for the example alone, whose values nobody could guess.
+// Wrong only for the example, whose values random inputs never have.
 TEST_F(Engines, AnExampleIsComparedToo) {
   const Body body = [own = own()](std::span<const Value> inputs) {
     return plain(inputs.front()).data.front() == 7 ? times(own, 2)(inputs) : own(inputs);
@@ -204,7 +204,7 @@ TEST_F(Engines, AnExampleIsComparedToo) {
   EXPECT_NE(refused(body, options).find("deviates by 0.5"), std::string::npos);
   options.example.clear();
   options.example.resize(2, {*example, example});
-  EXPECT_NE(refused(own(), options).find("has 2 inputs, and the model 1"), std::string::npos);
+  EXPECT_NE(refused(own(), options).find("has 2 inputs, but the model has 1"), std::string::npos);
 }
 
 TEST_F(Engines, WhereTheModelTakesNotAnyNumbersZerosAreCompared) {
@@ -250,7 +250,7 @@ TEST_F(Engines, OtherTensorsLaterAreAFailure) {
   });
   *fails = true;
   EXPECT_FALSE(engine->run(inputs()));
-  EXPECT_NE(engine->report().text.find("it gives 1 tensors"), std::string::npos);
+  EXPECT_NE(engine->report().text.find("it returns 1 tensors"), std::string::npos);
 }
 
 TEST_F(Engines, OneThatDoesNotComeBackIsLeftAloneUntilItDoes) {
@@ -269,7 +269,7 @@ TEST_F(Engines, OneThatDoesNotComeBackIsLeftAloneUntilItDoes) {
   EXPECT_EQ(engine->report().late, 1U);
   EXPECT_FALSE(engine->is_used());
   EXPECT_FALSE(engine->run(inputs()));
-  EXPECT_EQ(engine->report().late, 1U) << "it was not asked again";
+  EXPECT_EQ(engine->report().late, 1U) << "it was not called again";
   *stalls = false;
   gate.set_value();
   while (!engine->is_used()) std::this_thread::yield();
@@ -338,7 +338,7 @@ TEST(MadeInputs, AreTheSameForTheSameSeedAndWithinTheirRange) {
     EXPECT_EQ(bytes.size(), static_cast<std::size_t>(type.bytes()));
     EXPECT_EQ(bytes, test::ByteVector(again[i].bytes.begin(), again[i].bytes.end()));
     EXPECT_EQ(bytes == test::ByteVector(other[i].bytes.begin(), other[i].bytes.end()), type.dtype == Dtype::kBool);
-    // No element is above 1, so zeros deviate by at most 1 from what there is.
+    // No element is above 1, so zeros deviate by at most 1.
     if (is_floating(type.dtype)) {
       EXPECT_EQ(deviation_of(type, bytes, test::ByteVector(bytes.size())), 1);
     }

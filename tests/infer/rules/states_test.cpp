@@ -126,7 +126,7 @@ struct Made {
     }
     return runner.join(results, partial.output_dim);
   }
-  // What the server would run is on its list, and makes what it says.
+  // The calls that the server would run are on its list, and make what they declare.
   static Value run(const Graph& calls, const std::vector<Value>& inputs) {
     check(calls);
     safety::admit(calls, {});
@@ -158,8 +158,8 @@ std::vector<std::int64_t> any_cuts(Dice& dice, std::int64_t rows) {
   return cuts;
 }
 
-// However the rows are divided, the result is the same, of the shape that the node says, from states that the server
-// may make and that are no larger than the rule says.
+// However the rows are divided, the result is the same, of the shape that the node declares, from states that the
+// server may make and that are no larger than the rule declares.
 TEST(States, AnyPartsMakeTheSame) {
   Dice dice(401);
   for (int i = 0; i < 60; ++i) {
@@ -178,7 +178,7 @@ TEST(States, AnyPartsMakeTheSame) {
   }
 }
 
-// One part computes what the operator is defined to.
+// A single part computes the operator's definition.
 TEST(States, OfAllRowsMakeTheNode) {
   Dice dice(402);
   const Made mean(dice, {"aten::mean.dim", {{1, 2, 4}}, {Ints{2}, true, {}}, {1, 2, 1}, 2});
@@ -216,14 +216,14 @@ TEST(States, AreNotMadeWhereTheyGainNothing) {
   EXPECT_FALSE(is_partial("aten::softmax.int", {4, 3}, {0, {}}, {4, 3}, 1)) << "local";
   EXPECT_FALSE(is_partial("aten::mean.dim", {1, 3}, {Ints{0}, true, {}}, {1, 3}, 0)) << "one row";
   EXPECT_FALSE(is_partial("aten::relu", {4, 3}, {}, {4, 3}, 0));
-  EXPECT_FALSE(is_partial("aten::argmax", {4, 3}, {0, false}, {3}, 0)) << "nobody says how";
+  EXPECT_FALSE(is_partial("aten::argmax", {4, 3}, {0, false}, {3}, 0)) << "no rule defines it";
   EXPECT_FALSE(is_partial("aten::linalg_vector_norm", {4, 3}, {1, Ints{0}, true, {}}, {1, 3}, 0));
   EXPECT_NE(test::failure(ErrorKind::kInvalidArgument,
                           [&] {
                             is_partial("aten::softmax.int", {4}, {0, {}}, {4}, 1);
                           }),
             "");
-  // Of a norm whose mean somebody wants.
+  // A norm whose mean is used.
   Builder builder;
   const int input = builder.input({2, 3, 8});
   const auto outputs = builder.calls("aten::native_layer_norm", {TensorId{input}, Ints{3, 8}, {}, {}, 1e-5},
@@ -231,7 +231,7 @@ TEST(States, AreNotMadeWhereTheyGainNothing) {
   EXPECT_TRUE(partial(builder.graph(), builder.last(), 0, 1).has_value());
   builder.output(outputs[1]);
   EXPECT_FALSE(partial(builder.graph(), builder.last(), 0, 1).has_value());
-  // Of a norm that has statistics as well, which may be on one side alone.
+  // A norm that has statistics as well, which may be on one side only.
   Builder running;
   const int places = running.input({2, 6, 8});
   const int mean = running.input({6});

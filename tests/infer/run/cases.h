@@ -59,7 +59,7 @@ class AnyGraph {
     }
   }
 
-  // Of the same shape, or of one row.
+  // With the same shape, or with one row.
   void add_sum(int self) {
     std::vector<int> others{builder_.weight({shape(self)[1], 1})};
     for (const int tensor : tensors_) {
@@ -91,7 +91,7 @@ class AnyGraph {
                                      {1, shape(self)[1], (end - begin + step - 1) / step}));
   }
 
-  // In halves of the channels, of which one may not be used; or of the rows, which is global.
+  // Into halves of the channels, one of which may be unused; or of the rows, which is global.
   void add_split(int self) {
     const std::int64_t dim = dice_.chance(0.7) ? 1 : 2;
     const auto place = static_cast<std::size_t>(dim);
@@ -152,7 +152,7 @@ inline Value any_values(Dice& dice, const Tensor& type) {
   return plain_value(type.shape, std::move(data));
 }
 
-/// A graph with weights and inputs, loaded, and what it makes when its nodes are called one after the other.
+/// A graph with weights and inputs, loaded, and its tensors when its nodes are called one after the other.
 struct Case {
   Graph graph;
   int image = 0;

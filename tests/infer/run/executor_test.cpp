@@ -68,7 +68,7 @@ TEST(Executor, RunsAlone) {
   }
 }
 
-// Gives what it was told before.
+// Returns what it was given before.
 class Recorded final : public Exchange {
  public:
   explicit Recorded(Exchange* link) : link_(link) {}
@@ -87,7 +87,7 @@ class Recorded final : public Exchange {
   std::map<std::tuple<int, std::int64_t, std::int64_t>, std::optional<HostBytes>> messages_;
 };
 
-// However many of its steps the robot has taken, it gets the outputs alone from there, and uses what it has.
+// After any number of its steps, the robot can compute the outputs alone, and uses what it has.
 TEST(Executor, StopsAnywhere) {
   Dice dice(303);
   int reused = 0;
@@ -154,7 +154,7 @@ TEST(Executor, AsksWhetherToGoOnWhileItWaits) {
   Loopback link;
   int asked = 0;
   EXPECT_FALSE(inference.run(robot, link.robot(), [&] { return ++asked < 10; }));
-  EXPECT_EQ(asked, 10);  // two steps, and the rest in vain
+  EXPECT_EQ(asked, 10);  // two steps, and the other calls while it waits
   EXPECT_EQ(link.server().receive(small.image, {0, 6}, Deadline::never())->bytes.size(), 48U);
 
   link.close(std::make_exception_ptr(Error(ErrorKind::kPeerLost, "the server is gone")));
@@ -195,7 +195,7 @@ TEST(Executor, RefusesModelsThatDoNotFit) {
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { Inference(model, others); }), "");
 }
 
-// An operator that makes something else than the graph says.
+// An operator that makes another type than the graph declares.
 class Liar final : public FakeRunner {
  public:
   Tensor type_of(const Value& value) const override {
@@ -215,7 +215,7 @@ TEST(Executor, LooksAtWhatOperatorsMake) {
                     [&] {
                       inference.run({{{Step::Kind::kCompute, 0, {0, 1}}}}, no_exchange());
                     }),
-            "node 0 (aten::conv1d) has made float32[1, 1, 6], not float64[1, 1, 6]");
+            "node 0 (aten::conv1d) returned float32[1, 1, 6], not float64[1, 1, 6]");
 }
 
 TEST(Executor, NobodyExchangesNothing) {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "fake_runner.h"
-#include "infer_cases.h"
+#include "tests/infer/fake_runner.h"
+#include "tests/infer/infer_cases.h"
 #include "tests/support/modelled_runner.h"
 
 namespace atl::infer {
@@ -39,7 +39,7 @@ TEST(Measure, FindsWhatNodesTake) {
   EXPECT_EQ(profile.input_tensor, graph.inputs.front());
   EXPECT_EQ(profile.dim, 0);
   ASSERT_EQ(profile.whole.size(), 4U);
-  // The modelled device never takes less; a machine that does other things may take longer.
+  // The modelled device never takes less; a busy machine may take longer.
   const std::vector<double> whole = {4e-3, 4e-3, 4e-3, 3e-3};
   for (std::size_t i = 0; i < whole.size(); ++i) {
     EXPECT_GT(profile.whole[i], 0.9 * whole[i]);
@@ -93,7 +93,7 @@ TEST(Measure, RoundsTellHowFarTheyAre) {
   const std::size_t of = told.front().second;
   EXPECT_EQ(of % 4, 0U) << "a warm-up and three rounds";
   EXPECT_GE(of, 16U);
-  told.erase(std::unique(told.begin(), told.end()), told.end());  // it is also asked while the model runs in one go
+  told.erase(std::unique(told.begin(), told.end()), told.end());  // it is also called during a run of the whole model
   ASSERT_EQ(told.size(), of + 1);
   for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], std::pair(i, of));
 }

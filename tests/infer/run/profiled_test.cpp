@@ -7,7 +7,7 @@
 
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/policies.h"
-#include "run_cases.h"
+#include "tests/infer/run/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -38,8 +38,8 @@ plan::OperatorGraph operators_of_model(Json json) {
   return graph;
 }
 
-// For each row of each operator the same rows of its operands, as far as there are any, and for regions no more: a rule may name
-// rows that only lie between what is needed and rows of padding.
+// For each row of each operator the same rows of its operands, if they exist, and for regions no more: a rule may name
+// rows that only lie between needed rows and padding.
 void expect_same_maps(const plan::OperatorGraph& a, const plan::OperatorGraph& b, std::size_t index) {
   const plan::Operator& mine = a.operators[index];
   const plan::Operator& its = b.operators[index];

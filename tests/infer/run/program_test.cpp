@@ -109,8 +109,8 @@ TEST(Program, OfStates) {
                                                                               {Kind::kFree, state, {}}}));
 }
 
-// Where both make states of some rows, each row is in one of them: the server has [0, 6), the robot [4, 10) and no result,
-// so what it lacks there is [6, 10).
+// Where both make states of some rows, each row is in one of them: the server has [0, 6), the robot [4, 10) and no
+// result, so what it lacks there is [6, 10).
 TEST(Program, OfStatesThatOverlap) {
   const ConvolutionAndMean small;
   const Operators operators = operators_of(small.graph, small.image, 2);
@@ -143,7 +143,7 @@ TEST(Program, OfTheRest) {
   held[at(small.mean)] = {{0, 1}};
   EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kFree, small.conv, {}}}));
   held[at(small.mean)].clear();
-  held[at(state)] = {{0, 6}};  // what is held of states need not be made
+  held[at(state)] = {{0, 6}};  // states that are held need not be made
   EXPECT_EQ(rest_of(small.graph, operators, held).steps, (std::vector<Step>{{Kind::kCompute, 0, {6, 7}},
                                                                             {Kind::kCompute, 0, {8, 10}},
                                                                             {Kind::kState, 1, {6, 10}},
@@ -174,7 +174,7 @@ TEST(Program, RefusesWhatIsNoPlan) {
   EXPECT_NE(refusal({kInput, {{0, 11}, kNone}, states, {{0, 1}, kNone}}, 1).find("has 10 rows"), std::string::npos);
 }
 
-// What one side holds, row by row, as its steps are taken.
+// The rows that one side holds as it takes its steps.
 class Holding {
  public:
   Holding(const Case& all, const Divided& divided, Side side)
@@ -235,7 +235,8 @@ class Holding {
     const int index = step.kind == Kind::kState ? result - 1 : result;
     const auto& each = divided_.operators.operators[at(index)];
     EXPECT_EQ(step.kind == Kind::kState, each.part == Operators::Part::kState);
-    const bool is_node = step.kind == Kind::kCompute && each.state >= 0;  // that needs sums, and finds all rows here
+    const bool is_node =
+        step.kind == Kind::kCompute && each.state >= 0;  // that needs sums and has all rows on this side
     if (is_node) {
       const Region states{0, divided_.operators.operators[at(index - 1)].rows};
       EXPECT_EQ(plan::made_by(divided_.division.shares[at(index - 1)], side_), states);
@@ -264,8 +265,8 @@ class Holding {
   std::vector<std::set<std::int64_t>> held_;
 };
 
-// Both sides come to their ends, each message is sent once and received once, every step has what it needs, and nothing
-// stays that is not wanted.
+// Both sides finish, each message is sent once and received once, every step has what it needs, and unused tensors are
+// freed.
 TEST(Program, BothSidesFitTogether) {
   Dice dice(201);
   int messages = 0;
@@ -354,7 +355,7 @@ TEST(Operators, AreInputsAndWhatDependsOnThem) {
   const int image = builder.input({1, 4, 6}, Dtype::kUint8);
   const int weight = builder.weight({1, 4, 6});
   const int constant = builder.call("aten::relu", {TensorId{weight}}, {1, 4, 6});
-  builder.call("aten::relu", {TensorId{constant}}, {1, 4, 6});  // nobody wants it
+  builder.call("aten::relu", {TensorId{constant}}, {1, 4, 6});  // unused
   const int copy = builder.call("aten::_to_copy", {TensorId{image}, Dtype::kFloat64, {}, {}, {}, false, {}}, {1, 4, 6});
   const int sum = builder.call("aten::add.Tensor", {TensorId{copy}, TensorId{constant}, 1}, {1, 4, 6});
   const std::vector<int> halves = builder.calls("aten::split.Tensor", {TensorId{sum}, 2, 1}, {{1, 2, 6}, {1, 2, 6}});

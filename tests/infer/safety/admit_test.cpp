@@ -77,11 +77,11 @@ Graph remembering(const Shape& input, const Shape& state, const std::vector<Shap
 }
 
 TEST(Admit, TheElevenCallsThatKernelsDidNotSurvive) {
-  // Statistics for one channel under six: their kernel reads on.
+  // Statistics for one channel instead of six: the kernel would read past them.
   const std::string plain = "aten::_native_batch_norm_legit_no_training";
   EXPECT_THAT(refusal(normalising(plain, {1, 6, 4, 4}, {6}, {{1, 6, 4, 4}, {0}, {0}})), IsEmpty());
-  EXPECT_THAT(refusal(normalising(plain, {1, 6, 4, 4}, {1}, {{1, 6, 4, 4}, {0}, {0}})), HasSubstr("another shape"));
-  EXPECT_THAT(refusal(normalising("aten::batch_norm", {1, 6, 4, 4}, {1}, {{1, 6, 4, 4}})), HasSubstr("another shape"));
+  EXPECT_THAT(refusal(normalising(plain, {1, 6, 4, 4}, {1}, {{1, 6, 4, 4}, {0}, {0}})), HasSubstr("wrong shape"));
+  EXPECT_THAT(refusal(normalising("aten::batch_norm", {1, 6, 4, 4}, {1}, {{1, 6, 4, 4}})), HasSubstr("wrong shape"));
   // More keys than values, and no batch.
   EXPECT_THAT(refusal(attending({1, 2, 5, 4}, {1, 2, 7, 4}, {1, 2, 7, 3}, {1, 2, 5, 3})), IsEmpty());
   EXPECT_THAT(refusal(attending({1, 2, 5, 4}, {1, 2, 7, 4}, {1, 2, 3, 4}, {1, 2, 5, 4})), HasSubstr("values"));
@@ -89,7 +89,8 @@ TEST(Admit, TheElevenCallsThatKernelsDidNotSurvive) {
   // Weights of another layer's size, and too few.
   EXPECT_THAT(refusal(remembering({7, 2, 6}, {1, 2, 5}, {{20, 6}, {20, 5}}, 1)), IsEmpty());
   EXPECT_THAT(refusal(remembering({7, 2, 6}, {1, 2, 5}, {{20, 6}, {20, 1}}, 1)), HasSubstr("weight 1"));
-  EXPECT_THAT(refusal(remembering({7, 2, 6}, {2, 2, 5}, {{20, 6}, {20, 5}}, 2)), HasSubstr("weights than its layers"));
+  EXPECT_THAT(refusal(remembering({7, 2, 6}, {2, 2, 5}, {{20, 6}, {20, 5}}, 2)),
+              HasSubstr("does not match its layers"));
   // These are not on the list.
   for (const char* name : {"aten::col2im", "aten::embedding_bag", "aten::_native_batch_norm_legit.no_stats"}) {
     const Graph graph = calling(name, {{2, 2}}, [](const Ids& x) { return Args{x[0]}; }, {{2, 2}});
@@ -133,8 +134,8 @@ TEST(Admit, DeclaredOutputsMustBeThoseThatAreMade) {
   };
   EXPECT_THAT(refusal(adding({3, 4}, kSingle)), IsEmpty());
   EXPECT_THAT(refusal(adding({3, 5}, kSingle)), HasSubstr("node 0 (aten::add.Tensor): output 0 is float32 [3, 4]"));
-  EXPECT_THAT(refusal(adding({3, 4, 1}, kSingle)), HasSubstr("the graph says float32 [3, 4, 1]"));
-  EXPECT_THAT(refusal(adding({3, 4}, Dtype::kFloat64)), HasSubstr("the graph says float64 [3, 4]"));
+  EXPECT_THAT(refusal(adding({3, 4, 1}, kSingle)), HasSubstr("the graph declares float32 [3, 4, 1]"));
+  EXPECT_THAT(refusal(adding({3, 4}, Dtype::kFloat64)), HasSubstr("the graph declares float64 [3, 4]"));
 }
 
 TEST(Admit, AListIsNotSeveralResults) {
@@ -153,7 +154,7 @@ TEST(Admit, LimitsHold) {
   EXPECT_THAT(refusal(graph, {.nodes = 0}), HasSubstr("1 nodes: at most 0"));
   // 2 * 256 results * 27 products, and the bias.
   EXPECT_THAT(refusal(graph, {.operations = 14080}), IsEmpty());
-  EXPECT_THAT(refusal(graph, {.operations = 14079}), HasSubstr("operations of one run"));
+  EXPECT_THAT(refusal(graph, {.operations = 14079}), HasSubstr("operations allowed for one run"));
   Builder builder;
   const int weight = builder.weight({100}, kSingle);
   builder.weight({100}, kSingle);
@@ -168,7 +169,7 @@ TEST(Admit, NoTensorOfTooManyElements) {
   const std::int64_t many = std::int64_t{1} << 31;
   builder.output(builder.call("aten::expand", {TensorId{x}, Ints{many}, false}, {many}, Dtype::kBool));
   EXPECT_THAT(refusal(builder.graph(), {.node_bytes = std::int64_t{1} << 40}), Not(IsEmpty()));
-  // Nor one that is empty, but whose other sizes are too many.
+  // An empty tensor is refused as well if its other sizes are too large.
   Builder empty;
   const int y = empty.input({0, many}, kSingle);
   empty.output(empty.call("aten::relu", {TensorId{y}}, {0, many}, kSingle));
@@ -234,7 +235,7 @@ TEST(Admit, TheListHasNothingThatWritesReadsOrWaits) {
   }
 }
 
-// No argument, too many, and null for all: whatever the operator takes, it does not take these.
+// No argument, too many, and null for all: these do not fit any operator.
 TEST(Admit, EveryOperatorLooksAtAllItsArguments) {
   for (const std::string& name : admitted_operators()) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{20}}) {
@@ -250,7 +251,7 @@ TEST(Admit, EveryOperatorLooksAtAllItsArguments) {
   }
 }
 
-// Random arguments of every kind for every operator: refused, or admitted as what it is; nothing else comes out.
+// Random arguments of every kind for every operator are refused or admitted; nothing else happens.
 TEST(Admit, AnythingIsRefusedOrKnown) {
   const std::vector<std::string> names = admitted_operators();
   test::Dice dice(1);

@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kGood = 42;
 
-// The wait status of a child that enters the sandbox and then does `action`; it exits with kGood where that is true.
+// The wait status of a child that enters the sandbox and then runs `action`; it exits with kGood if that returns true.
 int status_of(const std::function<bool()>& action, const SandboxOptions& options = {}) {
   const pid_t child = fork();
   if (child == 0) {
@@ -143,7 +143,7 @@ TEST(Sandbox, DescriptorsEndAtTheLimit) {
   EXPECT_TRUE(is_good(status_of(all, {.descriptors = 32})));
 }
 
-// As compilers at run time do, oneDNN among them. Nothing is mapped as code from the beginning, such as a library.
+// As run-time compilers such as oneDNN do. Memory cannot be mapped as executable in the first place, as for a library.
 TEST(Sandbox, MemoryCanBecomeCodeButIsNotMappedAsIt) {
   constexpr std::size_t kPage = 4096;
   EXPECT_TRUE(is_good(status_of([] {

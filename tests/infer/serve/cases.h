@@ -35,7 +35,7 @@ inline plan::OperatorGraph chain_of_layers(std::int64_t rows, int layers, double
   return graph;
 }
 
-/// A modelled graph with what a client says about it.
+/// A modelled graph with a client's messages about it.
 struct ServedGraph {
   explicit ServedGraph(const plan::OperatorGraph& operators_like)
       : graph(modelled_graph(operators_like)), text(to_json(graph)) {
@@ -72,7 +72,7 @@ struct ServedGraph {
   std::vector<std::byte> input(std::uint64_t seed) const {
     return modelled_input(graph.tensors.at(static_cast<std::size_t>(graph.inputs.front())), seed);
   }
-  /// What one machine alone makes of it.
+  /// The outputs of one machine alone.
   std::vector<std::byte> expected(const std::vector<std::byte>& given) const {
     auto runner = std::make_shared<ModelledRunner>(Machine::kRobot, 0);
     const LoadedModel model(graph, {}, runner);
@@ -143,7 +143,7 @@ class ServeTest : public testing::Test {
     client.send(model.divide(number, division));
     client.expect<wire::Divided>();
   }
-  /// Run and the whole input; the answer has to be fetched.
+  /// Sends Run and the whole input; the answer has to be fetched.
   static void begin(RawClient& client, const ServedGraph& model, std::uint64_t inference, std::uint32_t division,
                     const std::vector<std::byte>& input, std::uint64_t number = 1) {
     client.send(wire::Run{number, inference, division, 0});

@@ -18,9 +18,9 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/infer/serve/served_model.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
-// What comes of a model while the disk takes its time: the threads are the test's.
+// Uploads of a model while the disk is slow: the test controls the threads.
 namespace atl::infer {
 namespace {
 
@@ -55,23 +55,23 @@ class IncomingTest : public testing::Test, protected IncomingModel::Owner, prote
   }
 
   void on_loop(const Loop::Task& task) { loop_.run_and_wait(task); }
-  /// Begins, or goes on with, an upload of the model.
+  /// Begins or resumes an upload of the model.
   std::unique_ptr<IncomingModel> incoming() {
-    IncomingModel::Begun begun;
+    IncomingModel::StartedUpload started;
     disk_.run_and_wait([&] {
-      begun.upload = context_.cache.begin(open_.hash, open_.graph_bytes, open_.weight_bytes);
-      ASSERT_TRUE(begun.upload) << "the last one has not been let go";
-      begun.needs_graph = begun.upload->needs_graph();
-      begun.weights_from = begun.upload->weights_from();
+      started.upload = context_.cache.begin(open_.hash, open_.graph_bytes, open_.weight_bytes);
+      ASSERT_TRUE(started.upload) << "the last one has not been released";
+      started.needs_graph = started.upload->needs_graph();
+      started.weights_from = started.upload->weights_from();
     });
     std::unique_ptr<IncomingModel> made;
     on_loop([&] {
       IncomingModel::Owner& self = *this;
-      made = std::make_unique<IncomingModel>(context_, self, begun, open_);
+      made = std::make_unique<IncomingModel>(context_, self, started, open_);
     });
     return made;
   }
-  /// Everything that was posted is over.
+  /// Waits until everything that was posted has run.
   void settle() {
     disk_.run_and_wait([] {});
     on_loop([] {});
@@ -79,7 +79,7 @@ class IncomingTest : public testing::Test, protected IncomingModel::Owner, prote
   std::span<const std::byte> weights(std::size_t from, std::size_t count = std::string::npos) const {
     return as_byte_span(weights_).subspan(from, std::min(count, weights_.size() - from));
   }
-  /// While it is there, the disk does nothing.
+  /// While it exists, the disk's thread is blocked.
   struct Stuck {
     explicit Stuck(Loop& disk) {
       disk.post([gate = gate] { gate->wait(); });
@@ -228,12 +228,12 @@ TEST_F(IncomingTest, BehindAFullDiskNothingIsWritten) {
   settle();
   ASSERT_EQ(completed_, 1);
   on_loop([&] {
-    again->take_upload()->finish();  // or its hash would be another one
+    again->take_upload()->finish();  // otherwise its hash would differ
     again.reset();
   });
 }
 
-// The same through the model that a connection has.
+// The same through a connection's model.
 TEST_F(IncomingTest, AClientThatIsFasterThanTheDiskHasToWait) {
   ServedModel::Client& self = *this;
   auto model = std::make_unique<ServedModel>(context_, self, open_);
@@ -254,7 +254,7 @@ TEST_F(IncomingTest, AClientThatIsFasterThanTheDiskHasToWait) {
       model->on_tick(Clock::now() - 1s);
       EXPECT_FALSE(was_said<wire::Ping>());
       model->on_tick(Clock::now() + 1s);
-      EXPECT_TRUE(was_said<wire::Ping>()) << "it hears that the server is there";
+      EXPECT_TRUE(was_said<wire::Ping>()) << "the client learns that the server is alive";
     });
   }
   wait_until([&] { return paused_ == 0; });
@@ -310,12 +310,12 @@ TEST_F(IncomingTest, ADiskThatFindsNothingIsNotWaitedForForEver) {
     });
   }
   settle();
-  EXPECT_TRUE(was_said<wire::Failed>()) << "what it finds later is nobody's";
+  EXPECT_TRUE(was_said<wire::Failed>()) << "a later result of the disk is dropped";
   on_loop([&] {
     model.reset();
     EXPECT_TRUE(context_.waiting.empty());
   });
-  auto again = incoming();  // the upload that it had begun is over
+  auto again = incoming();  // the upload that it had started is over
   on_loop([&] { again.reset(); });
 }
 

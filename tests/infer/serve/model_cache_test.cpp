@@ -69,9 +69,9 @@ TEST_F(ModelCacheTest, KeepsWhatWasSent) {
     EXPECT_FALSE(cache.has(hash));
     put(cache, weights_);
   }
-  ModelCache cache(folder(), 1 << 20);  // another life of the server
+  ModelCache cache(folder(), 1 << 20);  // the server has been restarted
   ASSERT_TRUE(cache.has(hash));
-  // Somebody who looked before it was there is not to send it again.
+  // A client that checked before the model existed must not upload it again.
   EXPECT_EQ(cache.begin(hash, graph_.size(), weights_.size()), nullptr);
   const ModelCache::Model model = cache.open(hash);
   EXPECT_EQ(model.graph, graph_);
@@ -133,7 +133,7 @@ TEST_F(ModelCacheTest, TheLongestUnusedModelsMakeRoom) {
   const std::string third(5000, '3');
   put(cache, first);
   put(cache, second);
-  // Times of files are only so fine.
+  // File times have a limited resolution.
   const fs::path second_path = folder() + "/" + text_of(hash_of(graph_ + second));
   fs::last_write_time(second_path, fs::file_time_type::clock::now() - std::chrono::hours(1));
   const ModelCache::Model kept = cache.open(hash_of(graph_ + first));

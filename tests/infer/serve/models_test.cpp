@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How models come to a server and who waits for them.
+// Uploads of models to a server, and clients that wait for them.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ TEST_F(ServeModelsTest, RobotsThatSendTheSameModelWaitForEachOther) {
   ASSERT_TRUE(waiting);
   const wire::Message told = wire::decode(waiting->payload);
   ASSERT_TRUE(std::holds_alternative<wire::Queued>(told));
-  EXPECT_THAT(std::get<wire::Queued>(told).why, HasSubstr("sending"));
+  EXPECT_THAT(std::get<wire::Queued>(told).why, HasSubstr("uploading"));
   send_missing(*first, model, 1, need);
   first->expect<wire::Ready>();
   second->expect<wire::Ready>();
@@ -119,7 +119,7 @@ TEST_F(ServeModelsTest, AnUploadThatStallsMakesWayForOthers) {
   second->expect<wire::Ready>();
 }
 
-// A graph that is a pipe nobody reads: whoever opens it to write waits.
+// A graph that is a pipe without a reader: opening it for writing blocks.
 TEST_F(ServeModelsTest, ASlowDiskStallsNobodyElse) {
   start();
   const ServedGraph model(chain_of_layers(4, 2));
@@ -138,7 +138,7 @@ TEST_F(ServeModelsTest, ASlowDiskStallsNobodyElse) {
   const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));
   const auto failed = robot->expect<wire::Failed>();
   EXPECT_EQ(failed.kind, ErrorKind::kUnavailable);
-  EXPECT_THAT(failed.text, HasSubstr("cannot be kept"));
+  EXPECT_THAT(failed.text, HasSubstr("cannot be written"));
 }
 
 TEST_F(ServeModelsTest, ADiskThatNeverAnswersDoesNotHoldUpTheEnd) {
@@ -157,8 +157,8 @@ TEST_F(ServeModelsTest, ADiskThatNeverAnswersDoesNotHoldUpTheEnd) {
   EXPECT_TRUE(server_->drain(Deadline::after(5s)));  // nothing is computed
   server_.reset();
   EXPECT_TRUE(robot->is_closed());
-  const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));  // the disk has answered after all
-  atl::test::wait_until("the thread that was left behind", [&] { return !std::filesystem::exists(part); });
+  const Fd reader(::open((part + "/graph.json").c_str(), O_RDONLY | O_NONBLOCK));  // unblocks the disk
+  atl::test::wait_until("the abandoned thread", [&] { return !std::filesystem::exists(part); });
 }
 
 TEST_F(ServeModelsTest, MoreModelsThanAllowedWait) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer {
 namespace {
@@ -42,7 +42,7 @@ TEST(Profiles, WhatIsForgottenStaysWithWhoHasIt) {
   EXPECT_EQ(first->whole.front(), 1);
 }
 
-// Against a queue that is looked through.
+// Compares with a queue that is searched.
 TEST(Profiles, TheLastUsedOnesStay) {
   test::Dice dice(61);
   constexpr std::size_t kMax = 5;

@@ -21,7 +21,7 @@
 
 namespace atl::infer::test {
 
-/// One end of the protocol that says exactly what a test wants it to say.
+/// One end of the protocol that sends exactly what a test wants.
 class RawClient : public transport::SecureStream::Owner {
  public:
   struct Received {
@@ -66,7 +66,7 @@ class RawClient : public transport::SecureStream::Owner {
   std::optional<Received> next() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, std::chrono::minutes(1), [&] { return !received_.empty() || is_closed_; })) {
-      throw std::runtime_error("the server says nothing");
+      throw std::runtime_error("the server sent nothing");
     }
     if (received_.empty()) return std::nullopt;
     Received first = std::move(received_.front());
@@ -74,7 +74,7 @@ class RawClient : public transport::SecureStream::Owner {
     return first;
   }
 
-  /// The next control message but for acknowledgements and news of queues.
+  /// The next control message except acknowledgements and Queued.
   std::optional<wire::Message> next_message() {
     while (auto received = next()) {
       if (received->header.kind != wire::FrameKind::kControl) continue;
@@ -92,12 +92,12 @@ class RawClient : public transport::SecureStream::Owner {
   template <typename Kind>
   Kind expect() {
     const auto message = next_message();
-    if (!message) throw std::runtime_error("the server has closed" + error());
+    if (!message) throw std::runtime_error("the server has closed the connection" + error());
     if (const auto* failed = std::get_if<wire::Failed>(&*message); failed && !std::is_same_v<Kind, wire::Failed>) {
-      throw std::runtime_error("the server says: " + failed->text);
+      throw std::runtime_error("the server reported: " + failed->text);
     }
     if (!std::holds_alternative<Kind>(*message)) {
-      throw std::runtime_error(std::string("the server sends ") + wire::name_of(*message));
+      throw std::runtime_error(std::string("the server sent ") + wire::name_of(*message));
     }
     return std::get<Kind>(*message);
   }
@@ -106,9 +106,9 @@ class RawClient : public transport::SecureStream::Owner {
     }
     return true;
   }
-  int queued() const noexcept { return queued_; }  ///< how often it was told to wait
+  int queued() const noexcept { return queued_; }  ///< number of Queued messages
 
-  /// An end without a word.
+  /// Closes the connection without a message.
   void vanish() {
     loop_.run_and_wait([&] { stream_.reset(); });
   }

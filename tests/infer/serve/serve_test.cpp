@@ -229,7 +229,7 @@ TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
   divide(*other, model, 1);
   begin(*robot, model, 1, 1, model.input(1));
   const auto failed = robot->expect<wire::Failed>();
-  EXPECT_EQ(failed.inference, 1u);  // it is told, and then the model is
+  EXPECT_EQ(failed.inference, 1u);  // reported for the inference first, then for the model
   EXPECT_THAT(failed.text, HasSubstr("Aborted"));
   EXPECT_EQ(robot->expect<wire::Failed>().inference, 0u);
   robot->send(wire::Run{1, 2, 1, 0});
@@ -313,7 +313,7 @@ TEST_F(ServeTest, DrainingFinishesWhatRuns) {
   divide(*robot, model, 1);
   begin(*robot, model, 1, 1, model.input(1));
   robot->send(wire::Ping{1});
-  robot->expect<wire::Pong>();  // so it has begun
+  robot->expect<wire::Pong>();  // so it has started
   bool is_drained = false;
   std::thread drain([&] { is_drained = server_->drain(Deadline::after(30s)); });
   robot->expect<wire::Draining>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server does when a worker process stands still: its client hears of it in time, and meanwhile that the server lives.
+// A server with a stalled worker process: the client is told in time, and until then knows that the server is alive.
 #include <gmock/gmock.h>
 
 #include "tests/infer/serve/cases.h"
@@ -19,8 +19,8 @@ class StalledWorkerTest : public ServeTest {
     upload(*made, model_);
     return made;
   }
-  // How often the client is asked whether it is there before it hears that the worker is lost.
-  static int pings_before_the_end(RawClient& robot, const std::string& why) {
+  // Counts the pings that the client gets before it is told that the worker is lost.
+  static int pings_before_failure(RawClient& robot, const std::string& why) {
     for (int pings = 0;;) {
       const auto message = robot.next_message();
       if (!message) throw std::runtime_error("closed without a word");
@@ -33,7 +33,7 @@ class StalledWorkerTest : public ServeTest {
       if (failed->inference == 0) return pings;
     }
   }
-  // The connection goes on, and so does the server.
+  // The connection and the server continue.
   void expect_alive(RawClient& robot) {
     robot.send(wire::Ping{7});
     wire::Message message;
@@ -59,11 +59,11 @@ TEST_F(StalledWorkerTest, ThatTakesNoRows) {
   header.message_bytes = 1U << 30;
   const auto rows = std::vector<std::byte>(std::size_t{1} << 18);
   for (int i = 0; i < 100; ++i) robot->send(header, rows);
-  EXPECT_GE(pings_before_the_end(*robot, "takes nothing"), 1);
+  EXPECT_GE(pings_before_failure(*robot, "has read nothing"), 1);
   expect_alive(*robot);
 }
 
-// Of small messages as of rows: what waits for a worker has a bound.
+// The queue for a worker is bounded for small messages as for rows.
 TEST_F(StalledWorkerTest, ThatTakesNoAcknowledgements) {
   options_.compute_limit = 2s;
   auto robot = with_frozen_worker();
@@ -83,7 +83,7 @@ TEST_F(StalledWorkerTest, ThatTakesNoAcknowledgements) {
     many->insert(many->end(), payload.begin(), payload.end());
   }
   for (int i = 0; i < 24; ++i) robot->send_bytes(many);
-  EXPECT_GE(pings_before_the_end(*robot, "takes nothing"), 1);
+  EXPECT_GE(pings_before_failure(*robot, "has read nothing"), 1);
   expect_alive(*robot);
 }
 
@@ -92,7 +92,7 @@ TEST_F(StalledWorkerTest, ThatEndsNothing) {
   auto robot = with_frozen_worker();
   robot->send(wire::Run{1, 1, 1, 0});
   robot->send(wire::Cancel{1});
-  pings_before_the_end(*robot, "cancelled");
+  pings_before_failure(*robot, "cancelled");
   expect_alive(*robot);
 }
 
@@ -100,7 +100,7 @@ TEST_F(StalledWorkerTest, ThatPreparesNothing) {
   options_.start_limit = 5s;  // in which it has to start, too
   auto robot = with_frozen_worker();
   robot->send(model_.divide(1, 1));
-  pings_before_the_end(*robot, "division");
+  pings_before_failure(*robot, "division");
   expect_alive(*robot);
 }
 

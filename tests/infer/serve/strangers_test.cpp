@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server does with clients that break the rules.
+// A server's reaction to clients that violate the protocol.
 #include <sys/socket.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 class StrangersTest : public ServeTest {
  protected:
-  // The server says why, closes, and serves others.
+  // The server reports why, closes, and serves others.
   void expect_refused(RawClient& bad, ErrorKind kind = ErrorKind::kProtocol) {
     for (;;) {
       const auto message = bad.next_message();
@@ -201,7 +201,7 @@ TEST_F(StrangersTest, AModelThatIsTooLarge) {
   EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kRefused);
 }
 
-// Whatever the server is told to take, nobody sends what its workers would not admit.
+// Whatever limit the server is given, clients are not asked for weights that its workers would not admit.
 TEST_F(StrangersTest, AModelThatNoWorkerAdmitsIsRefusedBeforeItIsSent) {
   options_.most_model_bytes = std::uint64_t{1} << 40;
   options_.cache_bytes = std::uint64_t{1} << 40;

@@ -7,18 +7,18 @@
 #include <cmath>
 
 #include "atoll/infer/serve/turns.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kNobody = [](TurnLoad::Who) { return false; };
+constexpr auto kNotOwn = [](TurnLoad::Key) { return false; };
 
 TEST(TurnLoad, NobodyHasUsedAnything) {
   const TurnLoad load;
-  EXPECT_EQ(load.of_others(3, kNobody, Clock::time_point{}), (wire::Load{3, 0, 0, 0}));
+  EXPECT_EQ(load.of_others(3, kNotOwn, Clock::time_point{}), (wire::Load{3, 0, 0, 0}));
 }
 
 TEST(TurnLoad, WhoComputesAllTheTimeIsOneOfThoseThatCompute) {
@@ -30,27 +30,27 @@ TEST(TurnLoad, WhoComputesAllTheTimeIsOneOfThoseThatCompute) {
     now += 100ms;
     load.rests(&model, now);
   }
-  const wire::Load told = load.of_others(1, kNobody, now);
+  const wire::Load told = load.of_others(1, kNotOwn, now);
   EXPECT_NEAR(told.computing, 1, 1e-3);
   EXPECT_LE(told.computing, 1);
   EXPECT_EQ(told.waiting, 0);
   EXPECT_NEAR(static_cast<double>(told.turn_us), 1e5, 1);
   EXPECT_EQ(load.of_others(
-                1, [&](TurnLoad::Who who) { return who == &model; }, now),
+                1, [&](TurnLoad::Key key) { return key == &model; }, now),
             (wire::Load{1, 0, 0, 0}));
   now += 1s;
-  EXPECT_NEAR(load.of_others(1, kNobody, now).computing, std::exp(-1), 1e-3);
-  EXPECT_NEAR(static_cast<double>(load.of_others(1, kNobody, now).turn_us), 1e5, 1) << "its length does not fade";
+  EXPECT_NEAR(load.of_others(1, kNotOwn, now).computing, std::exp(-1), 1e-3);
+  EXPECT_NEAR(static_cast<double>(load.of_others(1, kNotOwn, now).turn_us), 1e5, 1) << "its length does not fade";
   load.forget(&model);
   EXPECT_EQ(load.known(), 0U);
-  EXPECT_EQ(load.of_others(1, kNobody, now), (wire::Load{1, 0, 0, 0}));
+  EXPECT_EQ(load.of_others(1, kNotOwn, now), (wire::Load{1, 0, 0, 0}));
 }
 
 TEST(TurnLoad, AFirstTurnIsAsLongAsItIsSoFar) {
   TurnLoad load;
   const int model = 0;
   load.runs(&model, Clock::time_point{});
-  EXPECT_EQ(load.of_others(1, kNobody, Clock::time_point{} + 300ms).turn_us, 300'000U);
+  EXPECT_EQ(load.of_others(1, kNotOwn, Clock::time_point{} + 300ms).turn_us, 300'000U);
 }
 
 TEST(TurnLoad, WhoIsNotKnownRestsWithoutATrace) {
@@ -60,7 +60,7 @@ TEST(TurnLoad, WhoIsNotKnownRestsWithoutATrace) {
   EXPECT_EQ(load.known(), 0U);
 }
 
-// Against sums over small steps.
+// Compares with sums over small steps.
 TEST(TurnLoad, MeansAreThoseOfTheWeightedPast) {
   test::Dice dice(71);
   constexpr int kModels = 4;
@@ -89,7 +89,7 @@ TEST(TurnLoad, MeansAreThoseOfTheWeightedPast) {
       computing += states[i] == kRuns ? 1 - kept : 0;
       waiting += states[i] == kWaits ? 1 - kept : 0;
     }
-    const auto is_first = [&](TurnLoad::Who who) { return who == &models[0]; };
+    const auto is_first = [&](TurnLoad::Key key) { return key == &models[0]; };
     const wire::Load told = load.of_others(kModels, is_first, now);
     ASSERT_NEAR(told.computing, computing, 1e-9) << "step " << step;
     ASSERT_NEAR(told.waiting, waiting, 1e-9) << "step " << step;
@@ -98,12 +98,12 @@ TEST(TurnLoad, MeansAreThoseOfTheWeightedPast) {
 
 TEST(TurnLoad, TurnsTellIt) {
   std::array<int, 3> models{};
-  Turns turns(1, [](Turns::Who) {});
+  Turns turns(1, [](Turns::Key) {});
   Clock::time_point now{};
   turns.want(&models[0], now);
   turns.want(&models[1], now);
   now += 10s;
-  const auto third = [&](Turns::Who who) { return who == &models[2]; };
+  const auto third = [&](Turns::Key key) { return key == &models[2]; };
   wire::Load told = turns.load_of_others(third, now);
   EXPECT_EQ(told.turns, 1U);
   EXPECT_NEAR(told.computing, 1, 0.01);

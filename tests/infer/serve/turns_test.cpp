@@ -12,18 +12,18 @@ namespace {
 using namespace std::chrono_literals;
 
 struct Queue {
-  std::vector<int> who = std::vector<int>(8);
+  std::vector<int> key = std::vector<int>(8);
   std::vector<int> given{};
   Clock::time_point now{};
   Turns turns;
 
   explicit Queue(std::size_t at_once)
-      : turns(at_once, [this](Turns::Who given_to) {
-          given.push_back(static_cast<int>(static_cast<const int*>(given_to) - who.data()));
+      : turns(at_once, [this](Turns::Key given_to) {
+          given.push_back(static_cast<int>(static_cast<const int*>(given_to) - key.data()));
         }) {}
-  void want(int index) { turns.want(&who[static_cast<std::size_t>(index)], now); }
-  void over(int index) { turns.over(&who[static_cast<std::size_t>(index)], now); }
-  std::size_t before(int index) const { return turns.before(&who[static_cast<std::size_t>(index)]); }
+  void want(int index) { turns.want(&key[static_cast<std::size_t>(index)], now); }
+  void over(int index) { turns.over(&key[static_cast<std::size_t>(index)], now); }
+  std::size_t before(int index) const { return turns.before(&key[static_cast<std::size_t>(index)]); }
 };
 
 TEST(Turns, AreGivenInTheOrderAsked) {
@@ -63,7 +63,7 @@ TEST(Turns, OverrunsAreFound) {
   queue.want(2);  // waits, which takes as long as it takes
   queue.now += 60ms;
   ASSERT_EQ(queue.turns.longer_than(100ms, queue.now).size(), 1u);
-  EXPECT_EQ(queue.turns.longer_than(100ms, queue.now).front(), &queue.who[0]);
+  EXPECT_EQ(queue.turns.longer_than(100ms, queue.now).front(), &queue.key[0]);
 }
 
 TEST(Turns, NeverMoreThanAllowedAndNobodyStarves) {

@@ -8,8 +8,8 @@
 #include <map>
 #include <memory>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -35,7 +35,7 @@ class BusyRunner : public test::ModelledRunner {
  public:
   BusyRunner() : ModelledRunner(Machine::kRobot, 0) {}
   bool wait_until(Deadline until) override {
-    if (until.is_never()) throw Error(ErrorKind::kInternal, "somebody waits for the device");
+    if (until.is_never()) throw Error(ErrorKind::kInternal, "the device is waited for without a deadline");
     if (on_look) on_look();
     return false;
   }
@@ -172,7 +172,7 @@ TEST_F(AttemptTest, AProgramThatWaitsGoesOnWhenItsRowsHaveCome) {
   PlanSetOptions options;
   options.policy = "random";
   std::shared_ptr<const PlanSet> set;
-  // What it makes of rows that it gets is sent; most is left to the server, and nothing is computed twice.
+  // It sends what it makes of received rows; most is left to the server, and nothing is computed twice.
   const auto goes_both_ways = [&] {
     const SplitPlan* split = set->splits.at(set->pinned.value()).get();
     if (split == nullptr || split->guard.program_seconds() > split->guard.rest_seconds(0) / 2) return false;

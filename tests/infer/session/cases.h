@@ -17,7 +17,7 @@
 
 namespace atl::infer::test {
 
-/// Rows of layers, and one that needs all rows at the end. The robot takes `robot` seconds for all, the server a hundredth.
+/// Layers by rows, and a last one that needs all rows. The robot takes `robot` seconds for all, the server a hundredth.
 inline plan::OperatorGraph layers_of(double robot, std::int64_t rows = 16, std::int64_t row_bytes = 500) {
   plan::OperatorGraph graph;
   const auto by_rows = [](Region region) { return region; };
@@ -75,7 +75,7 @@ class SessionTest : public testing::Test {
     made.server = client;
     return made;
   }
-  /// Of a session that leaves everything to the server and waits for it.
+  /// Options of a session that leaves everything to the server and waits for it.
   SessionOptions patient(const std::string& address, std::chrono::seconds patience) const {
     SessionOptions made = options(address);
     made.policy = "offload";
@@ -91,7 +91,7 @@ class SessionTest : public testing::Test {
   std::vector<std::byte> input(std::uint64_t seed) const {
     return modelled_input(graph_.tensors.at(static_cast<std::size_t>(graph_.inputs.front())), seed);
   }
-  /// Runs one inference and compares it with what one machine alone gives.
+  /// Runs one inference and compares it with the outputs of one machine alone.
   Outcome run(Session& session, std::uint64_t seed, std::optional<std::chrono::duration<double>> deadline = {}) const {
     const std::vector<std::byte> given = input(seed);
     const HostBytes bytes{given, nullptr};
@@ -108,7 +108,7 @@ class SessionTest : public testing::Test {
     const Outcome outcome = alone.run({&bytes, 1});
     return {outcome.outputs.at(0).bytes.begin(), outcome.outputs.at(0).bytes.end()};
   }
-  /// Also of a server that has refused before.
+  /// Waits for the server, even if it has refused before.
   static bool wait(const Session& session, std::chrono::seconds limit = std::chrono::seconds(20)) {
     for (const Deadline until = Deadline::after(limit);;) {
       try {

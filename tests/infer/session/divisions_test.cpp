@@ -7,7 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "session_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {

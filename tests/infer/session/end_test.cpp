@@ -10,8 +10,8 @@
 #include <semaphore>
 #include <thread>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -25,11 +25,11 @@ class Stepping : public test::ModelledRunner {
  public:
   Stepping() : ModelledRunner(test::Machine::kRobot, 0) {}
   std::vector<Value> run(const Call& call, std::span<const Value> operands, std::span<const Change> changes) override {
-    ++begun;
+    ++started;
     permits.acquire();
     return ModelledRunner::run(call, operands, changes);
   }
-  std::atomic<int> begun = 0;
+  std::atomic<int> started = 0;
   std::counting_semaphore<> permits{0};
 };
 
@@ -54,13 +54,13 @@ TEST_F(SessionEnd, AnInferenceStopsBehindTheOperatorAtHand) {
   std::thread running([&] {
     EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(session, 1); }).find("closed"), std::string::npos);
   });
-  ASSERT_TRUE(comes_true([&] { return runner->begun == 1; }));
+  ASSERT_TRUE(comes_true([&] { return runner->started == 1; }));
   std::thread closing([&] { session.close(); });
-  EXPECT_THROW(run_bytes(session, 2), Error);  // its turn never comes: so the session is closed
+  EXPECT_THROW(run_bytes(session, 2), Error);  // closing the session ends its wait for a turn
   runner->permits.release();
   running.join();
   closing.join();
-  EXPECT_EQ(runner->begun, 1);
+  EXPECT_EQ(runner->started, 1);
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { run_bytes(session, 3); }).find("closed"), std::string::npos);
   session.close();
   EXPECT_EQ(session.report().inferences, 0U);
@@ -78,7 +78,7 @@ TEST_F(SessionEnd, AnInferenceThatWaitsForTheServerStops) {
   EXPECT_EQ(session->report().link.state, LinkState::kClosed);
 }
 
-/// Counts what it was given of the host's: inputs, and the server's rows.
+/// Counts the tensors taken from the host: inputs, and the server's rows.
 class Taking : public test::ModelledRunner {
  public:
   Taking() : ModelledRunner(test::Machine::kRobot, 0) {}
@@ -99,7 +99,7 @@ class SessionWaits : public SessionEnd {
     ASSERT_EQ(run_bytes(session_, 1).origin, Origin::kServer);
     taken_ = runner_->taken;
   }
-  bool has_begun() const {
+  bool has_started() const {
     return comes_true([&] { return runner_->taken > taken_; });
   }
 
@@ -111,7 +111,7 @@ class SessionWaits : public SessionEnd {
 
 TEST_F(SessionWaits, AClosedSessionDoesNot) {
   std::thread running([&] { EXPECT_NE(failure(ErrorKind::kAborted, [&] { run_bytes(session_, 2); }), ""); });
-  EXPECT_TRUE(has_begun());
+  EXPECT_TRUE(has_started());
   session_.close();
   running.join();
   EXPECT_EQ(server_.count("Run"), 1);
@@ -119,7 +119,7 @@ TEST_F(SessionWaits, AClosedSessionDoesNot) {
 
 TEST_F(SessionWaits, AServerThatIsLostMeanwhileIsNotAsked) {
   std::thread cutting([&] {
-    EXPECT_TRUE(has_begun());
+    EXPECT_TRUE(has_started());
     server_.cut();
     server_.set({});  // its next inferences end
   });
@@ -134,7 +134,7 @@ TEST_F(SessionEnd, ManyMayCloseIt) {
   std::vector<std::thread> closers;
   for (int i = 0; i < 4; ++i) closers.emplace_back([&] { session->close(); });
   for (std::thread& each : closers) each.join();
-  EXPECT_FALSE(session->wait_until_ready(Deadline::never())) << "nobody waits for what does not come";
+  EXPECT_FALSE(session->wait_until_ready(Deadline::never())) << "there is nothing to wait for";
 }
 
 bool is_refused(const std::function<void()>& call) {
@@ -183,12 +183,12 @@ TEST_F(SessionEnd, AForkedChildIsToldAndDisturbsNothing) {
   EXPECT_EQ(session->report().link.connections, 1U) << session->report().link.text;
 }
 
-// A thread of the parent has the turn for ever: the child must not wait for it.
+// A thread of the parent has the turn forever: the child must not wait for it.
 TEST_F(SessionEnd, AForkAmidAnInferenceLeavesTheChildFree) {
   const auto runner = std::make_shared<Stepping>();
   auto session = std::make_unique<Session>(options(""), bundle(), runner);
   std::thread running([&] { run_bytes(*session, 1); });
-  ASSERT_TRUE(comes_true([&] { return runner->begun == 1; }));
+  ASSERT_TRUE(comes_true([&] { return runner->started == 1; }));
   expect_in_child([&] {
     if (!is_refused([&] { run_bytes(*session, 2); })) return false;
     session.reset();

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 // A session with an engine of its own: whatever becomes of the engine, every answer is there and right.
 namespace atl::infer {
@@ -16,7 +16,7 @@ namespace {
 
 using test::SessionTest;
 
-// The model's operators in no time, until it is told to fail.
+// Computes the model's operators at once, until it is told to fail.
 class Engine : public LocalEngine {
  public:
   explicit Engine(const Bundle& bundle)
@@ -26,7 +26,7 @@ class Engine : public LocalEngine {
   std::vector<Value> run(std::span<const Value> inputs) override {
     if (throws) throw std::runtime_error("it is broken");
     if (stalls) open_.wait();
-    if (meanwhile) meanwhile();
+    if (during_run) during_run();
     Inference inference(model_, operators_);
     const int input = model_.graph().inputs.front();
     inference.set_input(input, inputs.front());
@@ -38,7 +38,7 @@ class Engine : public LocalEngine {
   std::atomic<bool> throws = false;
   std::atomic<bool> stalls = false;
   std::promise<void> gate;
-  std::function<void()> meanwhile;
+  std::function<void()> during_run;
 
  private:
   const std::shared_future<void> open_ = gate.get_future().share();
@@ -48,13 +48,13 @@ class Engine : public LocalEngine {
 
 class SessionEngine : public SessionTest {
  protected:
-  /// On a robot that computes `speed` times as fast as its profile says.
+  /// A session on a robot that computes `speed` times as fast as its profile says.
   std::unique_ptr<Session> with_engine(SessionOptions made, double speed = 1) {
     engine_ = std::make_shared<Engine>(bundle());
     return std::make_unique<Session>(std::move(made), bundle(),
                                      std::make_shared<test::ModelledRunner>(test::Machine::kRobot, speed), engine_);
   }
-  /// Without a server, and with an engine that has seconds for an answer, which a busy machine may need.
+  /// Options without a server, and with an engine that may take seconds, as it can on a busy machine.
   std::unique_ptr<Session> with_patience() {
     use(test::layers_of(2));
     return with_engine(options(""), 100);
@@ -95,9 +95,9 @@ TEST_F(SessionEngine, ThatStallsIsNotWaitedFor) {
 TEST_F(SessionEngine, GivesNoAnswerOnceTheSessionIsClosed) {
   const auto session = with_patience();
   std::thread closing;
-  engine_->meanwhile = [&] {
+  engine_->during_run = [&] {
     closing = std::thread([&] { session->close(); });
-    EXPECT_THROW(run(*session, 2), Error);  // its turn never comes: so the session is closed
+    EXPECT_THROW(run(*session, 2), Error);  // closing the session ends its wait for a turn
   };
   EXPECT_NE(test::failure(ErrorKind::kAborted, [&] { run(*session, 1); }), "");
   closing.join();

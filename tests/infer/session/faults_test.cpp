@@ -4,8 +4,8 @@
 #include <atomic>
 #include <thread>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"
 
@@ -18,12 +18,12 @@ using test::ScriptedServer;
 using test::SessionTest;
 using Script = ScriptedServer::Script;
 
-// Generous, for a machine that does other things too.
+// Generous, for a busy machine.
 constexpr double kSlack = 5.0;
 
 class SessionFaults : public SessionTest {
  protected:
-  // Faults from the beginning, and then from when the session was ready.
+  // Faults from the beginning, and faults once the session is ready.
   void survives(const Script& script) {
     for (const bool from_the_start : {true, false}) {
       ScriptedServer server(credentials_);
@@ -91,7 +91,7 @@ TEST_F(SessionFaults, DeadlinesAreKeptWhileTheServerIsStuck) {
   server.set({.is_stuck = true});
   const Outcome outcome = run(*session, 1, 0.3s);
   EXPECT_TRUE(outcome.guard_used);
-  EXPECT_GT(outcome.seconds, 0.2) << "it waits as long as it may";
+  EXPECT_GT(outcome.seconds, 0.2) << "it waits as long as it can";
   EXPECT_LT(outcome.seconds, 0.3 + kSlack);
   const Outcome hopeless = run(*session, 2, 0.001s);
   EXPECT_TRUE(hopeless.missed);

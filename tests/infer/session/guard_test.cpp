@@ -10,7 +10,7 @@
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/plan/operators/guard.h"
 #include "atoll/plan/operators/policies.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 #include "tests/support/modelled_graph.h"
 
 namespace atl::infer {
@@ -71,7 +71,7 @@ GuardCase any_case(Dice& dice) {
   return made;
 }
 
-// What rest_of computes, by the same costs.
+// The time of rest_of's steps at the same costs.
 double seconds_of(const GuardCase& at, const Program& program) {
   double seconds = 0;
   for (const Step& step : program.steps) {
@@ -84,7 +84,7 @@ double seconds_of(const GuardCase& at, const Program& program) {
   return seconds;
 }
 
-// What is held after each step, by brute force.
+// The rows that are held after each step, by brute force.
 std::vector<std::vector<std::vector<Region>>> all_held(const GuardCase& at) {
   std::vector<std::vector<Region>> held(at.graph.tensors.size());
   for (const int input : at.graph.inputs)
@@ -126,7 +126,7 @@ TEST(Guard, KnowsWhatRestOfComputes) {
   }
 }
 
-// Whoever begins each step in time and stops at the first that it cannot begin in time keeps the deadline.
+// A robot that starts each step in time and stops at the first that it cannot start in time meets the deadline.
 TEST(Guard, StoppingInTimeKeepsTheDeadline) {
   Dice dice(22);
   for (int trial = 0; trial < 300; ++trial) {
@@ -167,7 +167,7 @@ TEST(Guard, DeadlinesByHedge) {
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), plan::guarded_deadline({}, 1.1)) << "as in replays";
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, {}, 1, 0.1, 30), 2.2);
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.5, 1, 0.1, 30), 1.6) << "the robot alone cannot keep it";
-  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 1.05, 1, 0.1, 30), 1.05) << "nor surely this one, but it is tried";
+  EXPECT_EQ(guard_deadline(Hedge::kDeadline, 1.05, 1, 0.1, 30), 1.05) << "this one is uncertain, but it is tried";
   EXPECT_EQ(guard_deadline(Hedge::kDeadline, 0.95, 1, 0.1, 30), 0.95);
   for (const Hedge hedge : {Hedge::kAlways, Hedge::kDeadline, Hedge::kNever})
     EXPECT_EQ(hedge_of(to_string(hedge)), hedge);
@@ -250,7 +250,7 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   EXPECT_LT(choice({{1e8, 1}}, 0.2).seconds, 0.02);
   EXPECT_EQ(choice({{1e4, 1}}, 0.2).plan, 0U);
   EXPECT_EQ(choice({{0, 1}}, 0.2).plan, 0U);
-  // Nothing gets through in one of three cases: the guard makes that worth the risk, without it it is not.
+  // The link is down in one of three cases, a risk that is worth taking only with the guard.
   EXPECT_GT(choice({{1e8, 2}, {0, 1}}, 0.2).plan, 0U);
   EXPECT_EQ(choice({{1e8, 2}, {0, 1}}, 30).plan, 0U);
   all.assign(all.size(), false);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions and servers that are busy, late, too small, or waited for.
+// Sessions and servers that are busy, late, too small, or make others wait.
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -15,7 +15,7 @@ using test::ScriptedServer;
 
 class SessionLoad : public test::SessionTest {
  protected:
-  /// Runs inferences until one is as wanted; false when none was for long.
+  /// Runs inferences until one satisfies the condition; false if none does for a long time.
   template <typename Holds>
   bool runs_until(Session& session, const Holds& holds) {
     const auto limit = Deadline::after(20s);
@@ -38,7 +38,7 @@ TEST_F(SessionLoad, ABusyServerShiftsWorkToTheRobotUntilItIsIdleAgain) {
   EXPECT_TRUE(runs_until(*session, [&](const Outcome&) { return session->report().expected_wait > 5; }));
   for (int i = 0; i < 10; ++i) EXPECT_EQ(run(*session, seed_++).plan, "local") << session->report().json();
   server.set({.load = {1, 0, 0, 1'000'000}});
-  EXPECT_TRUE(runs_until(*session, is_split)) << "it hears of it though it asks for nothing";
+  EXPECT_TRUE(runs_until(*session, is_split)) << "the session learns it although it sends nothing";
 }
 
 TEST_F(SessionLoad, ALateAnswerIsNoFaultOfTheServer) {
@@ -49,7 +49,7 @@ TEST_F(SessionLoad, ALateAnswerIsNoFaultOfTheServer) {
   ASSERT_TRUE(wait(*session));
   server.set({.is_late = true});
   for (int i = 0; i < 6; ++i) EXPECT_EQ(run(*session, seed_++, 10s).origin, Origin::kLocal);
-  EXPECT_EQ(server.count("Run"), 6) << "it is asked again at once";
+  EXPECT_EQ(server.count("Run"), 6) << "it is used again at once";
   EXPECT_EQ(session->report().link.connections, 1U);
 }
 
@@ -62,7 +62,7 @@ TEST_F(SessionLoad, AModelThatIsTooLargeIsTriedAgain) {
   const auto session = this->session(given);
   EXPECT_TRUE(runs_until(*session, [&](const Outcome&) {
     const LinkStatus link = session->report().link;
-    return link.state == LinkState::kRefused && link.text.find("of one model") != std::string::npos;
+    return link.state == LinkState::kRefused && link.text.find("for one model") != std::string::npos;
   })) << session->report().json();
   EXPECT_EQ(server.count("Open"), 0);
   server.set({});
@@ -82,7 +82,7 @@ TEST_F(SessionLoad, TheDeadlineCountsFromWhenItWasAskedFor) {
   EXPECT_FALSE(in_time.missed);
 }
 
-// Nobody draws more than a robot that computes all the time.
+// A robot never draws more than when it computes all the time.
 TEST_F(SessionLoad, WhatWaitsForItsTurnDrawsNothing) {
   const auto session = this->session(options(""));
   const Clock::time_point begin = Clock::now();
@@ -118,7 +118,7 @@ TEST_F(SessionLoad, WhatWaitsForTheServerComputesNothing) {
   EXPECT_NEAR(second.joules, 13.35 * second.times.computing + 4.04 * second.times.waiting, 1e-9);
 }
 
-// What the server has not ended keeps it from the next inference, which is not computed here for that.
+// An inference that the server has not ended delays the next one, which still is not computed here for that reason.
 TEST_F(SessionLoad, WithoutHedgingTheEndOfTheLastInferenceIsWaitedFor) {
   ScriptedServer server(credentials_);
   const auto session = this->session(patient(server.address(), 30s));

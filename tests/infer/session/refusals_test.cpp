@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Servers that will never answer, and those that may yet.
+// Servers that will never answer, and servers that may still do so.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -33,7 +33,7 @@ std::vector<Refusing> refusing() {
         {std::string("Model_") + to_string(kind), {.refuses_models = kind}, "does not run the model: not this"});
   }
   all.push_back({"OtherRules", {.rules = kRulesVersion + 1}, "install the same release on both"});
-  all.push_back({"TooLarge", {.most_model_bytes = 1}, "at most 0 MB of one model"});
+  all.push_back({"TooLarge", {.most_model_bytes = 1}, "at most 0 MB for one model"});
   all.push_back({"Divisions", {.refuses_divisions = true}, "it refuses every division of the model: no"});
   all.push_back({"OtherKey", {}, "copy of the server's key file (atoll serve --key-file)", true});
   return all;
@@ -66,7 +66,7 @@ TEST_P(FinalRefusal, EndsTheWaitAtOnce) {
   ASSERT_TRUE(refusal);
   EXPECT_TRUE(refusal->is_final);
   EXPECT_THAT(session->report().link.refusal, HasSubstr(GetParam().text));
-  EXPECT_EQ(run(*session, 1).origin, Origin::kLocal) << "only who never computes here is told";
+  EXPECT_EQ(run(*session, 1).origin, Origin::kLocal) << "only Hedge::kNever throws";
 }
 
 TEST_P(FinalRefusal, EndsCallsThatInsistOnTheServer) {
@@ -109,7 +109,7 @@ TEST_F(SessionRefusals, WithoutAServerNobodyRefuses) {
   EXPECT_FALSE(alone->refusal());
 }
 
-// What the thread of a call looks at.
+// The check that the thread of a call makes.
 class CallersCheck : public test::SessionTest {
  protected:
   struct Signal {};
@@ -140,7 +140,7 @@ TEST_F(CallersCheck, EndsAnInferenceAndNotTheSession) {
   };
   const auto computing = session(given, 1);
   EXPECT_THROW(run(*computing, 1), Signal);
-  EXPECT_THROW(run(*computing, 1), Signal) << "it is not closed, and nobody has the turn";
+  EXPECT_THROW(run(*computing, 1), Signal) << "the session is not closed, and no call has the turn";
 }
 
 TEST_F(CallersCheck, EndsTheWaitForASilentServer) {

@@ -25,29 +25,29 @@
 
 namespace atl::infer::test {
 
-/// A server of one modelled graph at a time, on threads of the test, that misbehaves as it is told.
+/// A server of one modelled graph at a time, on threads of the test, that misbehaves as scripted.
 class ScriptedServer final : public transport::StreamListener::Owner,
                              public transport::SecureStream::Owner,
                              public FrameSender {
  public:
-  /// What happens when a message of this name arrives ("Hello", "Open", "Divide", "Run", "Tensor", "Weights").
+  /// The faults when a message of a given name arrives ("Hello", "Open", "Divide", "Run", "Tensor", "Weights").
   struct Script {
-    std::string dies_at{};     ///< the connection ends without a word
+    std::string dies_at{};     ///< the connection ends without a message
     std::string silent_at{};   ///< from then on nothing is answered, not even pings
     std::string garbage_at{};  ///< bytes that do not parse
     std::string drains_at{};
     std::optional<ErrorKind> refuses_models{};
     bool refuses_divisions = false;
-    bool refuses_runs = false;  ///< as divisions that are not known
-    bool is_stuck = false;      ///< inferences are begun and never answered; pings are
+    bool refuses_runs = false;  ///< as if their divisions were not known
+    bool is_stuck = false;      ///< inferences start and are never answered; pings are
     bool answers_twice = false;
     bool answers_short = false;  ///< with fewer bytes than the rows have
-    bool is_late = false;        ///< inferences fail because nobody wants their answer any more
+    bool is_late = false;        ///< inferences fail because their budget is exceeded
     std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
     std::uint32_t rules = kRulesVersion;
-    std::chrono::milliseconds ends_later{0};  ///< than its last rows: so long nothing says that an inference is over
-    wire::Load load{};                        ///< that it tells of
-    int times = 1 << 30;                      ///< how often; then it behaves
+    std::chrono::milliseconds ends_later{0};  ///< delay of Done after an inference's last rows
+    wire::Load load{};                        ///< that it reports
+    int times = 1 << 30;                      ///< how often it misbehaves
   };
 
   explicit ScriptedServer(std::shared_ptr<const transport::Credentials> credentials, double speed = 0,
@@ -83,9 +83,9 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       changed_.notify_all();
       was_silent = is_silent_.exchange(false);
     }
-    if (was_silent) cut();  // what came meanwhile will never be answered
+    if (was_silent) cut();  // messages of the silent time will never be answered
   }
-  /// How often a message of this name came.
+  /// The number of messages of this name that have arrived.
   int count(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     const auto found = counts_.find(name);
@@ -132,7 +132,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     const std::lock_guard lock(mutex_);
     return script_;
   }
-  // Behind the lock.
+  // Called under the lock.
   bool spend() {
     if (script_.times <= 0) return false;
     --script_.times;
@@ -177,7 +177,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     for (auto& [number, each] : prepared_) each->arrivals->fail(Error(ErrorKind::kPeerLost, "the robot is gone"));
   }
 
-  // Whether the message is to be answered at all.
+  // Returns whether the message is to be answered at all.
   bool follows_script(const std::string& name) {
     bool dies = false;
     bool garbage = false;
@@ -333,7 +333,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
         lock.unlock();
         send(wire::Done{inference, 1000, 0, 500, script().load});
       } catch (const Error&) {
-        // The robot has gone.
+        // The robot has disconnected.
       }
       lock.lock();
     }

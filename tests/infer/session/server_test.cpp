@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "atoll/infer/session/session.h"
-#include "serve_cases.h"
+#include "tests/infer/serve/cases.h"
 #include "tests/support/relay.h"
 
-// A session and a server as they are, with worker processes of modelled layers.
+// A real session and a real server, with worker processes of modelled layers.
 namespace atl::infer {
 namespace {
 
@@ -24,7 +24,7 @@ using test::ModelledRunner;
 
 class SessionServer : public test::ServeTest {
  protected:
-  // The robot takes so long for all layers, the server a fiftieth of it.
+  // The robot's seconds for all layers; the server takes a fiftieth.
   static plan::OperatorGraph layers(double robot_seconds, std::int64_t input_row_bytes = 64) {
     plan::OperatorGraph graph = test::chain_of_layers(20, 6, robot_seconds / 6);
     for (plan::Operator& each : graph.operators) each.server.per_row /= 50;
@@ -63,7 +63,7 @@ class SessionServer : public test::ServeTest {
         << outcome.plan << ", " << to_string(outcome.origin);
     return outcome;
   }
-  // Whether the server answers again, sooner or later.
+  // Returns whether the server eventually answers again.
   static bool is_served(Session& session, const test::ServedGraph& model) {
     const Deadline limit = Deadline::after(60s);
     for (std::uint64_t seed = 1000; !limit.expired(); ++seed) {
@@ -71,7 +71,8 @@ class SessionServer : public test::ServeTest {
     }
     return false;
   }
-  // Whether the server has a part in an answer again for which it was sent so many bytes at least, sooner or later.
+  // Returns whether the server eventually takes part in an answer again for which at least this many bytes were sent
+  // up.
   static bool is_helped(Session& session, const test::ServedGraph& model, std::uint64_t bytes) {
     const Deadline limit = Deadline::after(60s);
     for (std::uint64_t seed = 1000; !limit.expired(); ++seed) {
@@ -153,18 +154,18 @@ TEST_F(SessionServer, AServerThatIsKilledCostsNoAnswer) {
   ASSERT_TRUE(is_ready(*session));
   options_.port = transport::parse_host_port(server_->address()).port;
   for (std::uint64_t turn = 0; turn < 3; ++turn) {
-    std::atomic<std::uint64_t> begun = 0;
+    std::atomic<std::uint64_t> started = 0;
     std::thread killer([&] {
-      while (begun < 3 + turn) std::this_thread::yield();
+      while (started < 3 + turn) std::this_thread::yield();
       server_.reset();
     });
     for (std::uint64_t i = 0; i < 10; ++i) {
-      ++begun;
+      ++started;
       run(*session, model, 100 * turn + i);
     }
     killer.join();
     EXPECT_EQ(run(*session, model, 99).origin, Origin::kLocal);
-    if (turn == 1) options_.cache_folder = folder_ + "/other-models";  // another server, to which all is new
+    if (turn == 1) options_.cache_folder = folder_ + "/other-models";  // another server, with an empty cache
     start();
     EXPECT_TRUE(is_served(*session, model)) << session->report().json();
     EXPECT_EQ(server_->counts().uploads, turn == 1 ? 1U : 0U);
@@ -192,7 +193,7 @@ TEST_F(SessionServer, ALinkThatIsCutAnywhereCostsNoAnswer) {
 TEST_F(SessionServer, EightThenNothingThenTwoHundredMegabits) {
   start();
   Relay relay(server_->address(), {1e6, 0us, true});
-  // The input takes 150 ms, then for ever, then 6 ms.
+  // The input takes 150 ms, then forever, then 6 ms.
   const test::ServedGraph model(layers(0.1, 7500));
   const auto session = this->session(model, "auto", Hedge::kDeadline, relay.address());
   ASSERT_TRUE(is_ready(*session));
@@ -201,7 +202,8 @@ TEST_F(SessionServer, EightThenNothingThenTwoHundredMegabits) {
   for (std::uint64_t i = 10; i < 16; ++i) EXPECT_EQ(run(*session, model, i).origin, Origin::kLocal);
   relay.set_path({25e6, 0us, true});
   relay.resume();
-  // The best plan may leave some rows to the robot. At eight megabits it answers in 30 ms, in which 30 kB go up at most.
+  // The best plan may leave some rows to the robot. At eight megabits it answers in 30 ms, in which at most 30 kB are
+  // sent up.
   EXPECT_TRUE(is_helped(*session, model, 50'000)) << session->report().json();
 }
 

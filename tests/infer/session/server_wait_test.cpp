@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "atoll/plan/fleet/server_load.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer {
 namespace {
@@ -18,7 +18,7 @@ TEST(ServerWait, IsNothingWhereNothingIsKnown) {
   EXPECT_EQ(wait.expected(0), 0);
   wait.told(0, {});
   wait.waited(0, 5);
-  EXPECT_EQ(wait.expected(0), 0) << "a server that does not tell";
+  EXPECT_EQ(wait.expected(0), 0) << "a server that reports no load";
 }
 
 TEST(ServerWait, IsThatOfThePlanner) {
@@ -28,7 +28,7 @@ TEST(ServerWait, IsThatOfThePlanner) {
                    plan::expected_wait({.turns = 1, .computing = 1, .waiting = 2, .turn_seconds = 0.2}));
   EXPECT_DOUBLE_EQ(wait.expected(1), 0.5);
   wait.waited(1, 0.3);
-  EXPECT_DOUBLE_EQ(wait.expected(1), 0.4) << "what was seen counts as much as what was told";
+  EXPECT_DOUBLE_EQ(wait.expected(1), 0.4) << "observed and reported waits count equally";
   wait.told(1, {1, 0, 0, 200'000});
   EXPECT_DOUBLE_EQ(wait.expected(1), 0.15);
 }
@@ -49,7 +49,7 @@ TEST(ServerWait, WhatIsOldIsForgotten) {
   EXPECT_GT(wait.expected(9), 50);
   wait.told(9, {4, 0, 0, 200'000});
   EXPECT_GT(wait.expected(9), 40);
-  EXPECT_EQ(wait.expected(11), 0) << "nobody else is there, and the long wait was long ago";
+  EXPECT_EQ(wait.expected(11), 0) << "there are no others, and the long wait was long ago";
   wait.told(30, kBusy);
   EXPECT_DOUBLE_EQ(wait.expected(31), 0.5);
   EXPECT_EQ(wait.expected(41), 0);
@@ -58,7 +58,7 @@ TEST(ServerWait, WhatIsOldIsForgotten) {
   EXPECT_EQ(wait.expected(50), 0);
 }
 
-// Whatever the wire lets through gives seconds that can be counted with.
+// Every load that passes the checks of messages gives finite seconds.
 TEST(ServerWait, IsFiniteForAnythingThatAServerMayTell) {
   test::Dice dice(83);
   for (int i = 0; i < 2000; ++i) {

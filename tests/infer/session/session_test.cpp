@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "atoll/core/deadline.h"
-#include "infer_cases.h"
-#include "session_cases.h"
+#include "tests/infer/infer_cases.h"
+#include "tests/infer/session/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -122,7 +122,7 @@ TEST_F(SessionTest, ManyCallersTakeTurns) {
 }
 
 TEST_F(SessionTest, LeavesNoThreadBehind) {
-  std::thread([] {}).join();  // a sanitizer's own thread comes with the first one
+  std::thread([] {}).join();  // a sanitizer starts its own thread with the first one
   const std::size_t before = test::threads();
   {
     ScriptedServer server(credentials_);
@@ -134,7 +134,7 @@ TEST_F(SessionTest, LeavesNoThreadBehind) {
       run(*session, 1);
     }
   }
-  // One that has been joined may be listed for a moment longer.
+  // A joined thread may still be listed for a moment.
   const auto limit = Deadline::after(std::chrono::seconds(10));
   while (test::threads() > before && !limit.expired()) std::this_thread::yield();
   EXPECT_LE(test::threads(), before);
@@ -200,7 +200,7 @@ class Doubling : public LocalEngine {
 };
 
 TEST_F(SessionTest, ItsOwnEngineReplacesLocalComputing) {
-  use(test::layers_of(2));  // seconds: what the engine may take on a busy machine
+  use(test::layers_of(2));  // seconds, because a busy machine may delay the engine
   const auto engine = std::make_shared<Doubling>(bundle());
   Session session(options(""), bundle(), std::make_shared<test::ModelledRunner>(test::Machine::kRobot, 100), engine);
   const int before = engine->calls;
@@ -223,7 +223,7 @@ TEST_F(SessionTest, ItsOwnEngineMovesTheLastMoment) {
   const Outcome outcome = run(session, 4, 1s);
   EXPECT_TRUE(outcome.guard_used);
   EXPECT_EQ(engine->calls, before + 1);
-  EXPECT_GT(outcome.seconds, 0.8) << "operator by operator it would have begun after 0.6 s";
+  EXPECT_GT(outcome.seconds, 0.8) << "operator by operator it would have started after 0.6 s";
 }
 
 }  // namespace

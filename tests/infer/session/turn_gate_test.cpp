@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer {
 namespace {

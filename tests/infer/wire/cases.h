@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/infer/wire/messages.h"
-#include "infer_cases.h"
+#include "tests/infer/infer_cases.h"
 
 namespace atl::infer::test {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/infer/wire/codecs.h"
-#include "wire_cases.h"
+#include "tests/infer/wire/cases.h"
 
 namespace atl::infer::test {
 
@@ -49,7 +49,7 @@ inline ByteVector few_valued(Dice& dice, std::size_t element_bytes, std::size_t 
   return bytes;
 }
 
-/// What `packed` becomes, in memory of exactly the size.
+/// Unpacks `packed` into memory of exactly the size.
 inline ByteVector unpacked(wire::Codec codec, const Tensor& type, std::span<const std::byte> packed) {
   const ByteVector exact(packed.begin(), packed.end());
   ByteVector out(static_cast<std::size_t>(type.bytes()), std::byte{0xcd});
@@ -61,7 +61,7 @@ inline ByteVector there_and_back(wire::Codec codec, const Tensor& type, std::spa
   return unpacked(packed.codec, type, packed.codec == wire::Codec::kRaw ? bytes : packed.bytes);
 }
 
-/// What unpack says of a malformed message; empty when it is good.
+/// The error of unpack for a malformed message; empty if it is valid.
 inline std::string refused(wire::Codec codec, const Tensor& type, std::span<const std::byte> packed) {
   return failure(ErrorKind::kProtocol, [&] { unpacked(codec, type, packed); });
 }

@@ -80,7 +80,7 @@ TEST(SampleOf, HasWholeElementsFromEverywhere) {
   EXPECT_TRUE(sample_of(type, bytes, 3).empty());
 }
 
-// A clock that goes on by a microsecond whenever it is looked at.
+// A clock that advances by a microsecond whenever it is read.
 class Ticking {
  public:
   double operator()() { return 1e-6 * static_cast<double>(*ticks_ += 1); }

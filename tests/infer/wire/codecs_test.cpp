@@ -144,7 +144,7 @@ TEST(Codecs, MalformedBitsAreRefused) {
       }
     }
   }
-  // Place 3 of 3; a bit behind the last of 3 elements.
+  // Place 3 of 3; a bit after the last of 3 elements.
   const ByteVector three{std::byte{3}, std::byte{10}, std::byte{11}, std::byte{12}, std::byte{0b100100}};
   EXPECT_EQ(unpacked(Codec::kBits, row(Dtype::kUint8, 3), three),
             (ByteVector{std::byte{10}, std::byte{11}, std::byte{12}}));
@@ -152,7 +152,7 @@ TEST(Codecs, MalformedBitsAreRefused) {
   other.back() = std::byte{0b110100};
   EXPECT_NE(refused(Codec::kBits, row(Dtype::kUint8, 3), other).find("place 3 of 3"), std::string::npos);
   other.back() = std::byte{0b1100100};
-  EXPECT_NE(refused(Codec::kBits, row(Dtype::kUint8, 3), other).find("behind the last"), std::string::npos);
+  EXPECT_NE(refused(Codec::kBits, row(Dtype::kUint8, 3), other).find("after the last"), std::string::npos);
 }
 
 ByteVector zstd_of(const ByteVector& bytes) {
@@ -187,7 +187,7 @@ TEST(Codecs, MalformedZstdIsRefused) {
   EXPECT_NE(with(good, zstd_of({})).find("not one zstd frame"), std::string::npos);
   const ByteVector skippable{std::byte{0x50}, std::byte{0x2a}, std::byte{0x4d}, std::byte{0x18},
                              std::byte{0},    std::byte{0},    std::byte{0},    std::byte{0}};
-  EXPECT_NE(with(skippable, good).find("does not begin as zstd"), std::string::npos);
+  EXPECT_NE(with(skippable, good).find("does not begin as a zstd frame"), std::string::npos);
   for (int i = 0; i < 2000; ++i) static_cast<void>(refused(Codec::kZstd, type, test::mutated(dice, good)));
 }
 
@@ -219,7 +219,7 @@ TEST(Codecs, BitsOfARegularMaskBecomeFewerByZstd) {
   EXPECT_EQ(both.codec, Codec::kBitsZstd);
   EXPECT_LT(both.bytes.size(), bits.bytes.size() / 10);
   EXPECT_EQ(there_and_back(Codec::kBitsZstd, type, bytes), bytes);
-  // Bits at random do not: it stays with bits alone.
+  // Random bits do not compress: it stays with bits alone.
   Dice dice(9);
   EXPECT_EQ(pack(Codec::kBitsZstd, row(Dtype::kFloat32, 1000), few_valued(dice, 4, 1000, 2)).codec, Codec::kBits);
 }

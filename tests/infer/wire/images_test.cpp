@@ -83,11 +83,11 @@ TEST(Images, BytesComeBackNearlyTheSame) {
 // The same picture, however its tensor lies in memory.
 TEST(Images, ChannelsLieWhereTheShapeSays) {
   const std::vector<std::uint8_t> pixels = picture(kSize);
-  const Tensor behind{Dtype::kUint8, {30, 40, 3}};
-  const Packed a = pack(Codec::kJpeg, behind, bytes_of_values(pixels));
+  const Tensor interleaved{Dtype::kUint8, {30, 40, 3}};
+  const Packed a = pack(Codec::kJpeg, interleaved, bytes_of_values(pixels));
   const Packed b = pack(Codec::kJpeg, kPlanar, bytes_of_values(planar(kSize, pixels)));
   EXPECT_EQ(a, b);
-  const auto back = values_of<std::uint8_t>(test::unpacked(Codec::kJpeg, behind, a.bytes));
+  const auto back = values_of<std::uint8_t>(test::unpacked(Codec::kJpeg, interleaved, a.bytes));
   EXPECT_EQ(planar(kSize, back), values_of<std::uint8_t>(test::unpacked(Codec::kJpeg, kPlanar, b.bytes)));
 }
 
@@ -162,7 +162,7 @@ TEST(Images, MalformedOnesAreRefused) {
   EXPECT_NE(with(1, most).find("values from"), std::string::npos);
   EXPECT_EQ(with(0, most), "");
   EXPECT_NE(refused(Codec::kJpeg, kPlanar, good), "") << "bytes have no such head";
-  EXPECT_NE(refused(Codec::kJpeg, {Dtype::kFloat32, {3600}}, good).find("is no image"), std::string::npos);
+  EXPECT_NE(refused(Codec::kJpeg, {Dtype::kFloat32, {3600}}, good).find("is not an image"), std::string::npos);
   EXPECT_NE(refused(Codec::kJpeg, {Dtype::kFloat32, {1, 3, 40, 30}}, good).find("another size"), std::string::npos);
 }
 

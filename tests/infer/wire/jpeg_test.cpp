@@ -10,7 +10,7 @@
 #include <jpeglib.h>
 
 #include "picture_cases.h"
-#include "wire_cases.h"
+#include "tests/infer/wire/cases.h"
 
 namespace atl::infer::wire {
 namespace {
@@ -44,7 +44,7 @@ void expect_refused(const std::string& why, const JpegSize& size, const ByteVect
   EXPECT_NE(refused(size, file).find(why), std::string::npos) << refused(size, file);
 }
 
-// A file as others write them.
+// A file as other encoders write it.
 ByteVector other_file(const JpegSize& size, const std::function<void(jpeg_compress_struct&)>& change) {
   std::vector<std::uint8_t> pixels = picture(size);
   jpeg_compress_struct info{};
@@ -104,7 +104,7 @@ TEST(Jpeg, OnlyTheExpectedSizeIsRead) {
   expect_refused("another number of colours", kUsual, file_of({64, 48, 1}));
 }
 
-// Sizes are in the frame's header, behind its marker, length and precision.
+// Sizes are in the frame's header, after its marker, length and precision.
 TEST(Jpeg, AFileThatSaysItIsHugeIsRefusedAtOnce) {
   ByteVector file = file_of(kUsual);
   std::size_t at = 0;
@@ -122,7 +122,7 @@ TEST(Jpeg, WhatIsNotWholeOrMoreIsRefused) {
     ASSERT_NE(refused({33, 20, 3}, part), "") << length << " of " << file.size();
   }
   file.push_back({});
-  expect_refused("bytes behind its end", {33, 20, 3}, file);
+  expect_refused("bytes after its end", {33, 20, 3}, file);
 }
 
 TEST(Jpeg, OtherProgramsBaselineIsRead) {

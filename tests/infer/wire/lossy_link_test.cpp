@@ -6,7 +6,7 @@
 #include "codec_cases.h"
 #include "picture_cases.h"
 
-// Lossy packing where rows go over a link: of what, and what it is said to have done.
+// Lossy packing of rows on a link: which rows are packed, and which loss is reported.
 namespace atl::infer {
 namespace {
 
@@ -130,7 +130,7 @@ TEST_F(LossyLink, HalvesAreForAllFloats) {
   EXPECT_FALSE(image.loss);
 }
 
-// Infinities have no step: the message goes as others do.
+// Infinities have no step: the message is packed without loss.
 TEST_F(LossyLink, WhatALossyCodecDoesNotTakeIsPackedLikeAnyOther) {
   std::vector<float> few(3600, 1.0F);
   few[77] = std::numeric_limits<float>::infinity();

@@ -78,7 +78,7 @@ TEST(Half, OthersBecomeTheNearest) {
   }
 }
 
-// In float64 one can lie beside a tie by less than float32 can tell.
+// A float64 can differ from a tie by less than float32 can represent.
 TEST(Half, TiesAndTheirNeighbours) {
   for (int half = 0; half < 0x7bff; ++half) {
     const double tie = (value_of_half(half) + value_of_half(half + 1)) / 2;

@@ -11,7 +11,7 @@
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/wire/messages_generated.h"
 #include "tests/fuzz/wire_target.h"
-#include "wire_cases.h"
+#include "tests/infer/wire/cases.h"
 
 namespace atl::infer::wire {
 namespace {
@@ -21,12 +21,12 @@ using test::Dice;
 using test::every_message;
 using test::failure;
 
-// What decode says of bytes; empty when they are a message.
+// The error of decode; empty if the bytes are a message.
 std::string refused(std::span<const std::byte> bytes) {
   return failure(ErrorKind::kProtocol, [&] { static_cast<void>(decode(bytes)); });
 }
 
-// What encode says of the message of the type T after a change.
+// The error of encode for the message of type T after a change.
 template <class T, class Change>
 std::string changed(const Change& change) {
   for (Message message : every_message()) {
@@ -35,7 +35,7 @@ std::string changed(const Change& change) {
       return failure(ErrorKind::kInvalidArgument, [&] { static_cast<void>(encode(message)); });
     }
   }
-  return "there is no such message";
+  return "no message has this type";
 }
 
 // Bytes of an envelope around what `make` puts into a builder.
@@ -100,7 +100,7 @@ TEST(WireMessages, PrefixesAreRefusedOrMeanNothingElse) {
     const ByteVector bytes = encode(message);
     for (std::size_t length = 0; length < bytes.size(); ++length) {
       const auto prefix = std::span<const std::byte>(bytes).first(length);
-      // FlatBuffers ends some messages in padding, without which they are the same.
+      // FlatBuffers ends some messages with padding, without which they are the same.
       if (refused(prefix).empty()) {
         EXPECT_EQ(decode(prefix), message) << name_of(message) << " " << length;
       }
@@ -152,7 +152,7 @@ TEST(WireMessages, EncodeRefusesFieldsOutOfBounds) {
   EXPECT_NE(changed<Done>([](Done& m) { m.waited_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.received_us = kMaxMicroseconds + 1; }), "");
   EXPECT_NE(changed<Done>([](Done& m) { m.load.computing = m.load.turns + 0.5; }), "");
-  EXPECT_NE(changed<Done>([](Done& m) { m.load.turns = 0; }), "") << "nothing is told, and yet something";
+  EXPECT_NE(changed<Done>([](Done& m) { m.load.turns = 0; }), "") << "no turns, but some load";
   EXPECT_EQ(changed<Done>([](Done& m) { m.load = {}; }), "");
   EXPECT_NE(changed<Pong>([](Pong& m) { m.load.turns = kMaxTurns + 1; }), "");
   EXPECT_NE(changed<Pong>([](Pong& m) { m.load.waiting = kMaxWaiting + 1.0; }), "");
@@ -212,7 +212,7 @@ TEST(WireMessages, EncodeRefusesDivisionsAndProfilesOutOfBounds) {
   }
 }
 
-// The bounds are the same for what comes in; these are made without encode.
+// The bounds are the same for incoming messages; these are made without encode.
 TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
   const std::string label(kMaxLabelBytes + 1, 'x');
   const std::string note(kMaxNoteBytes + 1, 'x');
@@ -264,7 +264,7 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
        "GraphText has text");
 }
 
-// As servers of before say them.
+// As servers of earlier releases send them.
 TEST(WireMessages, WhatIsNotToldOfTheLoadIsNothing) {
   const auto done = built(fbs::Body::Done, [](auto& b) { return fbs::CreateDone(b, 5, 1, 2, 3); });
   EXPECT_EQ(decode(done), Message(Done{5, 1, 2, 3, {}}));

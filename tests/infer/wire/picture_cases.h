@@ -10,7 +10,8 @@
 
 namespace atl::infer::test {
 
-/// Pixels of slopes, another one for each colour and for each `turn`: far from flat, and smooth enough for JPEG to do well.
+/// Pixels of slopes, another one for each colour and for each `turn`: far from flat, and smooth enough for JPEG to do
+/// well.
 inline std::vector<std::uint8_t> picture(const wire::JpegSize& size, std::size_t turn = 0) {
   std::vector<std::uint8_t> pixels;
   for (std::size_t y = 0; y < size.height; ++y) {

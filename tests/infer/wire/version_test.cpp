@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A robot and a server of different releases: each says so, nobody answers wrongly, and all is well once they are one.
+// A robot and a server of different releases: each reports it, no answer is wrong, and all works once the releases
+// match.
 #include <gmock/gmock.h>
 
 #include <memory>
@@ -86,7 +87,7 @@ TEST_F(WireVersion, ARobotComputesAloneUntilTheServerIsOfItsReleaseAgain) {
     bool says_why = false;
     while (!says_why && !limit.expired()) {
       EXPECT_EQ(run(*session, inference++).origin, Origin::kLocal);
-      says_why = session->report().link.text.find("wire version 2; here is version 1") != std::string::npos;
+      says_why = session->report().link.text.find("wire version 2, but this side has version 1") != std::string::npos;
     }
     EXPECT_TRUE(says_why) << session->report().link.text;
     for (int i = 0; i < 3; ++i) EXPECT_EQ(run(*session, inference++).origin, Origin::kLocal);
@@ -106,7 +107,7 @@ TEST_F(WireVersionServe, AServerTellsALaterRobotWhichVersionItSpeaks) {
   later->send_bytes(of_next_version(wire::Hello{"atoll 99", "robot"}));
   const auto failed = later->expect<wire::Failed>();
   EXPECT_EQ(failed.kind, ErrorKind::kMismatch);
-  EXPECT_THAT(failed.text, HasSubstr("wire version 2; here is version 1"));
+  EXPECT_THAT(failed.text, HasSubstr("wire version 2, but this side has version 1"));
   EXPECT_TRUE(later->is_closed());
   EXPECT_GE(server_->counts().refused, 1u);
   auto robot = client();
@@ -123,10 +124,11 @@ TEST_F(WireVersion, AServerWithOtherRulesIsAskedForNothingUntilItHasTheSame) {
   const auto session = this->session(chosen);
   const auto limit = Deadline::after(20s);
   std::string told;
-  while (told.find("(scripted) divides models by version") == std::string::npos && !limit.expired()) {
+  while (told.find("(scripted) uses version") == std::string::npos && !limit.expired()) {
     told = session->report().link.text;
   }
-  EXPECT_THAT(told, HasSubstr("version " + std::to_string(kRulesVersion + 1) + " of the rules, this robot (atoll "));
+  EXPECT_THAT(told,
+              HasSubstr("version " + std::to_string(kRulesVersion + 1) + " of the division rules, this robot (atoll "));
   EXPECT_THAT(told, HasSubstr("install the same release on both"));
   EXPECT_EQ(run(*session, 1).origin, Origin::kLocal);
   EXPECT_EQ(server.count("Open"), 0);
@@ -145,7 +147,7 @@ TEST_F(WireVersionServe, ARobotWithOtherRulesIsToldSo) {
     const auto failed = other->expect<wire::Failed>();
     EXPECT_EQ(failed.kind, ErrorKind::kMismatch);
     EXPECT_EQ(failed.model, 1u);
-    EXPECT_THAT(failed.text, HasSubstr("(atoll 99) divides models by version " + std::to_string(rules)));
+    EXPECT_THAT(failed.text, HasSubstr("(atoll 99) uses version " + std::to_string(rules)));
   }
 }
 
@@ -161,7 +163,7 @@ TEST_F(WireVersionServe, AModelOfALaterReleaseIsRefusedAndTheConnectionGoesOn) {
   send_missing(*robot, model, 1, robot->expect<wire::Need>());
   const auto failed = robot->expect<wire::Failed>();
   EXPECT_EQ(failed.model, 1u);
-  EXPECT_THAT(failed.text, HasSubstr("version 2, this reads version 1"));
+  EXPECT_THAT(failed.text, HasSubstr("version 2, but this Atoll reads version 1"));
   const test::ServedGraph known(test::chain_of_layers(4, 2));
   upload(*robot, known, 2);
   divide(*robot, known, 1, 2);

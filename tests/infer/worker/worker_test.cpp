@@ -22,7 +22,7 @@
 namespace atl::infer::test {
 namespace {
 
-// Tensors without content: every call makes what its node declares, and is remembered.
+// Tensors without content: every call makes what its node declares, and is recorded.
 class TypeRunner final : public OperatorRunner {
  public:
   std::unique_ptr<Call> prepare(const Graph& graph, const Node& node) override {
@@ -156,7 +156,7 @@ TEST(Worker, PartsThatAreNotAdmittedAreNotTimed) {
   EXPECT_EQ(ready.whole.size(), 2U);
 }
 
-// Remembers what is called with operands of which shapes.
+// Records the calls with the types of their operands.
 class Remembering final : public FakeRunner {
  public:
   std::vector<Value> run(const Call& call, std::span<const Value> operands, std::span<const Change> changes) override {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {
@@ -196,7 +196,7 @@ TEST(Adapter, WindowsThatItsPolicyCannotUseChangeNothing) {
   Adapter adapter(request_of(four_devices(), "balancenet-alg1"));
   const std::string before = adapter.save();
   Window window{10, 0, 100, std::vector<Observation>(4, {0.1, 64, {}})};
-  window.ranks[2].metrics.ops = 1e12;  // and nobody else's
+  window.ranks[2].metrics.ops = 1e12;  // and of no other rank
   EXPECT_NE(refusal([&] { adapter.observe(window); }).find("states no ops"), std::string::npos);
   EXPECT_EQ(adapter.save(), before);
 }
@@ -230,7 +230,8 @@ TEST(Adapter, EnergyIsWhatThePolicyEnergySaves) {
   Request request = request_of(cluster, "energy");
   request.batch = 100;
   request.slowdown = 0.105;
-  // With 1.3 the plan in force is short enough, and the new one longer; with 1.5 it takes longer than the policy allows.
+  // With 1.3 the current plan is fast enough and the new one is slower; with 1.5 it takes longer than the policy
+  // allows.
   for (const auto& [factor, batches] : {std::pair{1.3, Batches{62, 38}}, std::pair{1.5, Batches{66, 34}}}) {
     Adapter adapter(request);
     ASSERT_EQ(adapter.plan().batches, (Batches{55, 45}));
@@ -283,7 +284,7 @@ TEST(Adapter, RefusesWhatItCannotUse) {
   const auto refused = [&](const std::vector<Observation>& ranks) {
     return refusal([&] { adapter.observe({10, 0, 100, ranks}); });
   };
-  EXPECT_NE(refused({{1, 8, {}}}).find("of 1 rank, the plan has 4"), std::string::npos);
+  EXPECT_NE(refused({{1, 8, {}}}).find("of 1 rank, but the plan has 4"), std::string::npos);
   EXPECT_NE(refused({{1, 8, {}}, {0, 8, {}}, {1, 8, {}}, {1, 8, {}}}).find("rank 1 (r1) observed 0 s for 8 samples"),
             std::string::npos);
   EXPECT_NE(refused({{1, 8, {}}, {1, -8, {}}, {1, 8, {}}, {1, 8, {}}}).find("batch of -8"), std::string::npos);
@@ -291,7 +292,8 @@ TEST(Adapter, RefusesWhatItCannotUse) {
   EXPECT_NE(refusal([&] { adapter.restore("{}"); }).find("lacks \"version\""), std::string::npos);
   Request fewer = request_of(cluster);
   fewer.ranks.pop_back();
-  EXPECT_NE(refusal([&] { Adapter(fewer).restore(before); }).find("has 4 ranks, this one has 3"), std::string::npos);
+  EXPECT_NE(refusal([&] { Adapter(fewer).restore(before); }).find("has 4 ranks, but this one has 3"),
+            std::string::npos);
   Request renamed = request_of(cluster);
   renamed.ranks[2].name = "else";
   EXPECT_NE(refusal([&] { Adapter(renamed).restore(before); }).find("here it is \"else\""), std::string::npos);
@@ -300,7 +302,7 @@ TEST(Adapter, RefusesWhatItCannotUse) {
     return refusal([&] { Adapter(request_of(cluster), AdapterOptions::from_json(text)); });
   };
   EXPECT_EQ(wrong(R"({"gain": 0.01, "windows": 1, "interval": 3, "frozen": true, "hysteresis": false})"), "");
-  EXPECT_NE(wrong(R"({"windows": 0})").find("windows are 0"), std::string::npos);
+  EXPECT_NE(wrong(R"({"windows": 0})").find("windows is 0"), std::string::npos);
   EXPECT_NE(wrong(R"({"interval": 0})").find("interval is 0"), std::string::npos);
   EXPECT_NE(wrong(R"({"gain": -1})").find("gain that a new plan needs is -1"), std::string::npos);
   EXPECT_NE(wrong(R"({"replay": [{"step": 5, "batches": [64, 64, 64, 64]}]})").find("begins at step 0"),

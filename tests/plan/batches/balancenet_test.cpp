@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "atoll/plan/batches/policies.h"
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {
@@ -46,7 +46,7 @@ TEST(BalanceNet, LiteralFormsOfFourEqualRanks) {
   const BatchPlan equation = planned(request, "balancenet-eq5", "literal");
   EXPECT_EQ(equation.batches, (Batches{42, 42, 42, 42}));
   EXPECT_EQ(equation.total, 168);
-  EXPECT_EQ(equation.notes.back(), "literal: the batches add up to 168, the global batch is 64");
+  EXPECT_EQ(equation.notes.back(), "literal: the batches add up to 168, but the global batch is 64");
   const BatchPlan algorithm = planned(request, "balancenet-alg1", "literal");
   EXPECT_EQ(algorithm.batches, (Batches{21, 21, 21, 21}));
   EXPECT_EQ(algorithm.total, 84);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {
@@ -153,19 +153,21 @@ TEST(Batches, ErrorsNameTheWayOut) {
   const auto refused = [](const std::vector<Rank>& ranks, std::int64_t batch) {
     return refusal([&] { threshold(ranks, batch); });
   };
-  EXPECT_EQ(refused({rank_of("", cost, 1, 64), rank_of("", cost, 1, 32)}, 128),
-            "the caps of all ranks hold 96 samples, the global batch is 128: raise a cap, lower the global batch, or "
-            "accumulate gradients");
-  EXPECT_EQ(refused({rank_of("", cost, 3), rank_of("", cost, 3)}, 5),
-            "all ranks take at least 6 samples together, the global batch is 5: raise the global batch, or let ranks "
-            "stay empty (least = 0)");
+  EXPECT_EQ(
+      refused({rank_of("", cost, 1, 64), rank_of("", cost, 1, 32)}, 128),
+      "the caps of all ranks hold 96 samples, but the global batch is 128: raise a cap, lower the global batch, or "
+      "accumulate gradients");
+  EXPECT_EQ(
+      refused({rank_of("", cost, 3), rank_of("", cost, 3)}, 5),
+      "all ranks take at least 6 samples together, but the global batch is 5: raise the global batch, or let ranks "
+      "stay empty (least = 0)");
   EXPECT_EQ(refused({rank_of("", cost, 1, 80, 8), rank_of("", cost, 1, 80, 8)}, 130),
-            "a global batch of 130 is not a multiple of the quantum 8 of all ranks: 128 or 136 would do");
+            "a global batch of 130 is not a multiple of the quantum 8 of all ranks: 128 or 136 would work");
   EXPECT_EQ(refused({rank_of("", cost, 0, 80, 6), rank_of("", cost, 0, 80, 4)}, 25),
             "a global batch of 25 cannot be made of batches that are multiples of their ranks' quanta: 24 or 26 would "
             "do");
   EXPECT_EQ(refused({rank_of("tiny", cost, 1, 7, 8)}, 4),
-            "rank 0 (tiny) takes 1 to 7 samples, and no multiple of its quantum 8 lies there");
+            "rank 0 (tiny) takes 1 to 7 samples, but no multiple of its quantum 8 is in that range");
   EXPECT_NE(refused({}, 4).find("no ranks"), std::string::npos);
   EXPECT_NE(refused({rank_of("", cost)}, 0).find("global batch is 0"), std::string::npos);
   EXPECT_NE(refused({rank_of("", cost, 5, 4)}, 8).find("at least 5 and at most 4"), std::string::npos);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {
@@ -94,7 +94,7 @@ TEST(Membership, LooksAtTheFastestOfManyRanks) {
   EXPECT_EQ(result.without.size(), 20U);
 }
 
-// An island in the middle of the order by speed, which is no candidate otherwise.
+// An island in the middle of the order by speed, which is not a candidate otherwise.
 TEST(Membership, LooksAtTheSetsOfATableWhateverTheirNumber) {
   std::vector<Rank> ranks;
   for (int k = 0; k < 20; ++k) ranks.push_back(rank_of("", Cost::affine(0, 0.001 + 0.0001 * k)));
@@ -108,12 +108,12 @@ TEST(Membership, LooksAtTheSetsOfATableWhateverTheirNumber) {
   EXPECT_GT(*result.all_step, 1);
 }
 
-TEST(Membership, KnowsWhoIsNeededForTheBatch) {
+TEST(Membership, KnowsWhichRanksTheBatchNeeds) {
   std::vector<Rank> ranks = three_ranks();
   for (Rank& rank : ranks) rank.bounds.most = 100;
   const Membership result = membership(ranks, 256, kFree);
   EXPECT_EQ(result.best, (Set{0, 1, 2}));
-  EXPECT_EQ(result.advice[1], "keep rank 1 (b): nothing fits the others alone");
+  EXPECT_EQ(result.advice[1], "keep rank 1 (b): the batch does not fit the others alone");
   for (Rank& rank : ranks) rank.bounds = {200, 300, 1};
   const Membership small = membership(ranks, 256, kFree);
   EXPECT_FALSE(small.all_step.has_value());
@@ -148,7 +148,7 @@ TEST(Membership, ReadsAndWritesJson) {
   EXPECT_NE(refused(R"("table": [{"ranks": [1, 2, 1], "seconds": 0}])").find("rank 1 twice"), std::string::npos);
   EXPECT_NE(refused(R"("table": [])").find("no set of ranks"), std::string::npos);
   EXPECT_NE(refused(R"("network": {"gradient_bytes": 1, "islands": [0], "inside_bytes_per_second": [1]})")
-                .find("1 ranks have an island, there are 3"),
+                .find("1 ranks have an island, but there are 3"),
             std::string::npos);
   EXPECT_NE(refused(R"("network": {"gradient_bytes": 1, "islands": [0, 0, 1], "inside_bytes_per_second": [1]})")
                 .find("island 1 has no rate"),

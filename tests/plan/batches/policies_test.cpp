@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "atoll/plan/batches/explain.h"
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {
@@ -163,7 +163,7 @@ TEST(Policies, ErrorsNameWhatIsMissing) {
     request.policy = policy;
     return refusal([&] { plan_batches(request); });
   };
-  EXPECT_NE(refused("best").find("known are equal, random, fixed, kaitian"), std::string::npos);
+  EXPECT_NE(refused("best").find("give one of equal, random, fixed, kaitian"), std::string::npos);
   EXPECT_NE(refused("fixed").find("needs shares"), std::string::npos);
   EXPECT_NE(refused("energy").find("needs busy_watts and idle_watts of rank 0 (r0)"), std::string::npos);
   request.probe = -1;

@@ -16,7 +16,7 @@ using test::Dice;
 using test::kSharedLink;
 using test::simple_robot;
 
-// Whatever the choice: long runs, in which the beginning and the end count little.
+// For any choice: long runs, in which the start and the end count little.
 TEST(FleetBound, NoSimulationUndercutsIt) {
   Dice dice(231);
   double closest = HUGE_VAL;
@@ -32,7 +32,7 @@ TEST(FleetBound, NoSimulationUndercutsIt) {
       std::vector<std::size_t> choice;
       for (std::size_t r = 0; r < robots.size(); ++r) choice.push_back(static_cast<std::size_t>(dice.integer(0, 3)));
       const FleetRun run = fleet.run(choice, options.span);
-      // What is done after the last frames have come was done beyond the parts that there are.
+      // Work done after the last frames arrived used more than the available parts.
       const double over = std::max(1.0, run.seconds / options.span.seconds);
       ASSERT_GE(value_of(run, options) * over * (1 + 1e-9), bound) << i;
       closest = std::min(closest, value_of(run, options) / bound);
@@ -54,11 +54,11 @@ TEST(FleetBound, OfARobotAloneIsTheFluidBoundAtLeast) {
     ASSERT_LE(bound, std::min(fleet.candidate(0, 0).seconds, fleet.candidate(0, 1).seconds) * (1 + 1e-9)) << i;
     equal += bound < alone * (1 + 1e-6) ? 1 : 0;
   }
-  EXPECT_GT(equal, 50);  // where rows are spared, other weights may say more
+  EXPECT_GT(equal, 50);  // if rows are saved, other weights may give more
 }
 
 TEST(FleetBound, CountsWhatAllNeedOfTheServer) {
-  // Without a robot to speak of, four of these take 2 s each, 8 in all, when the server has one turn.
+  // With almost no robot, four of these take 2 s each, 8 in all, when the server has one turn.
   const std::vector<FleetRobot> robots(4, simple_robot(1000, 0.5, 0, kSharedLink));
   EXPECT_NEAR(fleet_bound(robots, {1, 1, 0}), 8, 0.6);
   EXPECT_LE(fleet_bound(robots, {1, 1, 0}), 8 + 1e-9);

@@ -63,18 +63,18 @@ TEST(Fleet, TwoMessagesShareTheRadioFairly) {
   // 200 bytes take 2 s alone. The second robot's link is four times as fast, so its 200 bytes take half a second.
   std::vector<FleetRobot> robots{simple_robot(9, 0, 200, plain_link()), simple_robot(9, 0, 200, {400, 400, 0, true})};
   const FleetRun together = simulate_fleet(robots, Candidates{kOffload, kOffload}, {}, {0, 1});
-  // Half of the time each until the second one is through: after 1 s; then the first has 1.5 s left.
+  // Each has half of the time until the second one is done; then, after 1 s, the first has 1.5 s left.
   EXPECT_DOUBLE_EQ(together.robots[1].mean, 1);
   EXPECT_DOUBLE_EQ(together.robots[0].mean, 2.5);
   EXPECT_DOUBLE_EQ(together.robots[0].radio_wait, 0.5);
   EXPECT_DOUBLE_EQ(together.robots[1].radio_wait, 0.5);
   EXPECT_DOUBLE_EQ(together.robots[0].on_radio, 1);
   EXPECT_DOUBLE_EQ(together.robots[1].on_radio, 1 / 2.5);
-  // A quarter of the time is left for them.
+  // A quarter of the time is available to them.
   const FleetRun busy = simulate_fleet(robots, Candidates{kOffload, kOffload}, {0.25, 1, 0}, {0, 1});
   EXPECT_DOUBLE_EQ(busy.robots[1].mean, 4);
   EXPECT_DOUBLE_EQ(busy.robots[0].mean, 10);
-  // Whoever stays local neither waits nor makes wait.
+  // A robot that stays local neither waits nor makes others wait.
   const FleetRun apart = simulate_fleet(robots, Candidates{kOffload, kLocal}, {}, {0, 1});
   EXPECT_DOUBLE_EQ(apart.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(apart.robots[1].mean, 9);
@@ -90,7 +90,7 @@ TEST(Fleet, TheDirectionsOfAFullDuplexRadioAreApart) {
   robot.link = {100, 100, 0, false};
   FleetRobot later = robot;
   later.first = 1;
-  // The first one's answer and the second one's input are on their way at the same time.
+  // The answer of the first and the input of the second are in transit at the same time.
   const FleetRun full = simulate_fleet(std::vector{robot, later}, Candidates{0, 0}, {}, {0, 1});
   EXPECT_DOUBLE_EQ(full.robots[0].mean, 2);
   EXPECT_DOUBLE_EQ(full.robots[1].mean, 2);
@@ -113,7 +113,7 @@ TEST(Fleet, TheServerComputesInTurns) {
   const FleetRun two = simulate_fleet(robots, all, {1, 2, 0}, {0, 1});
   EXPECT_DOUBLE_EQ(two.robots[1].mean, 2);
   EXPECT_DOUBLE_EQ(two.robots[2].mean, 4);
-  // Frame after frame everyone waits for the two others.
+  // Frame after frame every robot waits for the two others.
   const FleetRun often = simulate_fleet(robots, all, {1, 1, 0}, {0, 50});
   EXPECT_NEAR(often.robots[0].mean, 6, 0.1);
   EXPECT_EQ(often.robots[0].turns, 50);
@@ -143,7 +143,7 @@ TEST(Fleet, ATurnIsGivenUpWhileRowsAreAwaited) {
   EXPECT_DOUBLE_EQ(given.robots[1].mean, 2.25);
   EXPECT_DOUBLE_EQ(given.robots[0].mean, 3.25);
   EXPECT_EQ(given.robots[0].turns, 2);
-  // Kept long enough, the turn is still there when the rows come.
+  // With enough patience the turn is still held when the rows arrive.
   const FleetRun kept = simulate_fleet(robots, Candidates{0, kOffload}, {1, 1, 1.5}, {0, 1});
   EXPECT_DOUBLE_EQ(kept.robots[0].mean, 3);
   EXPECT_DOUBLE_EQ(kept.robots[1].mean, 4);
@@ -167,7 +167,7 @@ TEST(Fleet, AFrameThatComesTooEarlyWaits) {
   EXPECT_EQ(simulate_fleet(std::vector{robot}, Candidates{kLocal}, {}, {9.5, 0}).robots[0].frames, 0);
 }
 
-TEST(Fleet, NobodyIsUsedMoreThanThereIs) {
+TEST(Fleet, NothingIsUsedBeyondItsCapacity) {
   Dice dice(202);
   int crowded = 0;
   for (int i = 0; i < 300; ++i) {
@@ -190,7 +190,7 @@ TEST(Fleet, NobodyIsUsedMoreThanThereIs) {
       airtime += use.frames * (up + down) / run.seconds;
       ASSERT_GT(use.frames, 0);
       ASSERT_GE(use.p95, 0.0);
-      // Never quicker than what keeps its own machines and messages busy.
+      // Never faster than its own machines and messages allow.
       ASSERT_GE(use.mean + 1e-9, std::max({plan.robot_busy, plan.server_busy, up + down})) << i;
       ASSERT_NEAR(use.on_server * run.seconds, use.frames * plan.server_busy, 1e-6 * (1 + run.seconds));
       ASSERT_GE(use.radio_wait, -1e-9);
@@ -220,7 +220,7 @@ TEST(Fleet, NamesWhatIsWrong) {
   expect("0 turns at once", message({good}, {0}, {1, 0, 0}));
   expect("patience is -1", message({good}, {0}, {1, 1, -1}));
   expect("2 choices for 1 robot", message({good}, {0, 0}));
-  expect("robot 0 has 2 candidates, and number 2", message({good}, {2}));
+  expect("robot 0 has 2 candidates, but number 2", message({good}, {2}));
   expect("no end", message({good}, {0}, {}, {0, 0}));
   FleetRobot bad = good;
   bad.graph = nullptr;
@@ -234,7 +234,7 @@ TEST(Fleet, NamesWhatIsWrong) {
   bad = good;
   bad.link.is_half_duplex = false;
   expect("robot 1's link is full duplex", message({good, bad}, {0, 0}));
-  expect("infers in no time", message({simple_robot(0, 0, 0, plain_link())}, {0}, {}, {5, 0}));
+  expect("takes no time for an inference", message({simple_robot(0, 0, 0, plain_link())}, {0}, {}, {5, 0}));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using test::simple_robot;
 
 using Candidates = std::vector<std::size_t>;
 
-// Of all choices, by simulation.
+// Finds the best of all choices by simulation.
 double least_value(const FleetSimulator& fleet, const FleetOptions& options) {
   double least = HUGE_VAL;
   Candidates choice(fleet.robots().size(), 0);
@@ -36,7 +36,7 @@ FleetOptions any_objective(Dice& dice) {
   return options;
 }
 
-// How far the search is from the best of all choices, where it may not simulate them all.
+// Compares the search with the best of all choices, where it may not simulate them all.
 TEST(FleetPlan, ComesCloseToTheBestOfAllChoices) {
   Dice dice(211);
   constexpr int kInstances = 300;
@@ -89,7 +89,7 @@ TEST(FleetPlan, SaysThatAllChoicesWereSimulated) {
   }
 }
 
-// The server takes 0.5 s where the robot takes 1: alone everyone goes there; together only some should.
+// The server takes 0.5 s where the robot takes 1: alone every robot offloads; together only some should.
 TEST(FleetPlan, LeavesTheServerToSome) {
   const std::vector<FleetRobot> robots(8, simple_robot(1, 0.5, 0, {100, 100, 0, true}));
   const FleetSimulator fleet(robots, {1, 1, 0});
@@ -97,7 +97,7 @@ TEST(FleetPlan, LeavesTheServerToSome) {
   const FleetPlan aware = plan_fleet("aware", fleet);
   EXPECT_EQ(std::count(selfish.choice.begin(), selfish.choice.end(), 1U), 8);
   EXPECT_GT(selfish.value, 25);  // nearly 8 * 4: in the first frames fewer wait
-  // One who is alone there saves half a second; two take 1 s each, as if local.
+  // A robot alone on the server saves half a second; two take 1 s each, as if local.
   EXPECT_EQ(std::count(aware.choice.begin(), aware.choice.end(), 1U), 1);
   EXPECT_NEAR(aware.value, 7.5, 1e-9);
   EXPECT_EQ(plan_fleet("local", fleet).value, 8);
@@ -117,7 +117,7 @@ TEST(FleetPlan, WeighsEnergy) {
 }
 
 TEST(FleetPlan, TheWorstRobotIsItsOwnObjective) {
-  // Both like the server; the second one has much more to lose.
+  // Both benefit from the server; the second one has much more to lose.
   const LinkCost link{100, 100, 0, true};
   const std::vector<FleetRobot> robots{simple_robot(1, 0.6, 0, link), simple_robot(3, 1, 0, link)};
   const FleetSimulator fleet(robots, {1, 1, 0});
@@ -128,7 +128,7 @@ TEST(FleetPlan, TheWorstRobotIsItsOwnObjective) {
   EXPECT_NEAR(fair.value, 1, 1e-9);
 }
 
-// A model, no bound: near the simulation in the mean, and exact for robots that do not meet.
+// A model, not a bound: near the simulation on average, and exact for robots that do not meet.
 TEST(FleetExpectation, IsNearTheSimulation) {
   Dice dice(213);
   double error = 0;
@@ -161,7 +161,7 @@ TEST(FleetExpectation, IsNearTheSimulation) {
 TEST(FleetPlan, RefusesWhatItDoesNotKnow) {
   const std::vector<FleetRobot> robots{simple_robot(1, 1, 0, {100, 100, 0, true})};
   const FleetSimulator fleet(robots, {});
-  EXPECT_NE(refusal([&] { plan_fleet("kind", fleet); }).find("known are local, selfish, aware"), std::string::npos);
+  EXPECT_NE(refusal([&] { plan_fleet("kind", fleet); }).find("give one of local, selfish, aware"), std::string::npos);
   FleetOptions options;
   options.joule_seconds = -1;
   EXPECT_NE(refusal([&] { plan_fleet("aware", fleet, options); }).find("counts as is -1"), std::string::npos);

@@ -41,7 +41,7 @@ TEST(FleetRounds, EqualRobotsSettle) {
   EXPECT_EQ(settled, 60);
 }
 
-// All see the same and all move: there and back again, for ever.
+// All see the same and all move: back and forth forever.
 TEST(FleetRounds, WithoutDampingEqualRobotsSwing) {
   const std::vector<FleetRobot> robots(8, simple_robot(1, 0.4, 10, kSharedLink));
   const FleetSimulator fleet(robots, {});
@@ -63,13 +63,13 @@ TEST(FleetRounds, ALoadIsWhatOthersUse) {
   EXPECT_NEAR(*user.waited, 2, 0.05);
   const ServerLoad local = load_of(fleet, run, 2);
   EXPECT_FALSE(local.waited);
-  // The local robot's 200 frames go on for longer than the others'.
+  // The local robot's 200 frames last longer than the others'.
   EXPECT_NEAR(local.computing, 800 / run.seconds, 1e-9);
   EXPECT_NEAR(local.waiting, 800 / run.seconds, 0.01);
   EXPECT_NEAR(local.turn_seconds, 2, 1e-9);
 }
 
-// How near sessions without a coordinator come to one plan for all.
+// Compares sessions without a coordinator with one plan for all.
 TEST(FleetRounds, ComeNearToPlansForAll) {
   Dice dice(241);
   constexpr int kInstances = 60;

@@ -38,8 +38,8 @@ TEST(SharedMedium, AMessageOfNoBytesTakesNoTime) {
   EXPECT_EQ(medium.next(), 2);
 }
 
-// Messages that begin together end in order of length, each when the time given away to all suffices: the sum over
-// others of what is the least of theirs and its own.
+// Messages that start together end in order of length, each when the shared time suffices: the sum over the others of
+// the smaller of their time and its own.
 TEST(SharedMedium, EndsAreThoseOfEqualParts) {
   Dice dice(220);
   for (int i = 0; i < 200; ++i) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "atoll/plan/layers/layers.h"
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan::test {
 
@@ -138,7 +138,8 @@ inline double plain_held(const LayerRequest& request, std::int64_t k, std::int64
                   (static_cast<double>(2 * (p - k - 1) + 1) + (v - 1) * static_cast<double>(p)) / v);
 }
 
-/// Seconds of computing a micro-batch; infinite where the stage does not fit, or tied items lie apart that must not.
+/// Returns the seconds of computing a micro-batch; infinite if the stage does not fit, or if tied items are apart that
+/// must not be.
 inline double plain_compute(const LayerRequest& request, const LayerStage& stage, double held) {
   double compute = 0;
   double bytes = 0;
@@ -189,8 +190,8 @@ inline double plain_ties(const LayerRequest& request, const std::vector<LayerSta
   return seconds;
 }
 
-/// The model of docs/plan-layers.md, item by item: seconds of a pipeline without other pipelines; infinite where a stage
-/// does not fit, or tied items lie apart that must not.
+/// Returns the seconds of a pipeline without other pipelines by the model of docs/plan-layers.md, item by item;
+/// infinite if a stage does not fit, or if tied items are apart that must not be.
 inline double plain_seconds(const LayerRequest& request, const std::vector<LayerStage>& stages, std::int64_t m) {
   const auto p = static_cast<std::int64_t>(stages.size());
   const double v = request.schedule == LayerSchedule::kInterleaved ? static_cast<double>(request.chunks) : 1;
@@ -251,7 +252,7 @@ inline void each_stages(const LayerRequest& request, const std::vector<std::int6
   choose(0);
 }
 
-/// Infinite where nothing fits.
+/// Returns the fastest time by brute force; infinite if nothing fits.
 inline double brute_seconds(const LayerRequest& request, const std::vector<std::int64_t>& counts, std::int64_t m) {
   double best = HUGE_VAL;
   each_stages(request, counts, [&](const auto& stages) { best = std::min(best, plain_seconds(request, stages, m)); });

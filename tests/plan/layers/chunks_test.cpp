@@ -7,7 +7,7 @@
 
 #include "atoll/plan/layers/pipeline.h"
 #include "atoll/plan/layers/search.h"
-#include "layer_cases.h"
+#include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
@@ -17,8 +17,8 @@ using test::Dice;
 using test::even_layers;
 using test::plain_ties;
 
-// The model of docs/plan-layers.md for ranges, item by item; infinite where a device has no room, or tied items lie
-// apart that must not. `of` has the devices.
+// Returns the seconds of ranges, item by item, by the model of docs/plan-layers.md; infinite if a device has no room,
+// or if tied items are apart that must not be. `of` has the devices.
 double plain_chunked(const LayerRequest& request, const LayerPipeline& of, const std::vector<std::size_t>& ends) {
   const std::size_t positions = of.stages.size();
   const auto v = static_cast<double>(request.chunks);
@@ -175,7 +175,7 @@ TEST(LayerChunks, OfManyDevicesTakeAsLongAsIsEstimated) {
   EXPECT_LT(found->seconds, 1.05 * whole->seconds);
 }
 
-// The first item is longer than all others together, so that no division of the items behind it matters at first.
+// The first item is longer than all others together, so that no division of the items after it matters at first.
 TEST(LayerChunks, OfAsManyItemsAsThereCanBe) {
   LayerRequest request = even_layers(2048, {1}, {512}, 8);
   request.items.front().times[0] = {{1, 2000, 2000}};

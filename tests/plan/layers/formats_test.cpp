@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layer_cases.h"
+#include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
@@ -99,10 +99,10 @@ TEST(LayerFormats, RefuseUnequalPipelines) {
   EXPECT_NE(refused(other).find("4 and 3"), std::string::npos);
   other = plan;
   other.pipelines[1].stages[0].end = other.pipelines[1].stages[1].begin = 4;
-  EXPECT_NE(refused(other).find("divided differently"), std::string::npos);
+  EXPECT_NE(refused(other).find("requires the same stages"), std::string::npos);
   other = plan;
   std::swap(other.pipelines[1].stages[0].device, other.pipelines[1].stages[1].device);
-  EXPECT_NE(refused(other).find("divided differently"), std::string::npos);
+  EXPECT_NE(refused(other).find("requires the same stages"), std::string::npos);
   other = plan;
   other.pipelines[1].stages[1].recompute = true;
   EXPECT_NE(refused(other).find("recomputes on all stages"), std::string::npos);
@@ -119,7 +119,7 @@ TEST(LayerFormats, RefuseItemsOutOfPlace) {
     return refusal([&] { megatron_layout(request, plan); });
   };
   std::swap(request.items[2].kind, request.items[0].kind);
-  EXPECT_NE(refused().find("one embedding, before all else"), std::string::npos);
+  EXPECT_NE(refused().find("one embedding, before everything else"), std::string::npos);
   request = model(4);
   request.items[2].kind = LayerKind::kNorm;
   EXPECT_NE(refused().find("on the last stage"), std::string::npos);
@@ -128,7 +128,7 @@ TEST(LayerFormats, RefuseItemsOutOfPlace) {
   EXPECT_NE(refused().find("before the final norm"), std::string::npos);
   request = model(4);
   request.items[1].kind = LayerKind::kOther;
-  EXPECT_NE(refused().find("knows embedding, blocks"), std::string::npos);
+  EXPECT_NE(refused().find("supports embedding, blocks"), std::string::npos);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "atoll/plan/json_fields.h"
-#include "layer_cases.h"
+#include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
@@ -140,7 +140,7 @@ std::vector<Wrong> wrong_values() {
       {"/batch", 0, "the batch is 0"},
       {"/batch", 7.5, "not an integer"},
       {"/batch", Json(std::int64_t{1} << 62), "the batch is"},
-      {"/items/0/kind", "bloc", "known are block, embedding"},
+      {"/items/0/kind", "bloc", "give one of block, embedding"},
       {"/items/0/times/h", Json::array(), "are missing"},
       {"/items/0/times/h", 3, "are not [[samples"},
       {"/items/0/times/h/0/1", -1, "forward is -1"},
@@ -159,17 +159,17 @@ std::vector<Wrong> wrong_values() {
       {"/devices/0/ranks", Json{0, 0}, "give each rank once"},
       {"/devices/0/ranks", Json{0}, "1 ranks for 2 devices"},
       {"/links/0/between", Json{"one"}, "not two names"},
-      {"/links/0/between", Json{"one", "three"}, "no class and no island"},
+      {"/links/0/between", Json{"one", "three"}, "neither a class nor an island"},
       {"/links/0/latency", -1, "latency is -1"},
-      {"/links/1/between", Json{"two", "one"}, "comes twice"},
-      {"/ties/0/items", Json{"embed", "tail"}, "\"tail\", which is not there"},
+      {"/links/1/between", Json{"two", "one"}, "is given twice"},
+      {"/ties/0/items", Json{"embed", "tail"}, "\"tail\", which does not exist"},
       {"/ties/0/items", Json{"embed", "embed"}, "two or more, each once"},
-      {"/ties/0/items", Json::array({"embed"}), "tie 0 is of embed: give two or more"},
-      {"/ties/0/items", Json::array(), "tie 0 is of no items: give two or more"},
+      {"/ties/0/items", Json::array({"embed"}), "tie 0 has the items embed: give two or more"},
+      {"/ties/0/items", Json::array(), "tie 0 has no items: give two or more"},
       {"/ties/0/weight_bytes", 9, "shares more bytes than its item embed"},
-      {"/schedule", "2f2b", "known are 1f1b, gpipe"},
-      {"/transfers", "hidden", "known are exposed, overlapped"},
-      {"/recompute", "sometimes", "known are always, auto, never"},
+      {"/schedule", "2f2b", "give one of 1f1b, gpipe"},
+      {"/transfers", "hidden", "give one of exposed, overlapped"},
+      {"/recompute", "sometimes", "give one of always, auto, never"},
       {"/micro_batch", 3, "no micro_batch divides"},
       {"/micro_batch", Json::array(), "no micro_batch to choose"},
       {"/replicas", 4, "no number of replicas"},
@@ -210,12 +210,12 @@ TEST(LayersJson, WrongPlansAreRefusedByName) {
     const char* stages;
     const char* words;
   };
-  for (const Case& each : {Case{R"([{"items": [0, 8], "device": "c"}])", "known are a, b"},
+  for (const Case& each : {Case{R"([{"items": [0, 8], "device": "c"}])", "give one of a, b"},
                            Case{R"([{"items": [0, 7], "device": "a"}])", "ends with item 7 of 8"},
-                           Case{R"([{"items": [0, 9], "device": "a"}])", "behind item 0 of 8"},
-                           Case{R"([{"items": [1, 8], "device": "a"}])", "behind item 0 of 8"},
-                           Case{R"([{"items": [0, 0], "device": "a"}])", "behind item 0 of 8"},
-                           Case{R"([{"items": [0, -3], "device": "a"}])", "not [first"},
+                           Case{R"([{"items": [0, 9], "device": "a"}])", "after item 0 of 8"},
+                           Case{R"([{"items": [1, 8], "device": "a"}])", "after item 0 of 8"},
+                           Case{R"([{"items": [0, 0], "device": "a"}])", "after item 0 of 8"},
+                           Case{R"([{"items": [0, -3], "device": "a"}])", "must be [first"},
                            Case{R"([{"items": [0, 4], "device": "b"}, {"items": [4, 8], "device": "b"}])",
                                 "more stages than devices of the class b"},
                            Case{"[]", "ends with item 0"}}) {

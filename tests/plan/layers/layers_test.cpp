@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "layer_cases.h"
+#include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
@@ -34,7 +34,7 @@ LayerRequest at_size(const LayerRequest& request, std::int64_t size) {
   return once;
 }
 
-// The least of all placements and shares of one number of pipelines; without gradients to reduce.
+// Returns the least over all placements and divisions for one number of pipelines; without gradients to reduce.
 class Brute {
  public:
   explicit Brute(LayerRequest request) : request_(std::move(request)) {}
@@ -192,7 +192,7 @@ TEST(Layers, TheMostReplicasThatFitAreNamed) {
   for (LayerItem& item : request.items) item.weight_bytes = 10;
   request.replicas = {64};
   request.most_placements = 20;
-  for (const std::int64_t held : {7, 4, 2, 1}) {  // items that a device holds: of 8, with so many in a pipeline
+  for (const std::int64_t held : {7, 4, 2, 1}) {  // items that a device holds, of 8
     SCOPED_TRACE(held);
     request.devices[0].memory_bytes = 10 * static_cast<double>(held);
     const LayerAnswer answer = plan_layers(request);

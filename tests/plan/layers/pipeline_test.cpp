@@ -5,7 +5,7 @@
 
 #include "atoll/plan/layers/search.h"
 #include "atoll/plan/layers/stages.h"
-#include "layer_cases.h"
+#include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
@@ -90,8 +90,8 @@ TEST(LayerPipeline, EqualsBruteForceWithMoreItems) {
   EXPECT_GT(seen.feasible, 60);
 }
 
-// 131 items on 16 devices of 4 classes: an exact plan looks at few states where it counts, since cuts lie between what
-// stages behind and stages before can reach.
+// 131 items on 16 devices of 4 classes: the exact search extends few states when it matters, because cuts are between
+// what the stages after and before can reach.
 TEST(LayerPipeline, LooksAtFewStatesOfLargeInstances) {
   LayerRequest request = even_layers(131, {1, 1.07, 1.6, 2.6}, {4, 4, 4, 4}, 64);
   for (LayerItem& item : request.items) item.kept_bytes = 1;

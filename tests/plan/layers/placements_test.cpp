@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan {
 namespace {

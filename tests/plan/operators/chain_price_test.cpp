@@ -116,8 +116,8 @@ TEST(ChainPrice, OfABlockCountsTheCheaperSides) {
   }
 }
 
-// Who changes sides within a block sends something on every path through it: of the wider one 60 bytes, of the
-// narrower 20.
+// A plan that changes sides within a block sends something on every path through it: 60 bytes of the wider one, 20 of
+// the narrower.
 TEST(ChainPrice, OfChangingSidesIsThatOfTheWidestPath) {
   Model model;
   const int input = model.input(8, 100);

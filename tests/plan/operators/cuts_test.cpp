@@ -97,7 +97,7 @@ TEST(LayerCuts, BothSidesMayComputeAnOperator) {
   EXPECT_EQ(shares, (std::vector<Share>{{all, {}}, {all, all}, {{}, all}, {{}, all}, {all, {}}}));
 }
 
-TEST(LayerCuts, LeaveOutWhatNobodyWants) {
+TEST(LayerCuts, LeaveOutWhatNothingNeeds) {
   OperatorGraph graph;
   graph.operators = {
       input_of(4, 100), {"wanted", 4, 10, {0, 1}, {0, 1}, {{0, {}}}}, {"unwanted", 4, 10, {0, 1}, {0, 1}, {{1, {}}}}};
@@ -203,7 +203,7 @@ TEST(LayerCuts, NamesWhatIsWrong) {
   expect("operator 0 (input) has no operands, so it is an input",
          [](OperatorGraph& graph) { graph.operators[0].server.per_row = 1; });
   expect("a graph has no outputs", [](OperatorGraph& graph) { graph.outputs.clear(); });
-  expect("output 2 is none of the 2 operators", [](OperatorGraph& graph) { graph.outputs = {2}; });
+  expect("output 2 is not one of the 2 operators", [](OperatorGraph& graph) { graph.outputs = {2}; });
   expect("output -1", [](OperatorGraph& graph) { graph.outputs = {-1}; });
   OperatorGraph graph;
   graph.operators = {input_of(4, 100)};

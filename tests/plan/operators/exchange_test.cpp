@@ -34,7 +34,7 @@ TEST(Exchange, SubtractsRegions) {
   EXPECT_EQ(rows_of({{0, 3}, {5, 10}}), 8);
 }
 
-// Row by row: what a side needs and does not make.
+// Computes, row by row, what a side needs and does not compute.
 TEST(Exchange, NeedsAreTheRowsThatLack) {
   Dice dice(401);
   for (int i = 0; i < 500; ++i) {
@@ -99,7 +99,7 @@ TEST(Exchange, StreamsComputeAllThatHasBecomePossible) {
         }
         there[at(chunk.input)].insert(row);
       }
-      ASSERT_EQ(chunk.behind,
+      ASSERT_EQ(chunk.rows_after,
                 rows_of(needs.lacks[at(chunk.input)]) - static_cast<std::int64_t>(there[at(chunk.input)].size()));
       const auto is_possible = [&](int index, Region made) {
         for (const Operand& operand : operator_at(graph, index).operands) {

@@ -65,7 +65,7 @@ TEST(WeightGame, SimpleOnes) {
   EXPECT_NEAR(solve_weights(std::vector<Amounts>{{4, 0, 0, 0}, {0, 1, 0, 0}}).value, 0.8, 1e-12);
 }
 
-// Not one plan of any kind that may beat the bound is let off: any needs, any regions, streamed, with latency.
+// Any plan that may beat the bound is tried: any needs, any regions, streamed, with latency.
 TEST(FluidBound, NoPlanIsFaster) {
   Dice dice(92);
   int near = 0;

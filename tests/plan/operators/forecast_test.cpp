@@ -68,7 +68,7 @@ TEST(Forecast, OfTheLastRate) {
   EXPECT_EQ(recent[0].rate, 5 * kMega);
 }
 
-// A low rate is believed while it is young, and counts for nothing when nothing was sent for long.
+// A low rate is trusted while it is recent, and ignored when nothing was sent for long.
 TEST(Forecast, AgesTowardsTheLongRun) {
   Dice dice(312);
   const LinkPast past(0.5, wandering(dice, 0.9, 5000));

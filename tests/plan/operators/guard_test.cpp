@@ -47,7 +47,7 @@ TEST(Guard, LocalExecutionBeginsAtTheLastMoment) {
   EXPECT_DOUBLE_EQ(late.link_end, 8);
 }
 
-TEST(Guard, TheFirstAnswerWinsAndLocalExecutionStopsBehindItsOperator) {
+TEST(Guard, TheFirstAnswerWinsAndLocalExecutionStopsAfterItsOperator) {
   const OperatorGraph graph = chain();
   const auto shares = everything_on(Side::kServer, graph);
   const Guarded early = watched(graph, shares, {100, 10, 0, false}, 6.5);  // the answer comes after 2 s

@@ -12,7 +12,7 @@ namespace {
 
 using test::refusal;
 
-// 10 rows of 100 bytes, a convolution over three rows, a pooling of two, and what reads all of it.
+// 10 rows of 100 bytes, a convolution over three rows, a pooling of two, and an operator that reads all of it.
 Json small_model() {
   return Json::parse(R"({"operators": [
     {"name": "input", "rows": 10, "bytes": 1000},
@@ -147,7 +147,7 @@ TEST(OperatorsJson, NamesWhatIsWrong) {
   expect("unknown key \"size\"", "/model/operators/1/operands/0/map/size", 3);
   expect("1 rows of \"begin\" and 10 of \"end\"", "/model/operators/1/operands/0/map",
          {{"begin", {0}}, {"end", Json(std::vector<int>(10, 1))}});
-  expect("output 9 is none of the 4 operators", "/model/outputs", {9});
+  expect("output 9 is not one of the 4 operators", "/model/outputs", {9});
   expect("operator 1 (conv).robot.per_row is -1", "/model/operators/1/robot/per_row", -1);
   expect("lacks \"bin_seconds\"", "/trace", {{"up", {1}}});
   EXPECT_NE(refusal([] { plan_operators("{"); }).find("is not JSON"), std::string::npos);

@@ -161,15 +161,15 @@ TEST(PublishedProfile, NamesWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [4],
     "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
-                .find("output_shapes that are no lists"),
+                .find("output_shapes that are not lists"),
             std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [[-4]],
     "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
-                .find("a size that is no count: -4"),
+                .find("a size that is not a count: -4"),
             std::string::npos);
   EXPECT_NE(layers(start + R"(, {"idx": 1, "op": "relu", "input_from": [0], "output_shapes": [[99999999999]],
     "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")
-                .find("a size that is no count: 99999999999"),
+                .find("a size that is not a count: 99999999999"),
             std::string::npos);
   EXPECT_NE(layers(R"({"idx": 0, "op": "_start", "input_from": [], "output_shapes": [[2000000000, 2000000000, 9]],
     "output_bytes": 4, "robot_ms": 0, "server_ms": 0})")

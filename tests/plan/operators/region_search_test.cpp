@@ -24,7 +24,8 @@ using test::refusal;
 using test::same;
 using test::window;
 
-/// The least predicted time over all regions at the exits of all stages: the server [0, end), the robot [begin, rows).
+/// Returns the least predicted time over all regions at the exits of all stages: the server [0, end), the robot [begin,
+/// rows).
 double brute_force(const OperatorGraph& graph, const LinkCost& link) {
   const StageChain chain = stages_of(graph);
   std::vector<Meeting> meetings(chain.stages.size());
@@ -65,7 +66,7 @@ TEST(RegionSearch, EqualsBruteForceOnChains) {
   EXPECT_GT(improved, 20);
 }
 
-// The fastest partial plan has sent more, which the next message waits for: the slower one leads on.
+// The fastest partial plan has sent more, which the next message waits for: the slower one wins.
 TEST(RegionSearch, KeepsPlansWhoseLinkIsFreeEarlier) {
   Model model;
   int at = model.input(3, 39);
@@ -142,7 +143,7 @@ TEST(RegionSearch, DividesWhereThatPays) {
 
 // The link takes 6 s for the input, the server 6 s for the rest, the robot 12 s. Streamed in 8 chunks that is 6.75 s,
 // divided without streaming 5.4 s, and both together about 4.3 s.
-TEST(RegionSearch, DividesBehindAStream) {
+TEST(RegionSearch, DividesAfterAStream) {
   Model model;
   int at = model.input(64, 600);
   for (int i = 0; i < 3; ++i) at = model.add(64, 1, 4, 2, {same(at)});
@@ -228,8 +229,8 @@ TEST(RegionSearch, RefusesAGridWithoutParts) {
   EXPECT_NE(refusal([&] { search_regions(halves(4), kFastLink, kPower, options); }).find("0 parts"), std::string::npos);
 }
 
-// Half of the rows on either side take the robot 3 s, the link 4.5 s; all takes 6 s here and 8 s there. The last
-// divided tensor is larger than what comes behind it.
+// Half of the rows on either side take the robot 3 s, the link 4.5 s; everything takes 6 s on the robot and 8 s on the
+// server. The last divided tensor is larger than those after it.
 TEST(RegionSearch, LongChainsMeetBeforeTheirGlobalTail) {
   Model model;
   int at = model.input(8, 800);

@@ -100,7 +100,7 @@ TEST(Replay, InferencesThatTakeNoTimeBeginInEveryPeriod) {
   }
 }
 
-TEST(Replay, MoreInferencesThanAnybodyCanReadAreRefused) {
+TEST(Replay, TooManyInferencesAreRefused) {
   OperatorGraph graph = one_operator();
   graph.operators.back().robot = {};
   const Trace trace(0.5, {100});
@@ -112,7 +112,7 @@ TEST(Replay, MoreInferencesThanAnybodyCanReadAreRefused) {
   EXPECT_NE(text.find("give a longer period"), std::string::npos) << text;
 }
 
-TEST(Replay, ATraceThatIsZeroForEverEndsLocally) {
+TEST(Replay, ATraceThatIsAlwaysZeroEndsLocally) {
   const OperatorGraph graph = one_operator();
   const Trace trace(0.5, {0, 0});
   const std::vector<OperatorPlan> plans{plan_of(graph, "offload")};
@@ -184,7 +184,8 @@ PlanTable table_of(const OperatorGraph& graph) {
   return make_table(graph, {100, 100, 0, false}, kReplayPower, options);
 }
 
-// The offload takes 1 s and 5 s by turns, as rates last for 20 s. Who believes what was seen last is late each time.
+// The offload takes 1 s and 5 s in turn, because rates last for 20 s. A chooser that uses the last rate is late each
+// time.
 TEST(Replay, ChoosersDifferInWhatTheyKnow) {
   const OperatorGraph graph = one_operator();
   const PlanTable table = table_of(graph);
@@ -218,7 +219,7 @@ TEST(Replay, ChoosersDifferInWhatTheyKnow) {
   EXPECT_DOUBLE_EQ(by_rate.mean, last.mean);  // they know the same, and change at the same rate
 }
 
-// After an outage nothing was sent, so nothing was seen; the estimate ages and the server is tried again.
+// After an outage nothing was sent, so nothing was measured; the estimate ages and the server is tried again.
 TEST(Replay, PassiveEstimatesDoNotLockThemselvesLow) {
   const OperatorGraph graph = one_operator();
   const PlanTable table = table_of(graph);

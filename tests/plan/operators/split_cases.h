@@ -47,7 +47,7 @@ inline RowCost any_cost_of_rows(Dice& dice, double most, std::int64_t rows) {
 
 enum class RowNeeds { kProportional, kAny };
 
-/// An operator of some rows that takes operator `producer` in one of the ways that models have.
+/// Returns an operator of some rows that takes operator `producer` in one of the ways that occur in models.
 inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, RowNeeds needs) {
   const std::int64_t rows = graph.operators[static_cast<std::size_t>(producer)].rows;
   Operator result;
@@ -85,7 +85,7 @@ inline Operator any_user(Dice& dice, const OperatorGraph& graph, int producer, R
   return result;
 }
 
-/// Inputs, and up to `most` operators behind them, with branches, joins, and sometimes outputs nobody wants.
+/// Returns inputs followed by up to `most` operators, with branches, joins, and sometimes outputs that nothing uses.
 inline OperatorGraph any_graph(Dice& dice, std::int64_t most, RowNeeds needs) {
   OperatorGraph graph;
   for (std::int64_t i = dice.integer(1, 2); i > 0; --i) {
@@ -147,7 +147,7 @@ inline std::vector<Share> any_shares(Dice& dice, const OperatorGraph& graph) {
   return shares;
 }
 
-/// The same plan without rows that nobody uses.
+/// Returns the same plan without rows that neither side uses.
 inline std::vector<Share> trimmed(const OperatorGraph& graph, std::vector<Share> shares) {
   std::vector<Region> robot_wants(shares.size());
   std::vector<Region> server_wants(shares.size());
@@ -176,11 +176,11 @@ inline std::vector<Share> trimmed(const OperatorGraph& graph, std::vector<Share>
   return shares;
 }
 
-/// What a plan of whole operators uses: `sides` is 1 for the robot, 2 for the server, 3 for both. Nothing when an
-/// operand is computed nowhere.
+/// Returns the resources of a plan of whole operators: `sides` is 1 for the robot, 2 for the server, 3 for both. None
+/// if an operand is computed nowhere.
 inline std::optional<Totals> whole_totals(const OperatorGraph& graph, const std::vector<int>& sides) {
   Totals totals;
-  std::vector<int> sent(sides.size(), 0);  // to whom
+  std::vector<int> sent(sides.size(), 0);  // receiving sides
   const auto take = [&](int producer, int side) {
     const int has = sides[static_cast<std::size_t>(producer)];
     if ((has & side) == 0) sent[static_cast<std::size_t>(producer)] |= side;
@@ -206,7 +206,7 @@ inline std::optional<Totals> whole_totals(const OperatorGraph& graph, const std:
   return totals;
 }
 
-/// Of shares that are whole or empty; fails the test when they are not, or are no plan.
+/// Returns the sides of shares that are whole or empty; fails the test if they are not, or are not a plan.
 inline Totals whole_totals(const OperatorGraph& graph, const std::vector<Share>& shares) {
   std::vector<int> sides;
   for (std::size_t i = 0; i < shares.size(); ++i) {

@@ -9,13 +9,13 @@
 #include "atoll/plan/operators/operators.h"
 #include "atoll/plan/operators/region_search.h"
 #include "atoll/plan/operators/stages.h"
-#include "plan_cases.h"
+#include "tests/plan/plan_cases.h"
 
 namespace atl::plan::test {
 
 inline constexpr RobotPower kPower{};
 
-/// One that hardly matters.
+/// A link so fast that it hardly matters.
 inline constexpr LinkCost kFastLink{1e9, 1e9, 1e-6, false};
 
 /// A search that leaves nothing out, over shares in `parts`.
@@ -36,7 +36,7 @@ inline Operand same(int producer) {
   return {producer, [](Region rows) { return rows; }};
 }
 
-/// Of a convolution or a pooling over `rows` rows.
+/// The operand of a convolution or a pooling over `rows` rows.
 inline Operand window(int producer, std::int64_t rows, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return {producer, [=](Region made) -> Region {
             if (made.is_empty()) return {};
@@ -52,7 +52,7 @@ inline Operand scaled(int producer, std::int64_t from, std::int64_t to, std::int
           }};
 }
 
-/// A model in the making. Costs are of whole operators, in seconds.
+/// Builds a model. Costs are of whole operators, in seconds.
 struct Model {
   OperatorGraph graph;
 
@@ -73,7 +73,7 @@ struct Model {
   int last() const { return static_cast<int>(graph.operators.size()) - 1; }
 };
 
-/// Single operators in a row: convolutions, poolings, element by element, strides that pass over rows, at times a
+/// Returns single operators in a row: convolutions, poolings, element by element, strides that skip rows, sometimes a
 /// global tail.
 inline OperatorGraph any_chain(Dice& dice, std::int64_t most_rows, int operators) {
   Model model;
@@ -102,7 +102,7 @@ inline OperatorGraph any_chain(Dice& dice, std::int64_t most_rows, int operators
   return std::move(model.graph);
 }
 
-/// Any operators with one or two operands, often the latest ones; what nobody takes is an output.
+/// Returns any operators with one or two operands, often the latest ones; those without consumers are outputs.
 inline OperatorGraph any_graph(Dice& dice, std::int64_t most_rows, int operators) {
   Model model;
   const std::int64_t inputs = dice.chance(0.8) ? 1 : 2;
@@ -136,7 +136,7 @@ inline LinkCost any_link(Dice& dice, bool may_be_half_duplex = true) {
   return link;
 }
 
-/// Whether every row of the operator is computed.
+/// Returns whether every row of the operator is computed.
 inline bool is_covered(const Share& share, std::int64_t rows) {
   std::vector<bool> made(static_cast<std::size_t>(rows), false);
   for (const Region& side : {share.robot, share.server}) {

@@ -54,7 +54,7 @@ TEST(Stages, HoldBranchesTogether) {
   EXPECT_EQ(chain.stages.back().rows, 4);
 }
 
-TEST(Stages, LeaveOutWhatNobodyNeeds) {
+TEST(Stages, LeaveOutWhatNothingNeeds) {
   Model model;
   const int input = model.input(8, 10);
   const int first = model.add(8, 10, 1, 1, {same(input)});

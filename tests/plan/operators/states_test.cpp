@@ -32,7 +32,7 @@ using test::whole;
 
 Operator& operator_in(OperatorGraph& graph, int index) { return graph.operators[static_cast<std::size_t>(index)]; }
 
-/// Makes states of some operators; those who use them need all rows. Returns how many.
+/// Turns some operators into states, whose consumers need all rows. Returns how many.
 int make_states(Dice& dice, OperatorGraph& graph, double chance) {
   int states = 0;
   for (int i = 0; i < static_cast<int>(graph.operators.size()); ++i) {
@@ -100,7 +100,7 @@ TEST(States, AreRefusedWhereTheyCannotBe) {
   };
   EXPECT_EQ(refused([](OperatorGraph&) {}), "");
   EXPECT_NE(refused([](OperatorGraph& graph) { graph.outputs = {2}; }).find("output 2 is a state"), std::string::npos);
-  EXPECT_NE(refused([](OperatorGraph& graph) { operator_in(graph, 0).is_state = true; }).find("state of nothing"),
+  EXPECT_NE(refused([](OperatorGraph& graph) { operator_in(graph, 0).is_state = true; }).find("state without operands"),
             std::string::npos);
   EXPECT_NE(
       refused([](OperatorGraph& graph) { graph.operators[4].operands[1] = same(2); }).find("leave `needed` empty"),
@@ -118,7 +118,7 @@ TEST(States, AreRead) {
   EXPECT_TRUE(graph.operators[1].is_state);
 }
 
-// No shares, in however many chunks, take less than the bound says.
+// No shares, in any number of chunks, take less than the bound.
 TEST(States, LeaveTheBoundABound) {
   Dice dice(501);
   int states = 0;
@@ -158,7 +158,8 @@ TEST(States, GoThroughEveryPolicy) {
   }
 }
 
-/// The least predicted time over all regions at the exits of all stages: the server [0, end), the robot [begin, rows).
+/// Returns the least predicted time over all regions at the exits of all stages: the server [0, end), the robot [begin,
+/// rows).
 double best_of_meetings(const OperatorGraph& graph, const LinkCost& link) {
   const StageChain chain = stages_of(graph);
   std::vector<Meeting> meetings(chain.stages.size());

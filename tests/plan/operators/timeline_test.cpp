@@ -135,7 +135,7 @@ TEST(Timeline, OneMessageHoldsExactlyTheRowsThatLack) {
             1);
 }
 
-// What the definition says for two machines: the largest over k of "chunk k is there" plus "compute from chunk k on".
+// The definition for two machines: the largest over k of "chunk k has arrived" plus "compute from chunk k on".
 TEST(Timeline, ChunksAreComputedAsTheyArrive) {
   OperatorGraph graph;
   graph.operators = {input_of(12, 1200),
@@ -148,13 +148,13 @@ TEST(Timeline, ChunksAreComputedAsTheyArrive) {
   for (const double rate : {50.0, 100.0, 200.0, 1000.0}) {
     for (const int chunks : {2, 3, 4, 6}) {
       const int rows = 12 / chunks;
-      double behind = 0;
+      double computed = 0;
       double end = 0;
       for (int k = chunks; k >= 1; --k) {
         // An odd number of rows leaves the pool's last row to the next chunk.
         const int pooled = k * rows / 2 - (k - 1) * rows / 2;
-        behind += 0.25 + 0.5 * rows + (pooled > 0 ? 0.125 + 0.25 * pooled : 0);
-        end = std::max(end, k * rows * 100 / rate + 0.5 + behind);
+        computed += 0.25 + 0.5 * rows + (pooled > 0 ? 0.125 + 0.25 * pooled : 0);
+        end = std::max(end, k * rows * 100 / rate + 0.5 + computed);
       }
       const Timeline timeline = simulate(graph, {rate, 10, 0.5, true}, {}, shares, chunks);
       EXPECT_NEAR(timeline.seconds, end + 1 + 1 + 0.5, 1e-9) << rate << ", " << chunks;
@@ -199,7 +199,7 @@ TEST(Timeline, StreamingSavesWhereLaunchesAreFree) {
   EXPECT_LE(slower, 5);
 }
 
-// Rows of operand `k` of `user` that `region` needs.
+// Returns the rows of operand `k` of `user` that `region` needs.
 Region needed_rows(const OperatorGraph& graph, std::size_t user, std::size_t k, Region region) {
   const Operand& operand = graph.operators[user].operands[k];
   const Region all{0, graph.operators[static_cast<std::size_t>(operand.producer)].rows};

@@ -168,11 +168,11 @@ TEST(SimulatedJson, RefusesWhatItCannotSimulate) {
   expect([](Json& plan) { plan["pipelines"] = Json::array(); }, "no pipelines");
   expect([](Json& plan) { plan["pipelines"][0]["ranks"] = Json::array(); }, "pipeline 0 has no ranks");
   expect([](Json& plan) { plan["pipelines"][0]["ranks"] = {0, 4}; }, "pipeline 0's rank is 4");
-  expect([](Json& plan) { plan["pipelines"][0]["ranks"] = {0, 1}; }, "rank 1 is in pipeline 1 and has a place already");
+  expect([](Json& plan) { plan["pipelines"][0]["ranks"] = {0, 1}; }, "rank 1 is in pipeline 1 and already has a place");
   expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 0; }, "\"micro_batches\": 0");
   expect([](Json& plan) { plan["pipelines"][0]["ranks"] = {0}; }, "needs one stage for each rank");
-  expect([](Json& plan) { plan["schedule"] = "2F2B"; }, "is not known; known are GPipe");
-  expect([](Json& plan) { plan["rails"]["nic"]["each"] = "city"; }, "known are rank, host, island, job");
+  expect([](Json& plan) { plan["schedule"] = "2F2B"; }, "is not known: give one of GPipe");
+  expect([](Json& plan) { plan["rails"]["nic"]["each"] = "city"; }, "give one of rank, host, island, job");
   expect([](Json& plan) { plan["rails"]["nic"]["bytes_per_second"] = 0; }, "rate is 0");
   expect([](Json& plan) { plan["rails"]["nic"]["bytes_per_second"] = {{"fast", 1e9}}; }, "no rate for the island slow");
   expect([](Json& plan) { plan["transports"]["tcp"]["hops"][0]["rail"] = "x"; }, "the rail \"x\"; there are nic");
@@ -181,10 +181,10 @@ TEST(SimulatedJson, RefusesWhatItCannotSimulate) {
   expect([](Json& plan) { plan["links"][0]["between"] = "host"; }, "no link rule says how rank 0");
   expect([](Json& plan) { plan["reduction"]["buckets"] = 0; }, "\"buckets\": 0");
   expect([](Json& plan) { plan["steps"] = 1001; }, "give 1 to 1000");
-  expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 9'000'000; }, "take fewer micro-batches");
+  expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 9'000'000; }, "use fewer micro-batches");
   EXPECT_NE(refusal([] { simulate_json("{"); }).find("the plan is not JSON"), std::string::npos);
   EXPECT_NE(refusal([] { simulate_json("[]"); }).find("give an object"), std::string::npos);
-  EXPECT_NE(refusal([] { actions_json("GPipe", 1 << 16, 1 << 16, 1 << 20); }).find("take fewer micro-batches"),
+  EXPECT_NE(refusal([] { actions_json("GPipe", 1 << 16, 1 << 16, 1 << 20); }).find("use fewer micro-batches"),
             std::string::npos);
 }
 

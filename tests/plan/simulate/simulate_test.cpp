@@ -329,7 +329,7 @@ TEST(Simulate, SeveralStepsFollowEachOther) {
   EXPECT_EQ(simulation.events.back().step, 4);
 }
 
-TEST(Simulate, SaysWhoWaitsForWhom) {
+TEST(Simulate, NamesTheRanksThatWaitForEachOther) {
   Plan plan = plan_of(Order::k1F1B, 2, equal_stages(2, 1, 2), 2);
   const auto rows = [&](const std::vector<std::vector<std::string>>& texts) {
     for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -341,10 +341,10 @@ TEST(Simulate, SaysWhoWaitsForWhom) {
   EXPECT_EQ(rows({{"0F0", "0F1", "0B0", "0B1"}, {"1F1", "1B1", "1F0", "1B0"}}), "");
   EXPECT_EQ(
       rows({{"0F0", "0B0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}}),
-      "the actions cannot go on after 2 s: rank 0 (pipeline 0) waits at 0B0 for the gradient of stage 1 from rank 1; "
+      "the actions deadlock after 2 s: rank 0 (pipeline 0) waits at 0B0 for the gradient of stage 1 from rank 1; "
       "rank 1 (pipeline 0) waits at 1F1 for the output of stage 0 from rank 0. Change the order of these actions");
   EXPECT_NE(rows({{"0B0", "0F0", "0F1", "0B1"}, {"1F0", "1F1", "1B0", "1B1"}})
-                .find("waits at 0B0 for 0F0, which it has later"),
+                .find("waits at 0B0 for 0F0, which comes later in its actions"),
             std::string::npos);
   EXPECT_NE(rows({{"0F0", "0F1", "0B0", "0B1"}, {"1F0", "1W0", "1I0", "1F1", "1B1"}}).find("waits at 1W0 for 1I0"),
             std::string::npos);

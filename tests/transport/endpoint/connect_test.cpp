@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How endpoints find each other: addresses, transports, crossing connections, servers that are no peers.
+// Connecting endpoints: addresses, transports, crossing connections, servers that are not peers.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -92,7 +92,7 @@ TEST(EndpointConnect, AServerThatNeverAnswersIsGivenUpInTime) {
   EXPECT_LT(failure.when - start, 400ms + 1s);
 }
 
-/// A stopped process: its kernel takes connections, and nothing is ever said on them.
+/// A stopped process: its kernel accepts connections, and nothing is ever sent on them.
 TEST(EndpointConnect, APeerThatSaysNothingIsLostWithTheHeartbeat) {
   for (const auto transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
     RecordingObserver observer;
@@ -185,14 +185,14 @@ TEST(EndpointConnect, OneDirectionIsEnough) {
   RecordingObserver first_observer, second_observer;
   Endpoint first(tcp_options(0), first_observer);
   Endpoint second(tcp_options(1), second_observer);
-  const TcpListener mute = listen_tcp(0, 0);  // the way to the second leads into the void
+  const TcpListener mute = listen_tcp(0, 0);  // the second is not reachable
   PeerAddress seen = second.address();
   seen.tcp = {"127.0.0.1:" + std::to_string(mute.port)};
   first.link(seen);
   expect_connected(second, first);
 }
 
-/// Whoever shuts down in order is never taken for dead, at whatever moment of the handshake; the two may connect from either side.
+/// A peer that shuts down in order is never taken for dead, at any moment of the handshake, whichever side connects.
 TEST(EndpointConnect, AShutdownWhileConnectingIsNoDeath) {
   // Over TCP a peer that has gone before the connection is tried for a second.
   for (const auto& [transport, step] : {std::pair(TransportChoice::kShm, 1), std::pair(TransportChoice::kTcp, 6)}) {

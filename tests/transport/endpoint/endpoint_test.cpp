@@ -141,7 +141,7 @@ TEST(Endpoint, WithoutDescriptorsConnectionsWaitUntilThereAreSome) {
   {
     const DescriptorLimit limit(1);
     const RawPeer takes_the_last(second.address().tcp.front());
-    EXPECT_TRUE(lines.wait_for("cannot take a connection; raise the limit of open files")) << lines.text();
+    EXPECT_TRUE(lines.wait_for("cannot accept a connection; raise the limit of open files")) << lines.text();
   }
   expect_connected(first, second);
 }
@@ -200,7 +200,7 @@ TEST(Endpoint, ConnectionsThatComeBeforeTheKeyWaitForIt) {
   Endpoint second(options, second_observer);
   Link& link = first.link(second.address());
   first.set_key(key);
-  RawPeer later(second.address().tcp.front());  // behind the first one's connection in the listener's queue
+  RawPeer later(second.address().tcp.front());  // after the first one's connection in the listener's queue
   EXPECT_EQ(link.state(), LinkState::kConnecting);
   second.set_key(key);
   expect_connected(first, second);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP links inside TLS: what somebody on the way sees and can do, and who gets in.
+// TCP links inside TLS: what an eavesdropper sees and can change, and which peers are accepted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using namespace transport;
 
-constexpr std::string_view kKnown = "a pattern that nobody but the peer is to read";
+constexpr std::string_view kKnown = "a pattern that only the peer may read";
 
 EndpointOptions tls_options(int index, bool tls = true) {
   auto options = tcp_options(index);
@@ -67,14 +67,14 @@ struct Tapped {
   Link* links[2] = {};
 };
 
-TEST(TlsLink, WhoeverListensReadsNothing) {
+TEST(TlsLink, AnEavesdropperReadsNothing) {
   for (const bool tls : {false, true}) {
     Tapped pair(tls_options(0, tls), tls_options(1, tls));
     pair.open();
     EXPECT_EQ(pair.carry(kKnown), kKnown);
     const auto wire = pair.tap.recorded(WireTap::Way::kToTarget);
     EXPECT_EQ(holds(wire, kKnown), !tls);
-    EXPECT_EQ(holds(wire, "rank 0"), !tls) << "not even who speaks";
+    EXPECT_EQ(holds(wire, "rank 0"), !tls) << "not even the rank";
     EXPECT_EQ(has(*pair.links[0], " in TLS"), tls) << pair.links[0]->describe();
     EXPECT_EQ(pair.observers[0].failure_count() + pair.observers[1].failure_count(), 0U);
   }
@@ -128,7 +128,7 @@ TEST(TlsLink, OneSideInClearIsNoPeer) {
     pair.first.link(pair.seen);
     const auto failure = pair.observers[0].wait_for_failure();
     EXPECT_TRUE(contains(failure.error, "rank 1")) << failure.error.what();
-    // Who listens with TLS tells its own log, in clear nobody would understand it; a group compares ATOLL_TLS beforehand.
+    // The side with TLS reports it in its own log only; a group compares ATOLL_TLS beforehand.
     EXPECT_TRUE(contains(failure.error, tls ? "ATOLL_TLS" : "during the handshake")) << failure.error.what();
     EXPECT_TRUE(pair.second.links().empty());
     EXPECT_FALSE(holds(pair.tap.recorded(WireTap::Way::kFromTarget), "rank 1"));
@@ -162,15 +162,15 @@ TEST(ClearLink, ARecordedConnectionIsNotTakenAgain) {
   EXPECT_EQ(fresh->second.links().size(), 1U);
 }
 
-TEST(TlsLink, AnUnfinishedHandshakeHoldsUpNobody) {
+TEST(TlsLink, AnUnfinishedHandshakeDelaysNoOtherPeer) {
   Tapped pair;
   pair.open();
   const auto recorded = pair.tap.recorded(WireTap::Way::kToTarget);
   RecordingObserver observer;
   Endpoint third(tls_options(2), observer);
   for (const std::size_t part : {std::size_t{1}, std::size_t{6}, std::size_t{100}}) {
-    RawPeer begun(third.address().tcp.front());
-    begun.send(std::span(recorded).first(part));
+    RawPeer started(third.address().tcp.front());
+    started.send(std::span(recorded).first(part));
     expect_connected(pair.first, third);
   }
   EXPECT_EQ(observer.failure_count(), 0U);

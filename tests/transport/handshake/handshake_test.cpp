@@ -14,7 +14,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using State = Handshake::State;
 
-/// One end's knowledge, which outlives its handshakes.
+/// One end's identity, which outlives its handshakes.
 struct End {
   std::string job = "job";
   std::uint32_t attempt = 3;
@@ -30,7 +30,7 @@ struct End {
   HandshakeIdentity identity() const { return {job, attempt, self, key, kind}; }
 };
 
-/// Gives `bytes` to `to`, at most `step` at a time; whatever it throws is returned.
+/// Gives `bytes` to `to`, at most `step` at a time; returns what it throws.
 std::optional<Error> feed(Handshake& to, const Bytes& bytes, std::size_t step = 1 << 20) {
   try {
     for (std::size_t at = 0; at < bytes.size();) {
@@ -159,7 +159,8 @@ TEST(Handshake, AnyCutOfTheStreamGivesTheSame) {
   }
 }
 
-/// Runs a handshake in which one bit of message number `message` (0 to 3) is flipped. Returns whether both ends came to an agreement.
+/// Runs a handshake in which one bit of message number `message` (0 to 3) is flipped. Returns whether both ends
+/// completed it.
 bool agree_despite_flip(const End& a, const End& b, int message, std::size_t bit) {
   auto initiator = Handshake::initiator(a.identity(), b.self.id);
   auto acceptor = Handshake::acceptor(b.identity());

@@ -150,7 +150,7 @@ TEST(PairRails, PairsNetworks) {
   EXPECT_EQ(pair_rails(a, b), (Pairs{{0, 0}, {1, 2}, {2, 1}}));
   EXPECT_EQ(pair_rails(b, a), (Pairs{{0, 0}, {2, 1}, {1, 2}}));
   const PeerAddress apart = peer(3, {{"10.5.0.2", 24}, {"10.5.2.2", 24}});
-  EXPECT_EQ(pair_rails(a, apart), Pairs{}) << "nobody knows whether there is a way";
+  EXPECT_EQ(pair_rails(a, apart), Pairs{}) << "it is not known whether the networks are connected";
   const PeerAddress stated = peer(4, {{"10.5.0.2", 24}, {"10.5.2.2", 24}}, true);
   EXPECT_EQ(pair_rails(a, stated), Pairs{});
   EXPECT_EQ(pair_rails(peer(1, {{"10.0.0.1", 24}, {"10.0.1.1", 24}}, true), stated), (Pairs{{0, 0}, {1, 1}}));
@@ -246,7 +246,7 @@ TEST(Interfaces, ReadsWhatTheSystemSaysOfACard) {
   EXPECT_EQ(found.node, 1);
   EXPECT_EQ(found.device_path, device.string());
 
-  // A bridge of containers: no device; its driver states -1.
+  // A bridge of containers has no device, and its driver states -1.
   write(root / "class/net/docker0/speed", "-1");
   Interface bridge;
   bridge.name = "docker0";

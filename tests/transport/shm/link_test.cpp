@@ -232,7 +232,7 @@ TEST_F(ShmLinkAlone, ControlMessagesAreRefusedWhenThePeerTakesNone) {
   wait_until("room again", [&] { return link_.send_control(message); });
 }
 
-TEST_F(ShmLinkAlone, ShutdownSaysByeBehindEverythingElse) {
+TEST_F(ShmLinkAlone, ShutdownSaysByeAfterEverythingElse) {
   attach_and_come_up();
   const std::vector<std::byte> message(kMaxControlBytes);
   while (link_.send_control(message)) {
@@ -252,7 +252,7 @@ TEST_F(ShmLinkAlone, ReportsAndGoodbyeLeaveBeforeThePeersHelloHasCome) {
   ASSERT_EQ(link_.state(), LinkState::kConnecting);
   EXPECT_TRUE(link_.send_control(std::vector<std::byte>(100)));
   loop_->run_and_wait([&] { link_.begin_shutdown_on_loop(); });
-  EXPECT_EQ(listen(MessageType::kBye, 1), 1U);  // behind hello, which came with memory
+  EXPECT_EQ(listen(MessageType::kBye, 1), 1U);  // after the hello, which came with memory
   bool drained = false;
   wait_until("drained", [&] { return loop_->run_and_wait([&] { drained = link_.drained_on_loop(); }), drained; });
 }

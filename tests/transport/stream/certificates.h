@@ -48,7 +48,7 @@ struct CertificateFiles {
   std::string key;    ///< PEM
 };
 
-/// What a certificate says. `alternatives` as in "DNS:localhost,IP:127.0.0.1"; empty: none. Times from now.
+/// The content of a certificate. `alternatives` as in "DNS:localhost,IP:127.0.0.1"; empty: none. Times from now.
 struct CertificateText {
   std::string name;
   std::string alternatives;

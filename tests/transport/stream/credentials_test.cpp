@@ -104,11 +104,11 @@ TEST(KeyFile, IsMadeForItsOwner) {
 TEST(KeyFile, IsNeverOverwritten) {
   const TemporaryFolder folder;
   const std::string path = folder.write("key", "what was there");
-  expect_error(ErrorKind::kInvalidArgument, "exists already", [&] { make_key_file(path); });
+  expect_error(ErrorKind::kInvalidArgument, "already exists", [&] { make_key_file(path); });
   EXPECT_EQ(content_of(path), "what was there");
   const std::string link = folder.path("link");
   std::filesystem::create_symlink(folder.path("nowhere"), link);
-  expect_error(ErrorKind::kInvalidArgument, "exists already", [&] { make_key_file(link); });
+  expect_error(ErrorKind::kInvalidArgument, "already exists", [&] { make_key_file(link); });
   EXPECT_FALSE(std::filesystem::exists(folder.path("nowhere")));
   expect_error(ErrorKind::kUnavailable, "No such file", [&] { make_key_file(folder.path("no/such/folder")); });
 }

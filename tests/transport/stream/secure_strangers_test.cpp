@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who must not get in, and what both ends are told.
+// Strangers that must be refused, and the errors of both ends.
 #include <gtest/gtest.h>
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
@@ -97,7 +97,7 @@ TEST_F(Certificates, NeedAHost) {
   Ends ends(client(), server());
   TcpPair sockets = make_tcp_pair();
   const Error error = error_of([&] { ends.client.begin(std::move(sockets.client)); });
-  expect_error(error, ErrorKind::kInvalidArgument, "no host name");
+  expect_error(error, ErrorKind::kInvalidArgument, "is not a host name");
 }
 
 TEST_F(Certificates, OfTheServerMayBeExpiredEarlyOrForeign) {
@@ -144,7 +144,7 @@ class RawClient : public ::testing::Test {
     server_->begin(std::move(sockets.server));
     raw_ = std::make_unique<RawEnd>(std::move(sockets.client));
   }
-  /// What the server says of bytes that a client sends first. It never opens.
+  /// Returns the server's error for bytes that a client sends first. It never opens.
   Error answer_to(std::span<const std::byte> bytes) {
     begin();
     raw_->send(bytes);

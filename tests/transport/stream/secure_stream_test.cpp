@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two ends that know each other may rely on; strangers are in secure_strangers_test.cpp.
+// The promises to two ends that trust each other; strangers are in secure_strangers_test.cpp.
 #include "atoll/transport/stream/secure_stream.h"
 
 #include <gtest/gtest.h>
@@ -203,7 +203,7 @@ TEST(SecureStream, AFastOneLeavesOthersTheirTurn) {
   busy.client.with([&](SecureStream&) { stop = true; });
 }
 
-TEST(SecureStream, ClosesBehindItsQueue) {
+TEST(SecureStream, ClosesAfterItsQueue) {
   Ends ends;
   const auto bytes = random_bytes(kMany, 10);
   ends.open();
@@ -229,7 +229,7 @@ TEST(SecureStream, ClosesBeforeItOpened) {
   EXPECT_EQ(ends.client.opens() + ends.server.opens(), 0);
 }
 
-TEST(SecureStream, ClosesBehindAQueueThatIsOlderThanTheHandshake) {
+TEST(SecureStream, ClosesAfterAQueueThatIsOlderThanTheHandshake) {
   Ends ends;
   const auto bytes = random_bytes(100'000, 13);
   TcpPair sockets = make_tcp_pair();
@@ -343,7 +343,7 @@ TEST(SecureStream, APeerThatTakesNothingIsFound) {
   ends.client.send(ByteVector(kMany));
   const Error error = ends.client.wait_error();
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
-  EXPECT_TRUE(contains(error, "takes and acknowledges nothing")) << error.what();
+  EXPECT_TRUE(contains(error, "no longer takes or acknowledges")) << error.what();
 }
 
 TEST(SecureStream, AsksTheSystemForItsOptions) {

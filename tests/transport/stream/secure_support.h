@@ -211,7 +211,7 @@ struct Ends {
   End server;
 };
 
-/// The other end of a stream as a test plays it: a socket and, where it is of use, a TLS session.
+/// The other end of a stream, played by a test: a socket and, if needed, a TLS session.
 class RawEnd {
  public:
   explicit RawEnd(Fd socket) : socket_(std::move(socket)) {}

@@ -55,7 +55,7 @@ TEST_F(Sessions, ShakeHandsByteByByte) {
 }
 
 TEST_F(Sessions, CarryBytesInPiecesOfAnySize) {
-  fuzz::introduce(client_, server_);
+  fuzz::complete_handshake(client_, server_);
   const auto bytes = random_bytes(40'000, 1);
   for (const std::size_t piece : {std::size_t{1}, std::size_t{21}, std::size_t{16406}, bytes.size() * 2}) {
     for (std::span<const std::byte> rest = bytes; !rest.empty();) {
@@ -73,7 +73,7 @@ TEST_F(Sessions, CarryBytesInPiecesOfAnySize) {
 }
 
 TEST_F(Sessions, RenewTheirKeysAsOftenAsAskedFor) {
-  fuzz::introduce(client_, server_);
+  fuzz::complete_handshake(client_, server_);
   client_.renew_keys_after(3);
   server_.renew_keys_after(5);
   const auto bytes = random_bytes(100, 4);
@@ -88,7 +88,7 @@ TEST_F(Sessions, RenewTheirKeysAsOftenAsAskedFor) {
 }
 
 TEST_F(Sessions, RefuseRecordsThatArePlayedBack) {
-  fuzz::introduce(client_, server_);
+  fuzz::complete_handshake(client_, server_);
   const auto bytes = random_bytes(300, 5);
   ASSERT_EQ(client_.write(bytes), bytes.size());
   const auto recorded = std::exchange(client_.output(), {});
@@ -99,7 +99,7 @@ TEST_F(Sessions, RefuseRecordsThatArePlayedBack) {
 }
 
 TEST_F(Sessions, GiveOutWhatCameBeforeAFault) {
-  fuzz::introduce(client_, server_);
+  fuzz::complete_handshake(client_, server_);
   const auto bytes = random_bytes(500, 2);
   EXPECT_EQ(client_.write(bytes), bytes.size());
   auto& wire = client_.output();
@@ -129,7 +129,7 @@ TEST_F(Sessions, AGoodbyeDuringTheHandshakeIsALostPeer) {
   EXPECT_TRUE(contains(error, "the other end at the server ended")) << error.what();
 }
 
-/// What genuine ends say: a seed for mutation. The first byte is the fuzz target's choice.
+/// Bytes that genuine ends send: a seed for mutation. The first byte is the fuzz target's choice.
 std::vector<ByteVector> seeds() {
   TlsSession client(transport::Credentials::of_key(ByteVector(32)), TlsRole::kClient, "the server", "");
   TlsSession server(transport::Credentials::of_key(ByteVector(32)), TlsRole::kServer, "the client", "");
@@ -153,7 +153,7 @@ std::vector<ByteVector> seeds() {
   return all;
 }
 
-/// Behind the first byte.
+/// Mutates the bytes after the first.
 ByteVector mutated_record(ByteVector bytes, std::mt19937& random) {
   for (auto changes = 1 + random() % 4; changes != 0 && bytes.size() > 1; --changes) {
     const auto at = static_cast<std::ptrdiff_t>(1 + random() % (bytes.size() - 1));

@@ -107,7 +107,7 @@ TEST(TcpLink, AShortStallLosesNothing) {
   Channel& out = pair.first_link->channel(pair.id);
   Channel& in = pair.second_link->channel(pair.id);
   const auto payload = pattern(1, 1000);
-  // An answer comes behind all credit for what was transferred, so that there is room to send into the stall.
+  // An answer arrives after all credit for what was transferred, so that there is room to send into the stall.
   ASSERT_TRUE(in.try_send(numbered_header(0, payload.size()), payload));
   wait_on_bell(pair.first, Bell::kCollective, "the answer", [&] { return out.front() != nullptr; });
   out.pop();
@@ -162,7 +162,7 @@ TEST(TcpLink, ASlowPathIsFilled) {
     constexpr std::uint64_t kBytes = 4'000'000;
     constexpr double kMax = 2.0 * kBytes / kRate;
     double best = 2 * kMax;
-    for (int i = 0; i < 5 && best > kMax; ++i) {  // a busy machine may stand still meanwhile
+    for (int i = 0; i < 5 && best > kMax; ++i) {  // a busy machine may stall during a measurement
       Pair pair(10s, {.bytes_per_second = kRate, .delay = 200us, .half_duplex = half_duplex}, std::size_t{1} << 20);
       const auto start = Clock::now();
       pair.transfer(kBytes, 65536);
@@ -263,11 +263,11 @@ TEST(TcpLink, ControlMessagesMayFollowTheFramesBeforeThem) {
   std::uint64_t sent = 0;
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
   const auto say = [](const char* text) { return std::as_bytes(std::span(text, std::string_view(text).size())); };
-  ASSERT_TRUE(pair.first_link->send_control_behind_frames(say("behind")));
+  ASSERT_TRUE(pair.first_link->send_control_after_frames(say("after")));
   ASSERT_TRUE(pair.first_link->send_control(say("ahead")));
-  EXPECT_THROW(pair.first_link->send_control_behind_frames(pattern(1, kMaxControlBytes + 1)), Error);
+  EXPECT_THROW(pair.first_link->send_control_after_frames(pattern(1, kMaxControlBytes + 1)), Error);
   pair.relay.resume();
-  EXPECT_EQ(pair.second_observer.wait_for_controls(2), (std::vector<std::string>{"ahead", "behind"}));
+  EXPECT_EQ(pair.second_observer.wait_for_controls(2), (std::vector<std::string>{"ahead", "after"}));
   for (std::uint64_t i = 0; i < sent; ++i) {
     ASSERT_NE(in.front(), nullptr) << i << " of " << sent;
     EXPECT_EQ(in.front()->header.sequence, numbered_header(i, payload.size()).sequence);
@@ -275,12 +275,12 @@ TEST(TcpLink, ControlMessagesMayFollowTheFramesBeforeThem) {
   }
 }
 
-TEST(TcpLink, ControlMessagesBehindFramesAreBounded) {
+TEST(TcpLink, ControlMessagesAfterFramesAreBounded) {
   Pair pair(10s);
   pair.relay.stall();
   const auto message = pattern(1, kMaxControlBytes);
   std::size_t accepted = 0;
-  while (pair.first_link->send_control_behind_frames(message)) ASSERT_LT(++accepted, 100000U);
+  while (pair.first_link->send_control_after_frames(message)) ASSERT_LT(++accepted, 100000U);
   EXPECT_GT(accepted, 5U);
   pair.first_link->close_channel(pair.id);  // there is still room for what must not fail
   pair.relay.resume();

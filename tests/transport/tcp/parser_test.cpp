@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Writes down what the parser finds.
+/// Records what the parser finds.
 class Recorder : public MessageSink {
  public:
   std::vector<std::string> found;

@@ -109,7 +109,7 @@ TEST_F(TcpProtocol, MoreFramesThanCredit) {
 TEST_F(TcpProtocol, AHeaderThatContradictsThePrefix) {
   open();
   send_frame(1, 100, 5000);
-  expect_protocol_error("says that it has 5000");
+  expect_protocol_error("has a header that states 5000");
 }
 
 TEST_F(TcpProtocol, AChannelOpenedTwice) {
@@ -156,7 +156,7 @@ TEST_F(TcpProtocol, ChannelsThatWereClosedAreNotTooMany) {
       opened.push_back({.group = 1000 + ++number, .index = 0, .bell = Bell::kCollective});
       open(number, {.group = opened.back().group, .index = 0, .bell = 0, .window_bytes = kRawWindow});
     }
-    send_frame(1, 0);  // behind all of them
+    send_frame(1, 0);  // after all of them
     wait_on_bell(endpoint_, Bell::kCollective, "a frame", [&] { return channel.front() != nullptr; });
     channel.pop();
     for (const ChannelId& id : opened) link.close_channel(id);

@@ -17,8 +17,8 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr std::uint64_t kReceiveWindow = std::uint64_t{4} << 20;
 
-/// Paths that carry bytes one after the other, at a rate that may change, and what a link's sender makes of them: a window that opens in order, an
-/// acknowledgement per segment. Time is counted, not measured.
+/// Simulates paths that carry bytes in order, at a rate that may change, and a link's sender that uses them: a window
+/// that opens in order, and an acknowledgement per segment. Time is counted, not measured.
 class Network {
  public:
   struct Path {
@@ -57,7 +57,7 @@ class Network {
     return now_;
   }
 
-  /// Sends messages, one after the other and a pause behind each, until `second`; returns how long the last one took.
+  /// Sends messages, one after the other with a pause after each, until `second`; returns how long the last one took.
   double converse(double second, std::uint64_t bytes, double pause) {
     double took = 0;
     while (now_ < second) {
@@ -82,12 +82,12 @@ class Network {
 
  private:
   static constexpr double kTick = 0.25;
-  static constexpr std::size_t kQuestion = 12;
+  static constexpr std::size_t kAckRequest = 12;
 
   struct Event {
     std::size_t rail;
     std::size_t bytes;
-    std::uint64_t position;  // behind its data, or 0
+    std::uint64_t position;  // after its data, or 0
     std::size_t data;
   };
 
@@ -109,8 +109,8 @@ class Network {
 
   void ask() {
     for (std::size_t rail = 0; rail < paths_.size(); ++rail) {
-      if (!scheduler.wants_question(rail, at(now_))) continue;
-      scheduler.asked(rail, kQuestion, at(now_));
+      if (!scheduler.wants_ack_request(rail, at(now_))) continue;
+      scheduler.ack_requested(rail, kAckRequest, at(now_));
       put({rail, 0}, 0);
     }
   }
@@ -123,7 +123,8 @@ class Network {
     // What leaves together is read together.
     const double late = heard <= now_ ? paths_[turn.rail].late(acknowledgements_[turn.rail]++) : 0.0;
     heard = std::max(heard, free + 2 * paths_[turn.rail].latency + late);
-    events_.emplace(heard, Event{turn.rail, std::max(turn.bytes, kQuestion), position, position == 0 ? 0 : turn.bytes});
+    events_.emplace(heard,
+                    Event{turn.rail, std::max(turn.bytes, kAckRequest), position, position == 0 ? 0 : turn.bytes});
   }
 
   void take_acknowledgement() {
@@ -277,7 +278,7 @@ TEST(RailScheduler, AFastRailKeepsItsRateWhateverItsLatency) {
   }
 }
 
-/// As where both sides send at once: acknowledgements wait behind the peer's messages.
+/// As when both sides send at once: acknowledgements queue after the peer's messages.
 TEST(RailScheduler, MessagesThatLeaveBeforeTheLastIsAcknowledgedTellTheRate) {
   RailScheduler scheduler;
   RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);
@@ -285,12 +286,12 @@ TEST(RailScheduler, MessagesThatLeaveBeforeTheLastIsAcknowledgedTellTheRate) {
   ASSERT_TRUE(scheduler.probe(now - std::chrono::minutes(1), 1)) << "the round trip, though the link is idle";
   scheduler.acknowledged(0, 12, now - std::chrono::minutes(1));
   EXPECT_TRUE(scheduler.wants_round_trip(0, now)) << "before the first bytes, as that is long ago";
-  std::vector<std::size_t> questions;
+  std::vector<std::size_t> ack_requests;
   for (std::size_t message = 0; message < 40; ++message, now += std::chrono::microseconds(5243)) {
     scheduler.sent(0, kSmall, now);
-    questions.push_back(scheduler.wants_question(0, now) ? 12 : 0);
-    if (questions.back() != 0) scheduler.asked(0, questions.back(), now);
-    if (message >= 2) scheduler.acknowledged(0, kSmall + questions[message - 2], now);
+    ack_requests.push_back(scheduler.wants_ack_request(0, now) ? 12 : 0);
+    if (ack_requests.back() != 0) scheduler.ack_requested(0, ack_requests.back(), now);
+    if (message >= 2) scheduler.acknowledged(0, kSmall + ack_requests[message - 2], now);
   }
   EXPECT_NEAR(scheduler.rate(0), 8e6, 5e6) << "it is 6.25 MB/s";
 }
@@ -299,12 +300,12 @@ TEST(RailScheduler, WhatIsAcknowledgedAtLeisureTellsNothing) {
   RailScheduler scheduler;
   RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);
   scheduler.open(0, {}, now);
-  scheduler.asked(0, 12, now);
+  scheduler.ack_requested(0, 12, now);
   scheduler.acknowledged(0, 12, now + std::chrono::microseconds(50));
   for (int i = 0; i < 100; ++i) {
     now += std::chrono::milliseconds(300);
     scheduler.sent(0, 20'000, now);
-    EXPECT_TRUE(scheduler.wants_question(0, now));
+    EXPECT_TRUE(scheduler.wants_ack_request(0, now));
     scheduler.acknowledged(0, 20'000, now + std::chrono::milliseconds(250));
   }
   EXPECT_GE(scheduler.rate(0), 125e6);

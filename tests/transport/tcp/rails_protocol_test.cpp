@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a link over several rails does with an authenticated peer that breaks the protocol: a kProtocol error, nothing else.
+// What a link over several rails does with an authenticated peer that breaks the protocol: a kProtocol error, nothing
+// else.
 #include <gtest/gtest.h>
 
 #include <initializer_list>
@@ -94,7 +95,7 @@ class TcpRailsProtocol : public testing::Test {
 
 TEST_F(TcpRailsProtocol, SegmentsComeInAnyOrderAndMoreThanOnce) {
   open();
-  open();  // each rail says it
+  open();  // each rail repeats it
   const Bytes all = joined({frame(1, 64), frame(2, 128)});
   const auto part = [&](std::size_t from, std::size_t bytes) { return std::span(all).subspan(from, bytes); };
   segment(1, 128, part(128, 192));  // the second frame
@@ -166,7 +167,7 @@ TEST_F(TcpRailsProtocol, BytesBeyondTheCreditOfAReceiverThatIsBehind) {
   expect_protocol_error("exceeds the channel's credit");
 }
 
-TEST_F(TcpRailsProtocol, BytesBehindAChannelsEnd) {
+TEST_F(TcpRailsProtocol, BytesAfterAChannelsEnd) {
   open();
   segment(1, 0, frame(1, 64));
   expect_frame(1, 64);

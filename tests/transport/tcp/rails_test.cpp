@@ -44,7 +44,7 @@ TEST(TcpRails, AllRailsOpenCarryBytesAndAreDescribed) {
   }
 }
 
-/// How many connections of this process hold back what the network does not take yet.
+/// Counts the connections of this process that hold back what the network does not take yet.
 int connections_with_little_unsent() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -67,7 +67,7 @@ TEST(TcpRails, ThereIsAWindowForEachRailAndLittleOfItInTheSocket) {
   while (channel.try_send(numbered_header(count, bytes), pattern(count, bytes))) ++count;
   EXPECT_GE(count, 15U);  // 16 less what headers take
   EXPECT_EQ(channel.window_bytes(), 2 * kWindow);
-  // Acknowledgements leave behind what a socket holds.
+  // Acknowledgements are sent after what a socket holds.
   EXPECT_EQ(connections_with_little_unsent(), 4) << "two rails, both ends of each in this process";
 }
 
@@ -132,7 +132,7 @@ TEST(TcpRails, AStalledRailIsGivenUpAndComesBack) {
   pair.expect_no_failure();
 }
 
-/// Whoever only receives learns of it, too: the credit that it sends must come.
+/// A side that only receives notices it too: the credit that it sends must arrive.
 TEST(TcpRails, AStalledRailHoldsUpATransferOneWayOnlyBriefly) {
   for (const std::size_t rail : {0U, 1U}) {
     Railed pair(2);
@@ -159,7 +159,7 @@ TEST(TcpRails, AStalledRailHoldsUpATransferOneWayOnlyBriefly) {
 TEST(TcpRails, TheLinkFailsWithItsLastRail) {
   Railed pair(2);
   pair.exchange(10, 1000);
-  // Nobody listens behind the relays any more: no rail comes back.
+  // Nothing listens behind the relays any more: no rail comes back.
   pair.second.abort();
   const auto failure = pair.observers[0].wait_for_failure();
   EXPECT_EQ(failure.error.kind(), ErrorKind::kPeerLost);
@@ -201,7 +201,7 @@ TEST(TcpRails, ShutdownDeliversWhatWasAccepted) {
   while (out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
   EXPECT_GE(sent, 10U);
   const std::string last = "last";
-  ASSERT_TRUE(pair.links[0]->send_control_behind_frames(std::as_bytes(std::span(last.data(), last.size()))));
+  ASSERT_TRUE(pair.links[0]->send_control_after_frames(std::as_bytes(std::span(last.data(), last.size()))));
   std::thread leaver([&] { pair.first.shutdown(Deadline::after(kPatience)); });
   const auto failure = pair.observers[1].wait_for_failure();
   leaver.join();
@@ -226,11 +226,11 @@ TEST(TcpRails, BothSidesMayShutDownAtOnce) {
     const auto begin = Clock::now();
     pair.first.shutdown(Deadline::after(kPatience));
     other.join();
-    EXPECT_LT(Clock::now() - begin, kPatience / 2) << "somebody waited for what could not come";
+    EXPECT_LT(Clock::now() - begin, kPatience / 2) << "one side waited for what could not arrive";
   }
 }
 
-/// The one that is through first goes on to acknowledge what the other one has accepted.
+/// The side that finishes first still acknowledges what the other one has accepted.
 TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
   Railed pair(2, {.bytes_per_second = 10e6, .delay = 1ms, .half_duplex = false}, std::size_t{4} << 20);
   Channel& out = pair.links[1]->channel(kRailedChannel);
@@ -254,7 +254,7 @@ TEST(TcpRails, BothSidesMayShutDownWhileOneStillSends) {
   }
 }
 
-TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
+TEST(TcpRails, MessagesAfterFramesArriveAfterThem) {
   Railed pair(2, {}, std::size_t{4} << 20);
   Channel& out = pair.links[0]->channel(kRailedChannel);
   Channel& in = pair.links[1]->channel(kRailedChannel);
@@ -263,12 +263,12 @@ TEST(TcpRails, MessagesBehindFramesComeBehindThem) {
   std::uint64_t sent = 0;
   while (sent < 20 && out.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
   const auto say = [](const std::string& text) { return std::as_bytes(std::span(text.data(), text.size())); };
-  const std::string behind = "behind";
+  const std::string after = "after";
   const std::string ahead = "ahead";
-  ASSERT_TRUE(pair.links[0]->send_control_behind_frames(say(behind)));
+  ASSERT_TRUE(pair.links[0]->send_control_after_frames(say(after)));
   ASSERT_TRUE(pair.links[0]->send_control(say(ahead)));
   for (const auto& relay : pair.relays) relay->resume();
-  EXPECT_EQ(pair.observers[1].wait_for_controls(2), (std::vector<std::string>{ahead, behind}));
+  EXPECT_EQ(pair.observers[1].wait_for_controls(2), (std::vector<std::string>{ahead, after}));
   for (std::uint64_t i = 0; i < sent; ++i) {
     ASSERT_NE(in.front(), nullptr) << i << " of " << sent;
     EXPECT_EQ(in.front()->header.sequence, numbered_header(i, payload.size()).sequence);

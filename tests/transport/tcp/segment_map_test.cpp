@@ -21,7 +21,7 @@ struct Piece {
   std::uint64_t bytes;
 };
 
-/// The same by writing down every unit.
+/// The same bookkeeping, with every unit recorded.
 class Plain {
  public:
   bool has(const Piece& piece) const {
@@ -98,7 +98,7 @@ TEST(SegmentMap, AFullWindowInReverseOrderIsShownAtOnce) {
   }
 }
 
-TEST(SegmentMap, BehindTheEndOfAStreamNothingComes) {
+TEST(SegmentMap, NothingArrivesAfterTheEndOfAStream) {
   SegmentMap map(kMapWindow);
   map.add(0, 3 * kUnit);
   map.finish();
@@ -122,7 +122,7 @@ TEST(SegmentMap, WhatDoesNotFitIsAProtocolError) {
   EXPECT_TRUE(is_protocol_error(map, {128, 128}));
   map.add(0, 128);
   EXPECT_EQ(map.end(), 192U);
-  EXPECT_TRUE(is_protocol_error(map, {128, 128}));  // from before the end to behind it
+  EXPECT_TRUE(is_protocol_error(map, {128, 128}));  // from before the end to after it
   EXPECT_TRUE(map.has(0, 192));
   EXPECT_FALSE(map.has(192, kMapWindow));
   EXPECT_TRUE(is_protocol_error(map, {192, kMapWindow + 1}));

@@ -12,7 +12,7 @@
 namespace atl::test {
 namespace {
 
-/// Keeps what is said of rails that are down.
+/// Keeps the log lines about rails that are down.
 class Losses : public LogSink {
  public:
   Losses() { set_log_sink(this); }
@@ -31,7 +31,8 @@ class Losses : public LogSink {
   std::vector<std::string> lines_;
 };
 
-// What a rail gets before it was measured takes this one almost two seconds, and so long an acknowledgement waits behind it.
+// What a rail gets before it was measured takes this one almost two seconds, and an acknowledgement waits as long for
+// it.
 TEST(TcpSlowRails, ARailThatIsSlowIsNotDead) {
   Losses losses;
   {

@@ -27,7 +27,7 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::uint64_t kSpreadWindow = std::uint64_t{64} << 10;
 inline constexpr std::size_t kAll = ~std::size_t{0};
 
-/// The sending side's rails tell nothing but that a write has failed, which the tests cause.
+/// Ignores everything from the sending side's rails; the tests themselves cause writes to fail.
 class Deaf : public Rail::Owner {
  public:
   std::byte* on_data(Rail&, std::uint32_t, std::uint32_t) override { return nullptr; }

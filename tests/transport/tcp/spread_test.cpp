@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a link over several rails promises, without endpoints: rails are socket pairs, and a rail may be cut behind any byte.
+// The promises of a link over several rails, without endpoints: rails are socket pairs, and a rail may be cut after any
+// byte.
 #include "atoll/transport/tcp/spread.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +32,9 @@ TEST(Spread, EverythingArrivesOverAnyNumberOfRails) {
   }
 }
 
-/// The rail is cut when the receiver has read so many of its bytes; acknowledgements of the last ones are lost with it.
-TEST(Spread, ARailCutBehindAnyByteLosesAndDoublesNothing) {
+/// The rail is cut when the receiver has read a number of its bytes; acknowledgements of the last ones are lost with
+/// it.
+TEST(Spread, ARailCutAfterAnyByteLosesAndDoublesNothing) {
   std::size_t cuts = 0;
   for (std::size_t at = 0;; ++at) {
     Bench bench(2);
@@ -50,8 +52,8 @@ TEST(Spread, ARailCutBehindAnyByteLosesAndDoublesNothing) {
     bench.cut(0);
     ++cuts;
     bench.expect_everything();
-    EXPECT_EQ(bench.receiver.controls, std::vector<std::string>{"first"}) << "cut behind byte " << at;
-    if (testing::Test::HasFailure()) FAIL() << "cut behind byte " << at;
+    EXPECT_EQ(bench.receiver.controls, std::vector<std::string>{"first"}) << "cut after byte " << at;
+    if (testing::Test::HasFailure()) FAIL() << "cut after byte " << at;
     if (got < at) break;
   }
   EXPECT_GT(cuts, 300U);
@@ -112,16 +114,16 @@ TEST(Spread, ARailThatWasGivenUpMayStillDeliver) {
   }
 }
 
-TEST(Spread, WhatFollowsFramesComesBehindThem) {
+TEST(Spread, WhatFollowsFramesArrivesAfterThem) {
   Bench bench(3);
   for (int i = 0; i < 5; ++i) bench.push(5000, static_cast<std::byte>(i));
-  ASSERT_TRUE(bench.spread->push_behind(Type::kControl, 0, text("behind"), false, Clock::now()));
+  ASSERT_TRUE(bench.spread->push_after_frames(Type::kControl, 0, text("after"), false, Clock::now()));
   ASSERT_TRUE(bench.spread->push_control(Type::kControl, 0, text("ahead"), false, Clock::now()));
-  bench.spread->push_behind(Type::kBye, 0, {}, true, Clock::now());
+  bench.spread->push_after_frames(Type::kBye, 0, {}, true, Clock::now());
   bench.turn(1, 700);
   bench.cut(1);
   bench.expect_everything();
-  EXPECT_EQ(bench.receiver.controls, (std::vector<std::string>{"ahead", "behind", "", "bye"}));
+  EXPECT_EQ(bench.receiver.controls, (std::vector<std::string>{"ahead", "after", "", "bye"}));
   ASSERT_EQ(bench.receiver.seen_at_control.size(), 3U);
   EXPECT_EQ(bench.receiver.seen_at_control[1], bench.accepted);
 }
@@ -129,7 +131,7 @@ TEST(Spread, WhatFollowsFramesComesBehindThem) {
 TEST(Spread, AStreamIsFreedWhenAllOfItHasArrived) {
   Bench bench(2);
   for (int i = 0; i < 5; ++i) bench.push(5000, static_cast<std::byte>(i));
-  ASSERT_TRUE(bench.spread->push_behind(Type::kClose, 7, {}, true, Clock::now(), &bench.stream));
+  ASSERT_TRUE(bench.spread->push_after_frames(Type::kClose, 7, {}, true, Clock::now(), &bench.stream));
   bench.turn(1, 700);
   bench.cut(1);  // what was on its way is sent again, out of the stream
   EXPECT_TRUE(bench.stream.is_open());
@@ -143,10 +145,11 @@ TEST(Spread, BoundsHoldWhileNothingIsRead) {
   const Bytes large(4096);
   while (bench.spread->push_control(Type::kControl, 0, large, false, Clock::now())) ASSERT_LT(++controls, 1000U);
   EXPECT_GE(controls, 10U);
-  std::size_t behind = 0;
-  while (bench.spread->push_behind(Type::kControl, 0, large, false, Clock::now())) ASSERT_LT(++behind, 1000U);
-  EXPECT_GE(behind, 10U);
-  EXPECT_TRUE(bench.spread->push_behind(Type::kClose, 3, {}, true, Clock::now())) << "room for what must not fail";
+  std::size_t accepted = 0;
+  while (bench.spread->push_after_frames(Type::kControl, 0, large, false, Clock::now())) ASSERT_LT(++accepted, 1000U);
+  EXPECT_GE(accepted, 10U);
+  EXPECT_TRUE(bench.spread->push_after_frames(Type::kClose, 3, {}, true, Clock::now()))
+      << "room for what must not fail";
   std::size_t frames = 0;
   while (bench.spread->takes_frames()) {
     bench.spread->push_frame(bench.stream, (frames % 512) * kUnit, kUnit, Clock::now());
@@ -169,11 +172,11 @@ TEST(Spread, AQuestionForWhichThereIsNoSegmentCountsNothing) {
     bench.spread->push_frame(bench.stream, i % 512 * kUnit, kUnit, Clock::now());
     read();
   }
-  const auto asked = bench.receiver.probes;  // for the round trip
+  const auto requested = bench.receiver.probes;  // for the round trip
   while (bench.spread->push_control(Type::kControl, 0, {}, true, Clock::now())) read();
-  bench.spread->push_behind(Type::kBye, 0, {}, true, Clock::now());
+  bench.spread->push_after_frames(Type::kBye, 0, {}, true, Clock::now());
   read();
-  EXPECT_EQ(bench.receiver.probes, asked) << "a segment was left";
+  EXPECT_EQ(bench.receiver.probes, requested) << "a segment was left";
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(bench.rails_[i]->is_ready());
     EXPECT_EQ(bench.spread->scheduler().on_its_way(i), bench.rails_[i]->bytes_out());

@@ -20,7 +20,7 @@ using Bytes = std::vector<std::byte>;
 
 Bytes address(std::size_t bytes = 200) { return Bytes(bytes, std::byte{7}); }
 
-/// Moves what each has to say to the other, `piece` bytes at a time, until nothing moves.
+/// Moves what each end sends to the other, `piece` bytes at a time, until nothing moves.
 void talk(Agreement& a, Agreement& b, std::size_t piece = 100000) {
   Bytes to_a;
   Bytes to_b;
@@ -36,7 +36,7 @@ void talk(Agreement& a, Agreement& b, std::size_t piece = 100000) {
       moved = true;
     }
   }
-  EXPECT_TRUE(to_a.empty() && to_b.empty()) << "something was said that nobody wants to hear";
+  EXPECT_TRUE(to_a.empty() && to_b.empty()) << "bytes were sent that the other end does not expect";
 }
 
 TEST(UcxAgreement, TwoProbesMakeAYes) {

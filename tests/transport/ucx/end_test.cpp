@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that does not run, two that end at once, and a channel that ends before its link is up.
+// A peer that does not run, two peers that end at once, and a channel that ends before its link is up.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/types.h>
@@ -47,7 +47,8 @@ class Stopped {
   const pid_t process_;
 };
 
-// Over shared memory no event tells that the peer takes frames again, so that UCX has to be asked; but not all the time.
+// Over shared memory no event reports that the peer takes frames again, so UCX has to be polled, but not all the
+// time.
 TEST_P(UcxLinks, APeerThatIsStoppedTakesLittleOfTheProcessor) {
   run_peers(
       PeerMode::kProcesses, options(),
@@ -60,11 +61,11 @@ TEST_P(UcxLinks, APeerThatIsStoppedTakesLittleOfTheProcessor) {
           const Stopped stopped(peer.other_process);
           while (channel.try_send(numbered_header(sent, 0), {})) ++sent;
           EXPECT_GT(sent, 500U) << "more than UCX gives to the peer at once";
-          const auto begun = Clock::now();
+          const auto started = Clock::now();
           const std::clock_t cpu = std::clock();
           std::this_thread::sleep_for(400ms);  // what is measured is how much of a time the process uses
           const double used = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC;
-          EXPECT_LT(used, std::chrono::duration<double>(Clock::now() - begun).count() / 2);
+          EXPECT_LT(used, std::chrono::duration<double>(Clock::now() - started).count() / 2);
         }
         peer.meeting.exchange(std::to_string(sent));
         peer.meeting.meet();
@@ -81,7 +82,7 @@ TEST_P(UcxLinks, APeerThatIsStoppedTakesLittleOfTheProcessor) {
       });
 }
 
-// The one that has nothing to send is through first, and stays until it has answered.
+// The side that has nothing to send finishes first, and stays until it has answered.
 TEST_P(UcxLinks, BothMayEndWhileOneStillSends) {
   auto both = options();
   for (auto& each : both) each.tcp_window_bytes = std::size_t{16} << 20;
@@ -108,7 +109,7 @@ TEST_P(UcxLinks, BothMayEndWhileOneStillSends) {
         while (channel.try_send(numbered_header(sent, payload.size()), payload)) ++sent;
         EXPECT_GE(sent, 10U);
         std::thread leaver([&] { peer.endpoint.shutdown(Deadline::after(kPatience)); });
-        // Until the end has begun here, the peer's end would be the link's.
+        // Until the end has started here, the peer's end would be the link's.
         wait_until("the end", [&] {
           std::this_thread::sleep_for(1ms);
           try {
@@ -134,12 +135,12 @@ TEST_P(UcxLinks, AChannelClosedBeforeTheLinkIsUpGivesItsCreditBack) {
   Endpoint sender(both[0], observers[0]);
   Endpoint receiver(both[1], observers[1]);
   // The sender's vote comes late: only the receiver connects, and what it hears takes its time.
-  const TcpListener nobody = listen_tcp(0, 0);
+  const TcpListener silent = listen_tcp(0, 0);
   Relay relay(sender.address().tcp.front(), {.more_delay_back = 300ms});
   PeerAddress sender_seen = sender.address();
   PeerAddress receiver_seen = receiver.address();
   sender_seen.tcp = {relay.address()};
-  receiver_seen.tcp = {"127.0.0.1:" + std::to_string(nobody.port)};
+  receiver_seen.tcp = {"127.0.0.1:" + std::to_string(silent.port)};
   const ChannelId id{.group = 1, .index = 0, .bell = Bell::kCollective};
   Channel& out = sender.link(receiver_seen).channel(id);
   Channel& in = receiver.link(sender_seen).channel(id);
@@ -154,7 +155,7 @@ TEST_P(UcxLinks, AChannelClosedBeforeTheLinkIsUpGivesItsCreditBack) {
     EXPECT_EQ(receiver.link(sender_seen).state(), transport::LinkState::kUp) << "frames are seen before that";
   }
   receiver.link(sender_seen).close_channel(id);
-  for (int i = 0; i < 100; ++i) wait_on_bell(sender, Bell::kCollective, "room behind the end", send_one);
+  for (int i = 0; i < 100; ++i) wait_on_bell(sender, Bell::kCollective, "room after the end", send_one);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contract of all links does not say: agreement and fallback, death in the middle of a transfer, many ends, and
-// messages from memory to memory.
+// What the contract of all links does not cover: agreement and fallback, death in the middle of a transfer, many ends,
+// and messages from memory to memory.
 #include "atoll/transport/ucx/link.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST_P(UcxLinks, WhereUcxDoesNotLeadTheStreamCarriesAll) {
       }
     }
     wait_until("control", [&] { return peer.link().send_control(pattern(1, transport::kMaxControlBytes)); });
-    wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(1, 3)); });
+    wait_until("control", [&] { return peer.link().send_control_after_frames(pattern(1, 3)); });
     EXPECT_EQ(peer.observer.wait_for_controls(2)[0].size(), transport::kMaxControlBytes);
     peer.link().close_channel({.group = 7, .index = 2, .bell = transport::Bell::kCollective});
     peer.meeting.meet();
@@ -180,7 +180,7 @@ TEST_P(UcxLinks, BeginAndEndAgainAndAgain) {
     const auto role = [&](Peer& peer) {
       greet(peer);
       Channel& channel = peer.channel();
-      // Ends with frames that nobody has read.
+      // Ends with frames that were not read.
       for (std::uint64_t i = 0; i < 5; ++i) send(peer, channel, numbered_header(i, 9000), pattern(i, 9000));
       peer.meeting.meet();
       const auto started = Clock::now();

@@ -37,7 +37,7 @@ ErrorKind kind_of(const std::function<void()>& call) {
   return ErrorKind::kInternal;
 }
 
-/// What a network does to messages: some are on their way, some are being fetched, some still hold the sender's memory.
+/// Simulates a network: some messages are on their way, some are being fetched, some still hold the sender's memory.
 struct Path {
   struct Transfer {
     SendRing::Piece piece;
@@ -47,7 +47,7 @@ struct Path {
   ReceiveRing& in;
   std::mt19937& random;
   std::vector<Transfer> sent{};
-  std::vector<Transfer> begun{};
+  std::vector<Transfer> started{};
   std::vector<std::uint64_t> held{};
 
   template <class T>
@@ -65,12 +65,12 @@ struct Path {
         return;
       case 1:
         if (sent.empty()) return;
-        begun.push_back(take(sent));
-        begun.back().to = in.begin_on_loop(begun.back().piece.position, begun.back().piece.bytes.size());
+        started.push_back(take(sent));
+        started.back().to = in.begin_on_loop(started.back().piece.position, started.back().piece.bytes.size());
         return;
       case 2: {
-        if (begun.empty()) return;
-        const Transfer done = take(begun);
+        if (started.empty()) return;
+        const Transfer done = take(started);
         std::memcpy(done.to, done.piece.bytes.data(), done.piece.bytes.size());
         in.finish_on_loop(done.piece.position, done.piece.bytes.size());
         held.push_back(done.piece.position);

@@ -34,7 +34,7 @@ class UcxTransports {
 inline constexpr const char* kUcxMemory = "posix,sysv,cma,self";
 inline constexpr const char* kUcxNetwork = "tcp";
 
-/// Why links through UCX cannot be tested here; empty if they can.
+/// Returns why links through UCX cannot be tested here; empty if they can.
 inline std::string ucx_is_absent() {
   try {
     transport::ucx::Context::open();

@@ -45,10 +45,11 @@ void check_call(const Call& call, int rank, int size) {
     reject("root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
   }
   if (has_reduction(call.operation) && !is_supported(call.reduce_op, call.dtype)) {
-    reject(std::string(to_string(call.reduce_op)) + " has no meaning for " + to_string(call.dtype));
+    reject(std::string(to_string(call.reduce_op)) + " is not defined for " + to_string(call.dtype));
   }
   if (call.part >= kMaxParts) reject("an operation cannot have more than " + std::to_string(kMaxParts) + " parts");
-  if ((call.loaded || call.arrived) && !is_direct(call.operation)) reject("its segments cannot come bit by bit");
+  if ((call.loaded || call.arrived) && !is_direct(call.operation))
+    reject("its segments cannot be loaded or delivered in parts");
   const auto expected = expected_segments(call.operation, rank == call.root, static_cast<std::size_t>(size));
   if (call.input.size() != expected.input || call.output.size() != expected.output) {
     reject("expected " + std::to_string(expected.input) + " input and " + std::to_string(expected.output) +
@@ -92,7 +93,7 @@ void shape_of(const Call& call, int rank, int size, Shape& shape) {
       break;
     case Operation::kGather:
     case Operation::kScatter: {
-      // Away from the root a rank knows its own part only.
+      // A rank that is not the root knows only its own part.
       const auto& parts = call.operation == Operation::kGather ? call.output : call.input;
       const auto& own = call.operation == Operation::kGather ? call.input : call.output;
       shape.counts.assign(static_cast<std::size_t>(size), 0);

@@ -4,8 +4,8 @@
 namespace atl::collectives {
 
 void ClockSamples::add(std::int64_t asked_us, std::int64_t answered_us, std::int64_t heard_us) {
-  if (heard_us < asked_us) return;  // the clock was set back meanwhile
-  // One more for what the clocks' whole microseconds hide.
+  if (heard_us < asked_us) return;  // the clock was set back in the meantime
+  // One more microsecond, because both clocks are read in whole microseconds.
   const ClockSample sample{heard_us, answered_us - (asked_us + (heard_us - asked_us) / 2),
                            (heard_us - asked_us) / 2 + 1};
   if (!best_ || sample.error_us <= best_->error_us) best_ = sample;

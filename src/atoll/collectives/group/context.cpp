@@ -27,7 +27,7 @@ Context::Impl::Impl(transport::EndpointOptions options) : process(fork_depth()),
 }
 
 Context::Impl::~Impl() {
-  // A forked child has no loop thread to talk to; the endpoint knows how to end there.
+  // A forked child has no loop thread to stop; the endpoint handles this case itself.
   if (fork_depth() != process) return;
   unwatch_dump_signal(endpoint->loop(), dump_slot);
   endpoint->shutdown(Deadline::after(std::chrono::seconds(5)));
@@ -66,7 +66,7 @@ void Context::Impl::set_key_once(const std::vector<std::byte>& key) {
     if (has_key) return;
     has_key = true;
   }
-  // Without the lock: it waits for the loop, whose handlers take it.
+  // Without the lock, because set_key() waits for the loop, whose handlers take it.
   endpoint->set_key(key);
 }
 
@@ -111,7 +111,7 @@ void Context::Impl::on_control(transport::Link& link, std::span<const std::byte>
   if (group) {
     group->on_control(link, body);
   } else if (ended && control_type(body) == ControlType::kInquiry) {
-    link.send_control_behind_frames(encode(id, ControlType::kLeft, Report{ErrorKind::kAborted, -1, "left"}));
+    link.send_control_after_frames(encode(id, ControlType::kLeft, Report{ErrorKind::kAborted, -1, "left"}));
   }
 }
 

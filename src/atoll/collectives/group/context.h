@@ -7,7 +7,8 @@
 
 namespace atl::collectives {
 
-/// What the groups of one rank share: the endpoint with its links, and the routing of control messages to groups.
+/// The state that the groups of one rank share: the endpoint with its links, and the routing of control messages to
+/// groups.
 class Context {
  public:
   explicit Context(transport::EndpointOptions options);

@@ -14,7 +14,7 @@
 
 namespace atl::collectives {
 
-/// How a group hears from the context. Called on the endpoint's loop thread; must not block.
+/// Receives a group's events from the context. Called on the endpoint's loop thread; must not block.
 class GroupSink {
  public:
   virtual ~GroupSink() = default;
@@ -27,14 +27,15 @@ struct Context::Impl final : transport::LinkObserver {
   explicit Impl(transport::EndpointOptions options);
   ~Impl() override;
 
-  /// The group also hears of the links that have failed before.
+  /// The group is also notified of links that have failed before.
   void add_group(std::uint64_t group_id, std::weak_ptr<GroupSink> group);
   void remove_group(std::uint64_t group_id);
 
-  /// The first key wins: later groups of the process use the endpoint's.
+  /// Sets the endpoint's key unless it has one: the key of the first group holds for all later groups of the process.
   void set_key_once(const std::vector<std::byte>& key);
 
-  /// `message` says how a group of this process ended. Whoever gets a link later, even while this process leaves, hears it too.
+  /// Keeps `message`, the report of how a group of this process ended, and sends it to every peer that opens a link
+  /// later, even while this process is leaving.
   void keep_report(std::vector<std::byte> message);
 
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
@@ -57,11 +58,11 @@ struct Context::Impl final : transport::LinkObserver {
   const std::uint32_t process;  // fork_depth() of the process whose loop thread this has
   std::mutex mutex;             // guards what follows up to dump_slot
   std::map<std::uint64_t, std::weak_ptr<GroupSink>> groups;
-  std::set<std::uint64_t> ended_groups;        // peers may still ask for them
-  std::vector<FailedLink> failed_links;        // for good: their groups were told, later ones are not yet
+  std::set<std::uint64_t> ended_groups;        // peers may still send inquiries about them
+  std::vector<FailedLink> failed_links;        // permanently: later groups are still to be notified
   std::deque<std::vector<std::byte>> reports;  // of this process's groups that failed; the last kMaxReports
-  std::deque<EarlyReport> early_reports;       // of peers' groups that are not made here yet; as many
-  bool has_key = false;                        // or will have it in a moment
+  std::deque<EarlyReport> early_reports;       // for groups that do not exist here yet; as many
+  bool has_key = false;                        // or is about to have it
   int dump_slot = -1;
   std::unique_ptr<transport::Endpoint> endpoint;  // last: its thread calls the rest
 
@@ -69,7 +70,7 @@ struct Context::Impl final : transport::LinkObserver {
   std::vector<std::shared_ptr<GroupSink>> live_groups();
 };
 
-/// Whether this process's key is the content of ATOLL_KEY_FILE, which all ranks must have or none.
+/// Returns whether this process's key is the content of ATOLL_KEY_FILE, which must be set on all ranks or on none.
 bool key_comes_from_file();
 
 }  // namespace atl::collectives

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank writes down about its operations.
+// Writes a rank's last operations to files.
 #include <unistd.h>
 
 #include <cctype>
@@ -16,9 +16,9 @@ namespace atl::collectives {
 namespace {
 
 constexpr int kDumpFormat = 2;
-constexpr std::size_t kReadable = 1024;  // operations that a person may want to look at in the file itself
+constexpr std::size_t kReadable = 1024;  // with at most this many operations the file is indented for human readers
 
-// Processes with the same boot id read one clock.
+// Processes with the same boot id share one clock.
 nlohmann::json process_json(Context& context) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -78,7 +78,7 @@ std::string Group::Impl::dump_folder() const {
   return options.trace_folder.empty() ? std::filesystem::temp_directory_path().string() : options.trace_folder;
 }
 
-// The file appears whole: whoever collects the folder meanwhile sees the last one or this one.
+// The file is renamed into place, so that a reader of the folder sees either the previous file or this one, whole.
 void Group::Impl::write_dump(const std::string& folder, const char* why) const noexcept {
   try {
     std::string group = options.name;

@@ -23,7 +23,7 @@ constexpr int kFree = 0;  // a slot holds its descriptor plus kFirst, so that ze
 constexpr int kReserved = 1;
 constexpr int kFirst = 2;
 std::array<std::atomic<int>, kSlots> g_event_fds;
-// Of the process that holds the descriptor: to a child that inherited the table the number may be of any other file.
+// The process that owns the descriptor: in a child that inherited the table, the number may belong to any other file.
 std::array<std::atomic<pid_t>, kSlots> g_processes;
 std::array<Fd, kSlots> g_owners;
 

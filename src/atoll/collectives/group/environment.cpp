@@ -77,7 +77,7 @@ void read_key(transport::EndpointOptions& options) {
   }
 }
 
-// Read where they are needed, in places that cannot refuse them any more.
+// These are read only where they are used, which is too late to reject an invalid value.
 void check_others() {
   struct Choice {
     const char* variable;

@@ -18,7 +18,7 @@ EventRing::Ticket EventRing::issued(const Signature& signature, std::uint64_t by
 
 void EventRing::started(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  if (ticket + events_.size() < next_) return;  // overwritten since
+  if (ticket + events_.size() < next_) return;  // overwritten by now
   Event& event = events_[ticket % events_.size()];
   event.state = State::kStarted;
   event.started_us = now_us();

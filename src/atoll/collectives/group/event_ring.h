@@ -37,14 +37,15 @@ class EventRing {
   void started(Ticket ticket);
   void finished(Ticket ticket, bool succeeded);
 
-  /// The collective with this sequence, if it is among the last ones.
+  /// Returns the collective with this sequence, if it is among the last ones.
   std::optional<Event> find(std::uint64_t sequence) const;
 
-  /// The one that was issued last, if there was any.
+  /// Returns the operation that was issued last, if any.
   std::optional<Event> last() const;
 
-  /// A list of objects, oldest first: {operation, sequence (the operation's number), part, reduce_op, dtype, bytes, root, state, issued_us, started_us, finished_us};
-  /// times are microseconds since the Unix epoch, 0 for "not yet".
+  /// Returns a list of objects, oldest first: {operation, sequence (the operation's number), part, reduce_op, dtype,
+  /// bytes, root, state, issued_us, started_us, finished_us}; times are microseconds since the Unix epoch, 0 for "not
+  /// yet".
   nlohmann::json to_json() const;
 
  private:

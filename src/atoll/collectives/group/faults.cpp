@@ -7,7 +7,7 @@
 namespace atl::collectives {
 namespace {
 
-// Tags with the top bit are the group's own; c10d's are non-negative 32-bit numbers.
+// Tags with the top bit set are reserved for the group; c10d's are non-negative 32-bit numbers.
 constexpr std::uint64_t kOwnTag = std::uint64_t{1} << 63;
 
 }  // namespace
@@ -17,7 +17,7 @@ void Group::Impl::fail(const Error& error) noexcept {
     if (!failure.set(error)) return;
     context->endpoint().doorbell().ring_all();
     context->impl().keep_report(encode(ports.group_id(), ControlType::kError, report_of(error)));
-    tell_peers(ControlType::kError, error);
+    notify_peers(ControlType::kError, error);
     messages.fail_pending();
     island_order.fail(failure.get());
     std::vector<std::function<void()>> listeners;
@@ -27,7 +27,8 @@ void Group::Impl::fail(const Error& error) noexcept {
       listeners.swap(failure_listeners);
     }
     for (const auto& listener : listeners) listener();
-    // Last: the folder may be on a server that has died with a rank, and then nobody else is to wait.
+    // Last, because the folder may be on a server that has died with a rank, and no other waiter may be held up by
+    // that.
     if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
   } catch (const std::exception& broken) {
     log(LogLevel::kError, std::string("while reporting an error: ") + broken.what());
@@ -44,19 +45,21 @@ void Group::Impl::throw_failure(const Signature& signature, std::uint64_t count)
   }
 }
 
-void Group::Impl::tell_peers(ControlType type, const Error& error) noexcept {
+void Group::Impl::notify_peers(ControlType type, const Error& error) noexcept {
   const auto message = encode(ports.group_id(), type, report_of(error));
   // Also over links that this group has not used: a peer may have opened one to wait for this rank.
   for (transport::Link* link : context->endpoint().links()) {
     if (ports.rank_of(link->peer()) < 0) continue;
-    // Who hears that this rank has left waits for nothing more of it: that must not come before what it has sent.
-    type == ControlType::kLeft ? link->send_control_behind_frames(message) : link->send_control(message);
+    // A peer that knows that this rank has left waits for nothing more, so the notice must not overtake the rank's
+    // frames.
+    type == ControlType::kLeft ? link->send_control_after_frames(message) : link->send_control(message);
   }
 }
 
-// A report reaches only who has a link by then, and a peer may wait for frames of another operation than this rank does, so that
-// none ever arrives: who waits in vain asks, and tells what is called here.
-void Group::Impl::ask_peer(int peer, bool about_collective) {
+// A report reaches only peers that have a link by then, and a peer may wait for frames of another operation than this
+// rank does, which never arrive. So a rank whose wait has stalled sends an inquiry with the operation that it has
+// called.
+void Group::Impl::send_inquiry(int peer, bool about_collective) {
   Inquiry inquiry;
   if (about_collective) {
     const std::lock_guard lock(mutex);
@@ -86,7 +89,7 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
     std::rethrow_exception(failure.get());
   } catch (const Error& error) {
     const auto report = encode(ports.group_id(), left ? ControlType::kLeft : ControlType::kError, report_of(error));
-    left ? link.send_control_behind_frames(report) : link.send_control(report);
+    left ? link.send_control_after_frames(report) : link.send_control(report);
   }
 }
 
@@ -114,18 +117,18 @@ void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> m
   switch (*type) {
     case ControlType::kInquiry: return answer_inquiry(link, from, body);
     case ControlType::kRollCall: return answer_roll_call(link, body);
-    case ControlType::kClock: return hear_time(link, from, body);
+    case ControlType::kClock: return on_clock_message(link, from, body);
     case ControlType::kLeft:
       if (decode_report(body)) mark_left(from);
       return;
     case ControlType::kRefusal:
-      if (const auto heard = decode_refusal(body)) hear_refusal(heard->number, {heard->rank, heard->why});
+      if (const auto heard = decode_refusal(body)) on_refusal(heard->number, {heard->rank, heard->why});
       return;
     case ControlType::kWithdrawal:
-      if (const auto heard = decode_withdrawal(body)) hear_withdrawal(from, *heard);
+      if (const auto heard = decode_withdrawal(body)) on_withdrawal(from, *heard);
       return;
-    case ControlType::kStepRequest: return island_order.hear_request(from, body);
-    case ControlType::kStepGrant: return island_order.hear_grant(body);
+    case ControlType::kStepRequest: return island_order.on_request(from, body);
+    case ControlType::kStepGrant: return island_order.on_grant(body);
     case ControlType::kError: break;
   }
   const auto report = decode_report(body);
@@ -161,7 +164,7 @@ void Group::Impl::monitored_barrier(std::chrono::milliseconds timeout, bool wait
     tag = kOwnTag | next_barrier_tag++;
   }
   if (options.rank == 0) return collect_check_ins(tag, timeout, wait_all_ranks);
-  // Rank 0 knows best who is missing, so the others wait a little longer than it does.
+  // Rank 0 knows best which ranks are missing, so the others wait a little longer than it does.
   const auto grace = std::min<std::chrono::milliseconds>(timeout / 2, std::chrono::milliseconds(1000));
   std::mutex wait_mutex;
   std::condition_variable arrived;
@@ -186,7 +189,7 @@ void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds
     std::mutex mutex;
     std::condition_variable arrived;
     std::vector<bool> here;
-    std::size_t count = 1;  // who is here or never will be
+    std::size_t count = 1;  // ranks that are here or never will be
   };
   auto roll = std::make_shared<Roll>();
   roll->here.resize(static_cast<std::size_t>(options.size));
@@ -200,7 +203,7 @@ void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds
   }
   const auto deadline = Deadline::after(timeout);
   std::string missing;
-  bool left = false;  // those that are missing have left the group
+  bool left = false;  // the missing ranks have left the group
   {
     std::unique_lock lock(roll->mutex);
     const auto all = [&] { return roll->count == static_cast<std::size_t>(options.size); };

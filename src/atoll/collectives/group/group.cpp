@@ -7,10 +7,10 @@
 namespace atl::collectives {
 namespace {
 
-Meeting meet_members(Context& context, Store& store, const GroupOptions& options) {
+RendezvousResult find_members(Context& context, Store& store, const GroupOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "rank " + std::to_string(options.rank) + " does not fit a group of " + std::to_string(options.size));
+    throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(options.rank) +
+                                                 " is out of range for a group of " + std::to_string(options.size));
   }
   auto& endpoint = context.endpoint();
   Member mine;
@@ -28,10 +28,10 @@ Meeting meet_members(Context& context, Store& store, const GroupOptions& options
   mine.problem = options.problem;
   mine.uplink = options.uplink;
   mine.address = endpoint.address();
-  return meet(store, options.name + "/", options.rank, mine, options.timeout);
+  return rendezvous(store, options.name + "/", options.rank, mine, options.timeout);
 }
 
-// For ever: not even destroyed with static objects.
+// Kept forever: not destroyed even with static objects.
 void keep(std::shared_ptr<void> state) {
   static std::mutex mutex;
   static auto& kept = *new std::vector<std::shared_ptr<void>>;
@@ -42,15 +42,16 @@ void keep(std::shared_ptr<void> state) {
 }  // namespace
 
 Group::Group(std::shared_ptr<Context> context, Store& store, const GroupOptions& options) {
-  const Meeting meeting = meet_members(*context, store, options);
-  if (!meeting.key.empty()) context->impl().set_key_once(meeting.key);
-  impl_ = std::make_shared<Impl>(std::move(context), options, meeting);
+  const RendezvousResult result = find_members(*context, store, options);
+  if (!result.key.empty()) context->impl().set_key_once(result.key);
+  impl_ = std::make_shared<Impl>(std::move(context), options, result);
   impl_->context->impl().add_group(impl_->ports.group_id(), impl_);
   impl_->watch_clock();
 }
 
 Group::~Group() {
-  // A forked child has neither the group's threads nor its shared memory: to end it would touch both, so it is kept.
+  // A forked child has neither the group's threads nor its own copy of the shared memory, and destroying the group
+  // would use both; so the group is leaked there.
   if (fork_depth() != impl_->process) {
     keep(std::move(impl_));
     return;
@@ -59,7 +60,7 @@ Group::~Group() {
   impl_->stop_threads();
   impl_->write_trace();
   impl_->context->impl().remove_group(impl_->ports.group_id());
-  // No callback of the loop holds the group after this, so that it ends on this thread and never on the loop's own.
+  // After this no callback of the loop holds the group, so that it is destroyed on this thread and never on the loop's.
   auto& loop = impl_->context->endpoint().loop();
   if (loop.on_loop_thread()) {
     impl_->stop_clock_on_loop();

@@ -10,44 +10,44 @@
 namespace atl::collectives {
 namespace {
 
-std::vector<transport::PeerAddress> addresses(const Meeting& meeting) {
+std::vector<transport::PeerAddress> addresses(const RendezvousResult& result) {
   std::vector<transport::PeerAddress> list;
-  for (const Member& member : meeting.members) list.push_back(member.address);
+  for (const Member& member : result.members) list.push_back(member.address);
   return list;
 }
 
-// Ranks as logs call them: in a part of the job their numbers there say little.
-std::vector<std::string> rank_labels(const Meeting& meeting) {
+// Ranks as logs name them. In a subgroup the group's rank numbers differ from the job's, so both are given.
+std::vector<std::string> rank_labels(const RendezvousResult& result) {
   std::vector<std::string> list;
-  for (std::size_t rank = 0; rank < meeting.members.size(); ++rank) {
+  for (std::size_t rank = 0; rank < result.members.size(); ++rank) {
     std::string label = std::to_string(rank);
-    const std::string& name = meeting.members[rank].address.name;
+    const std::string& name = result.members[rank].address.name;
     if (name != "rank " + label) label.append(" (").append(name).append(" of the job)");
     list.push_back(std::move(label));
   }
   return list;
 }
 
-Topology topology_of(const Meeting& meeting) {
+Topology topology_of(const RendezvousResult& result) {
   std::vector<std::string> labels;
   std::vector<double> uplinks;
-  for (const Member& member : meeting.members) {
+  for (const Member& member : result.members) {
     labels.push_back(member.island);
     uplinks.push_back(member.uplink);
   }
-  Topology topology = Topology::from_labels(labels, uplinks, meeting.members[0].flat_reduce);
+  Topology topology = Topology::from_labels(labels, uplinks, result.members[0].flat_reduce);
   for (std::size_t island = 0; island < topology.islands.size(); ++island) {
-    const Member& first = meeting.members[static_cast<std::size_t>(topology.islands[island].front())];
+    const Member& first = result.members[static_cast<std::size_t>(topology.islands[island].front())];
     topology.libraries[island] = first.library;
     topology.devices[island] = first.device;
   }
   return topology;
 }
 
-std::size_t ranks_on_this_host(const Meeting& meeting, int rank) {
+std::size_t ranks_on_this_host(const RendezvousResult& result, int rank) {
   std::size_t count = 0;
-  for (const Member& member : meeting.members) {
-    count += member.address.host == meeting.members[static_cast<std::size_t>(rank)].address.host ? 1 : 0;
+  for (const Member& member : result.members) {
+    count += member.address.host == result.members[static_cast<std::size_t>(rank)].address.host ? 1 : 0;
   }
   return count;
 }
@@ -60,39 +60,38 @@ std::uint64_t bytes_of(const Call& call) {
 
 }  // namespace
 
-Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting)
+Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const RendezvousResult& result)
     : process(fork_depth()),
       context(std::move(the_context)),
       options(the_options),
       attempt(context->endpoint().options().attempt),
-      topology(topology_of(meeting)),
+      topology(topology_of(result)),
       default_timeout(options.timeout),
       events(options.events),
       schedules([this](const Shape& wanted) {
         check_schedule(wanted);
         return build_schedule(topology, wanted, options.rank, limits);
       }),
-      ports(context->endpoint(), meeting.group_id, addresses(meeting), options.rank),
+      ports(context->endpoint(), result.group_id, addresses(result), options.rank),
       island_order(ports, topology.island_with(options.rank), island_order_hooks()),
-      roll_call({options.rank, options.name, rank_labels(meeting), options.slow_after,
+      roll_call({options.rank, options.name, rank_labels(result), options.slow_after,
                  [this](int peer) {
                    const transport::Link* link = ports.link_if_open(peer);
                    return link ? link->describe() : std::string();
                  }}),
-      executor(ports, topology, failure, refusals, transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+      executor(ports, topology, failure, refusals, transport::spin_budget(ranks_on_this_host(result, options.rank)),
                *this, options.check_data),
       messages(
-          ports, failure, attempt, options.check_data,
-          transport::spin_budget(ranks_on_this_host(meeting, options.rank)),
+          ports, failure, attempt, options.check_data, transport::spin_budget(ranks_on_this_host(result, options.rank)),
           [this](const Error& error) { fail(error); },
-          [this](int peer) { ask_peer(peer, /*about_collective=*/false); }) {}
+          [this](int peer) { send_inquiry(peer, /*about_collective=*/false); }) {}
 
 Group::Impl::~Impl() {
   context->impl().remove_group(ports.group_id());
   stop_threads();
 }
 
-void Group::Impl::ask_island(std::uint64_t sequence) {
+void Group::Impl::query_island(std::uint64_t sequence) {
   Inquiry inquiry;
   {
     const std::lock_guard lock(mutex);
@@ -109,17 +108,17 @@ void Group::Impl::ask_island(std::uint64_t sequence) {
 IslandOrder::Hooks Group::Impl::island_order_hooks() {
   return {[this](const Error& error) { fail(error); },
           [this](std::chrono::milliseconds delay) {
-            const auto look = [weak = weak_from_this()] {
-              if (const auto self = weak.lock()) self->island_order.look();
+            const auto poll = [weak = weak_from_this()] {
+              if (const auto self = weak.lock()) self->island_order.poll();
             };
-            context->endpoint().loop().post([weak = weak_from_this(), delay, look] {
-              if (const auto self = weak.lock()) self->context->endpoint().loop().add_timer_on_loop(delay, false, look);
+            context->endpoint().loop().post([weak = weak_from_this(), delay, poll] {
+              if (const auto self = weak.lock()) self->context->endpoint().loop().add_timer_on_loop(delay, false, poll);
             });
           },
-          [this](const LibraryStep& step) { ask_island(step.number); }};
+          [this](const LibraryStep& step) { query_island(step.number); }};
 }
 
-// Under the lock: gives the call its number.
+// Numbers the call. Called under the lock.
 Signature Group::Impl::begin(const Call& call) {
   if (!call.number && call.part == 0) ++next_number;
   const std::uint64_t number = call.number.value_or(next_number - 1);
@@ -134,7 +133,7 @@ Signature Group::Impl::begin(const Call& call) {
   return signature;
 }
 
-// Under the lock; nothing where it is not issued yet, or was long ago.
+// Returns nothing if the call has not been issued yet, or was issued long ago. Called under the lock.
 std::optional<IssuedCall> Group::Impl::find_issued(std::uint64_t sequence) const {
   const std::size_t oldest = issued_count > issued.size() ? issued_count - issued.size() : 0;
   for (std::size_t place = issued_count; place-- > oldest;) {
@@ -173,7 +172,7 @@ void Group::Impl::run(const Call& call) {
     if (error) std::rethrow_exception(error);
     return;
   }
-  // Something is queued or running: this call takes its turn on the worker.
+  // Another operation is queued or running, so this call waits its turn on the worker.
   bool finished = false;
   std::exception_ptr error;
   queue.push_back({call, signature, deadline, ticket, [&](std::exception_ptr e) {
@@ -224,7 +223,7 @@ void Group::Impl::work() {
       error = std::current_exception();
     }
     next.done(error);
-    next.done = nullptr;  // what the completion holds is released before the next one starts
+    next.done = nullptr;  // release what the completion holds before the next call starts
     next.call = {};
     lock.lock();
     busy = false;
@@ -253,7 +252,7 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
   } catch (const Error& error) {
     give_up(error);
   } catch (const std::exception& broken) {
-    // Of the input's device, or no memory: the peers wait for this rank all the same.
+    // A device error or lack of memory. The peers are waiting for this rank, so the group fails.
     give_up(Error(ErrorKind::kUnavailable,
                   describe(signature, elements) + " on rank " + std::to_string(options.rank) + ": " + broken.what()));
   }
@@ -264,7 +263,8 @@ std::shared_ptr<const Schedule> Group::Impl::schedule_for(const Call& call) {
   return schedules.get(shape);
 }
 
-// Small worlds are proven before the first use, larger ones on request; shapes that differ by rank cannot be known here.
+// Schedules of small groups are checked before their first use, those of larger ones on request. Shapes that differ by
+// rank are not known here.
 void Group::Impl::check_schedule(const Shape& wanted) const {
   static const bool always = [] {
     const char* value = std::getenv("ATOLL_CHECK");
@@ -294,7 +294,7 @@ void Group::Impl::start_worker() {
   }
 }
 
-// Before whoever closes the group lets go of it: completions may hold it too, and no thread can wait for itself.
+// Called before the caller releases the group: completions may hold it too, and a thread cannot join itself.
 void Group::Impl::stop_threads() {
   {
     const std::lock_guard lock(mutex);
@@ -317,12 +317,12 @@ void Group::Impl::shutdown() {
     }
     is_drained = !busy && queue.empty();
   }
-  // Whoever waits for a library on the worker's behalf is told, so that the worker ends.
+  // Failing the group wakes a worker that waits for a library, so that it ends.
   if (!is_drained) fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
   if (!failure.is_set()) {
     messages.drain(Deadline::after(kMaxDrain));
-    tell_peers(ControlType::kLeft, Error(ErrorKind::kAborted, "left"));
-    // Nobody is told of this: it only makes later use of the group an error.
+    notify_peers(ControlType::kLeft, Error(ErrorKind::kAborted, "left"));
+    // Not sent to any peer: it only makes later use of the group an error.
     failure.set(Error(ErrorKind::kAborted, "the group was shut down on this rank"));
   }
   stop_threads();

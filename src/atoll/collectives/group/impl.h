@@ -27,13 +27,13 @@
 namespace atl::collectives {
 
 struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_this<Group::Impl> {
-  Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const Meeting& meeting);
+  Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_options, const RendezvousResult& result);
   ~Impl() override;
 
   // Messages that the island's library takes to or from one peer, in one direction.
   struct CarriedMessages {
-    std::uint64_t next = 0;                        // number of the next one
-    std::map<std::uint64_t, std::string> refused;  // by the peer: not met here yet
+    std::uint64_t next = 0;                        // number of the next message
+    std::map<std::uint64_t, std::string> refused;  // refused by the peer, and not committed here yet
     std::set<std::uint64_t> refused_here;
   };
 
@@ -51,54 +51,57 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void run(const Call& call);
   void submit(Call call, Completion done);
   void await_input(const Call& call, const Signature& signature, Deadline deadline);
-  std::vector<int> bringers_of_input(const Call& call);
+  std::vector<int> ranks_providing_input(const Call& call);
   void execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
-  /// Warns of, or throws for, the first value of a reduction's input that is no finite number.
+  /// Warns of, or throws for, the first non-finite value in a reduction's input.
   void check_values(const Call& call, const Signature& signature);
   Signature begin(const Call& call);
   std::optional<IssuedCall> find_issued(std::uint64_t sequence) const;
   void refuse(const std::string& why);
   std::uint64_t commit();
-  /// A rank has refused an operation: ends it here, and passes the news on.
-  void hear_refusal(std::uint64_t number, const Refusal& refusal);
-  void tell_refusal(std::uint64_t number, const Refusal& refusal) noexcept;
+  /// Handles a rank's refusal of an operation: ends the operation here, and forwards the refusal.
+  void on_refusal(std::uint64_t number, const Refusal& refusal);
+  void forward_refusal(std::uint64_t number, const Refusal& refusal) noexcept;
   std::uint64_t commit_message(int peer, bool sends);
   void refuse_committed_message(int peer, bool sends, const std::string& why);
-  void hear_withdrawal(int peer, const WithdrawalMessage& message);
+  void on_withdrawal(int peer, const WithdrawalMessage& message);
   IslandOrder::Hooks island_order_hooks();
-  /// Whether other ranks of the island have refused the collective of this sequence, or called another one.
-  void ask_island(std::uint64_t sequence);
+  /// Sends an inquiry to the other ranks of the island: whether one has refused the collective of this sequence, or
+  /// called another one.
+  void query_island(std::uint64_t sequence);
   std::shared_ptr<const Schedule> schedule_for(const Call& call);
   void check_schedule(const Shape& shape) const;
   void work();
   void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
   void collect_check_ins(std::uint64_t tag, std::chrono::milliseconds timeout, bool wait_all_ranks);
 
-  /// The first error ends the group: it is kept, dumped, told to the peers, and every waiter wakes.
+  /// Ends the group with its first error: keeps it, dumps it, sends it to the peers and wakes every waiter.
   void fail(const Error& error) noexcept;
-  void tell_peers(ControlType type, const Error& error) noexcept;
+  void notify_peers(ControlType type, const Error& error) noexcept;
   Report report_of(const Error& error) const { return {error.kind(), options.rank, error.what()}; }
-  /// Whether a peer that this rank waits for has called the same collective, has failed or has left. The answer is a report.
-  void ask_peer(int peer, bool about_collective);
+  /// Sends an inquiry to a peer that this rank waits for: whether it has called the same collective, has failed or has
+  /// left. The reply is a report.
+  void send_inquiry(int peer, bool about_collective);
   void answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message);
-  /// Tells `link`'s peer where this rank is in the collective, and what it knows of the others.
-  void call_roll(transport::Link& link, std::uint64_t sequence, bool asks);
+  /// Sends `link`'s peer this rank's progress in the collective, and what it knows of the other ranks.
+  void call_roll(transport::Link& link, std::uint64_t sequence, bool wants_reply);
   void answer_roll_call(transport::Link& link, std::span<const std::byte> message);
-  Whereabouts whereabouts(std::uint64_t sequence) const;
+  RankProgress progress_in(std::uint64_t sequence) const;
   void on_stall(const Stall& stall) override;
   void on_stall_over(const Stall& stall) override;
-  void on_peer_ahead(int peer) override { ask_peer(peer, /*about_collective=*/true); }
-  std::string account(const Stall& stall) override;
+  void on_peer_ahead(int peer) override { send_inquiry(peer, /*about_collective=*/true); }
+  std::string explain(const Stall& stall) override;
   void compare_calls(int from, const IssuedCall& theirs);
-  /// The group's error as `signature` meets it: names the operation where the error itself does not.
+  /// Throws the group's error for `signature`, with the operation's name if the error itself names none.
   [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
   void shutdown();
-  /// Under the lock, before a call is queued: throws Error(kUnavailable) when the system gives no thread.
+  /// Starts the worker, under the lock, before a call is queued. Throws Error(kUnavailable) if the system cannot start
+  /// a thread.
   void start_worker();
   void stop_threads();
 
   void on_control(transport::Link& link, std::span<const std::byte> message) override;
-  /// Nothing more comes from `peer`, in good order.
+  /// Marks that `peer` has left in good order: nothing more comes from it.
   void mark_left(int peer);
   void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) override;
   void on_dump_requested() override;
@@ -107,11 +110,11 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void write_dump(const std::string& folder, const char* why) const noexcept;
   void write_trace() noexcept;
 
-  /// With a trace to be written: compares clocks with the group's first rank, now and then, on the loop.
+  /// If a trace is to be written: compares clocks with the group's first rank now and then, on the loop.
   void watch_clock();
-  void ask_time_on_loop();
+  void request_time_on_loop();
   void stop_clock_on_loop();
-  void hear_time(transport::Link& link, int from, std::span<const std::byte> message);
+  void on_clock_message(transport::Link& link, int from, std::span<const std::byte> message);
   std::vector<ClockSample> clock_list() const;
 
   std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> timeout) const {
@@ -128,7 +131,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
 
   mutable std::mutex clock_mutex;
   ClockSamples clock_samples;  // guarded by clock_mutex
-  int clock_asks = 0;          // the loop's own
+  int clock_requests = 0;      // used on the loop only
   std::optional<Loop::TimerId> clock_timer;
   std::atomic<bool> trace_is_written{false};
 
@@ -149,20 +152,21 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   std::uint64_t next_barrier_tag = 0;
   std::map<std::pair<int, bool>, CarriedMessages> carried;  // by peer and whether this rank sends
   bool busy = false;                                        // a thread is executing
-  bool warned_of_values = false;  // the executing thread's own: the last reduction's input was not finite
+  bool warned_of_values = false;  // used on the executing thread only: the last reduction had a non-finite input
   bool stopping = false;
   bool is_shut_down = false;
   std::vector<std::function<void()>> failure_listeners;
   Signature current;
-  std::array<IssuedCall, 256> issued;  // the last collectives, to compare with what peers wait for
+  std::array<IssuedCall, 256> issued;  // the last collectives, for comparison with peers' inquiries
   std::size_t issued_count = 0;
-  Shape shape;  // of the executing thread; kept so that building a key allocates nothing
+  Shape shape;  // used on the executing thread; kept so that building a key allocates nothing
   std::byte barrier_byte{0};
   std::thread worker;
-  PointToPoint messages;  // ends first: its thread may report a failure, which takes what is above
+  PointToPoint messages;  // destroyed first: its thread may report a failure, which uses the members above
 };
 
-/// Throws Error(kInvalidArgument) unless the call's segments, root, dtype and reduction fit the operation in a group of `size` ranks.
+/// Throws Error(kInvalidArgument) unless the call's segments, root, dtype and reduction fit the operation in a group of
+/// `size` ranks.
 void check_call(const Call& call, int rank, int size);
 
 /// Fills `shape` from the call's segments.

@@ -10,8 +10,8 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::milliseconds kNextSend{1};
-constexpr std::chrono::milliseconds kNextLook{100};
-constexpr std::size_t kMaxGivenUp = 1024;  // older ones were given up on all ranks
+constexpr std::chrono::milliseconds kNextPoll{100};
+constexpr std::size_t kMaxGivenUp = 1024;  // older steps were given up on all ranks
 
 bool is_alike(const LibraryStep& a, const LibraryStep& b) {
   return a.kind == b.kind && a.sender == b.sender && a.receiver == b.receiver;
@@ -39,19 +39,19 @@ void IslandOrder::request(StepRequest request) {
     const LibraryStep step = request.step;
     const bool has_deadline = !request.deadline.is_never();
     waiting_.insert_or_assign(step, std::move(request));
-    ask_leader(step);
+    request_from_leader(step);
     if (!has_deadline && unsent_.empty()) return;
   }
-  begin_looking();
+  start_polling();
 }
 
-void IslandOrder::ask_leader(const LibraryStep& step) {
-  if (step.kind == LibraryStep::Kind::kOutAfterIn) return leader() == ports_.rank() ? grant(step) : go_on();
+void IslandOrder::request_from_leader(const LibraryStep& step) {
+  if (step.kind == LibraryStep::Kind::kOutAfterIn) return leader() == ports_.rank() ? grant(step) : run_granted();
   if (leader() == ports_.rank()) return note_ready(ports_.rank(), step);
-  tell(leader(), encode(ports_.group_id(), ControlType::kStepRequest, step));
+  send_to(leader(), encode(ports_.group_id(), ControlType::kStepRequest, step));
 }
 
-// What it has granted has come by now: whoever leaves says so after that.
+// Its grants have arrived by now, because a rank's notice that it leaves is sent after all else.
 void IslandOrder::mark_left(int rank) {
   {
     const std::lock_guard lock(mutex_);
@@ -62,10 +62,10 @@ void IslandOrder::mark_left(int rank) {
     if (!was_leader) return;
     std::vector<LibraryStep> steps;
     for (const auto& [step, request] : waiting_) steps.push_back(step);
-    for (const LibraryStep& step : steps) ask_leader(step);
+    for (const LibraryStep& step : steps) request_from_leader(step);
     if (unsent_.empty()) return;
   }
-  begin_looking();  // the link to the next leader may be opening
+  start_polling();  // the link to the next leader may still be opening
 }
 
 void IslandOrder::give_up(const LibraryStep& step) {
@@ -73,7 +73,7 @@ void IslandOrder::give_up(const LibraryStep& step) {
   if (error_ || step.number < first_after_in_) return;
   given_up_.insert(step.number);
   if (given_up_.size() > kMaxGivenUp) given_up_.erase(given_up_.begin());
-  go_on();
+  run_granted();
 }
 
 bool IslandOrder::cancel(const LibraryStep& step, const std::exception_ptr& error) {
@@ -85,7 +85,7 @@ bool IslandOrder::cancel(const LibraryStep& step, const std::exception_ptr& erro
   return true;
 }
 
-void IslandOrder::hear_request(int from, std::span<const std::byte> body) {
+void IslandOrder::on_request(int from, std::span<const std::byte> body) {
   const auto step = decode_step(body);
   if (!step) return;
   {
@@ -94,14 +94,14 @@ void IslandOrder::hear_request(int from, std::span<const std::byte> body) {
     note_ready(from, *step);
     if (unsent_.empty()) return;
   }
-  begin_looking();
+  start_polling();
 }
 
-void IslandOrder::hear_grant(std::span<const std::byte> body) {
+void IslandOrder::on_grant(std::span<const std::byte> body) {
   const auto step = decode_step(body);
   if (!step) return;
   const std::lock_guard lock(mutex_);
-  do_granted(*step);
+  add_granted(*step);
 }
 
 void IslandOrder::fail(const std::exception_ptr& error) {
@@ -114,8 +114,8 @@ void IslandOrder::fail(const std::exception_ptr& error) {
   for (auto& [step, request] : std::exchange(waiting_, {})) request.go(error);
 }
 
-// A rank requests alike steps in their order. So of those before one that all have requested, whichever is not granted yet never
-// will be: its operation was refused.
+// A rank requests steps of one kind in order. So an earlier step that is not granted when all ranks have requested this
+// one never will be: its operation was refused.
 void IslandOrder::note_ready(int rank, const LibraryStep& step) {
   if (step.kind == LibraryStep::Kind::kOutAfterIn) return;
   const auto ranks = ranks_of(step);
@@ -132,21 +132,21 @@ void IslandOrder::note_ready(int rank, const LibraryStep& step) {
 
 void IslandOrder::grant(const LibraryStep& step) {
   for (const int rank : ranks_of(step)) {
-    rank == ports_.rank() ? do_granted(step) : tell(rank, encode(ports_.group_id(), ControlType::kStepGrant, step));
+    rank == ports_.rank() ? add_granted(step) : send_to(rank, encode(ports_.group_id(), ControlType::kStepGrant, step));
   }
 }
 
-void IslandOrder::do_granted(const LibraryStep& step) {
+void IslandOrder::add_granted(const LibraryStep& step) {
   granted_.push_back(step);
-  go_on();
+  run_granted();
 }
 
-// A step that is not there has been cancelled or given up; a kOutAfterIn may still come.
-void IslandOrder::go_on() {
+// A step without a request has been cancelled or given up, except that a kOutAfterIn may still be requested.
+void IslandOrder::run_granted() {
   while (!error_ && !granted_.empty()) {
     const LibraryStep step = granted_.front();
     const bool is_after_in = step.kind == LibraryStep::Kind::kOutAfterIn;
-    pass_over_earlier(step);
+    skip_earlier(step);
     auto found = waiting_.extract(step);
     if (found.empty() && is_after_in && step.number >= first_after_in_ && !given_up_.contains(step.number)) return;
     granted_.pop_front();
@@ -158,17 +158,17 @@ void IslandOrder::go_on() {
   }
 }
 
-// Requests of alike steps before it wait in vain: see note_ready().
-void IslandOrder::pass_over_earlier(const LibraryStep& step) {
+// Earlier requests of the same kind will never be granted: see note_ready().
+void IslandOrder::skip_earlier(const LibraryStep& step) {
   auto first = waiting_.lower_bound(LibraryStep{step.kind, step.sender, step.receiver, 0});
   while (first != waiting_.end() && is_alike(first->first, step) && first->first.number < step.number) {
-    const auto passed_over = waiting_.extract(first++);
-    passed_over.mapped().go(std::make_exception_ptr(
-        Error(ErrorKind::kMismatch, "an operation that another rank has refused was to use the island's library")));
+    const auto skipped = waiting_.extract(first++);
+    skipped.mapped().go(std::make_exception_ptr(
+        Error(ErrorKind::kMismatch, "another rank has refused an operation that was to use the island's library")));
   }
 }
 
-void IslandOrder::tell(int rank, std::vector<std::byte> message) {
+void IslandOrder::send_to(int rank, std::vector<std::byte> message) {
   const auto queue = unsent_.find(rank);
   transport::Link* link = ports_.link_if_open(rank);
   if (!link) {
@@ -179,7 +179,7 @@ void IslandOrder::tell(int rank, std::vector<std::byte> message) {
   unsent_[rank].push_back(std::move(message));
 }
 
-void IslandOrder::send_what_waits() {
+void IslandOrder::send_unsent() {
   for (auto queue = unsent_.begin(); queue != unsent_.end();) {
     auto& messages = queue->second;
     transport::Link* link = ports_.link_if_open(queue->first);
@@ -188,22 +188,22 @@ void IslandOrder::send_what_waits() {
   }
 }
 
-void IslandOrder::begin_looking() {
+void IslandOrder::start_polling() {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(is_looking_, true)) return;
+    if (std::exchange(is_polling_, true)) return;
   }
-  hooks_.look_later(kNextSend);
+  hooks_.poll_later(kNextSend);
 }
 
-void IslandOrder::look() {
+void IslandOrder::poll() {
   std::string late;
   bool has_deadline = false;
   bool is_unsent = false;
-  std::optional<LibraryStep> asked;
+  std::optional<LibraryStep> stalled;
   {
     const std::lock_guard lock(mutex_);
-    send_what_waits();
+    send_unsent();
     is_unsent = !unsent_.empty();
     for (const auto& [step, request] : waiting_) {
       has_deadline = has_deadline || !request.deadline.is_never();
@@ -212,14 +212,14 @@ void IslandOrder::look() {
     const auto first = waiting_.lower_bound(LibraryStep{LibraryStep::Kind::kOut, -1, -1, 0});
     std::optional<LibraryStep> waited_for;
     if (first != waiting_.end() && first->first.kind == LibraryStep::Kind::kOut) waited_for = first->first;
-    if (waited_for == waited_for_) asked = waited_for;
+    if (waited_for == waited_for_) stalled = waited_for;
     waited_for_ = waited_for;
-    is_looking_ = late.empty() && (has_deadline || is_unsent);
-    if (!is_looking_ && late.empty()) return;
+    is_polling_ = late.empty() && (has_deadline || is_unsent);
+    if (!is_polling_ && late.empty()) return;
   }
   if (!late.empty()) return hooks_.fail(Error(ErrorKind::kTimeout, late));
-  if (asked) hooks_.ask(*asked);
-  hooks_.look_later(is_unsent ? kNextSend : kNextLook);
+  if (stalled) hooks_.query(*stalled);
+  hooks_.poll_later(is_unsent ? kNextSend : kNextPoll);
 }
 
 }  // namespace atl::collectives

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank takes no part in an operation or a message: the others learn it, and where nothing has begun the group goes on.
+// Refusals: a rank takes no part in an operation or a message. The others are notified, and the group continues if
+// nothing has been started.
 #include "atoll/collectives/group/impl.h"
 #include "atoll/core/log.h"
 
 namespace atl::collectives {
 namespace {
 
-constexpr std::chrono::seconds kMaxOpening{2};  // of a link to tell a peer something
+constexpr std::chrono::seconds kMaxOpening{2};  // for the link to a peer to open
 
 std::string name_of(std::uint64_t number) { return "operation #" + std::to_string(number); }
 
@@ -26,7 +27,7 @@ void Group::Impl::refuse(const std::string& why) {
   }
   if (failure.is_set()) return;
   const Refusal refusal{options.rank, why};
-  if (refusals.note(number, refusal)) tell_refusal(number, refusal);
+  if (refusals.note(number, refusal)) forward_refusal(number, refusal);
 }
 
 std::uint64_t Group::Impl::commit() {
@@ -43,7 +44,7 @@ std::uint64_t Group::Impl::commit() {
   return number;
 }
 
-void Group::Impl::hear_refusal(std::uint64_t number, const Refusal& refusal) {
+void Group::Impl::on_refusal(std::uint64_t number, const Refusal& refusal) {
   bool is_committed = false;
   {
     const std::lock_guard lock(mutex);
@@ -52,26 +53,27 @@ void Group::Impl::hear_refusal(std::uint64_t number, const Refusal& refusal) {
   }
   if (is_committed) {
     return fail(Error(ErrorKind::kMismatch, name_of(number) + ": " + describe(refusal) +
-                                                "; the device's library had begun it on rank " +
-                                                std::to_string(options.rank) + ", so the group cannot go on"));
+                                                "; the device's library had already started it on rank " +
+                                                std::to_string(options.rank) + ", so the group cannot continue"));
   }
   context->endpoint().doorbell().ring_all();
-  tell_refusal(number, refusal);
+  forward_refusal(number, refusal);
 }
 
-// Not every rank has a link to the one that refuses, so each passes the news on, once. Who has no link yet asks when it waits.
-void Group::Impl::tell_refusal(std::uint64_t number, const Refusal& refusal) noexcept {
+// Not every rank has a link to the one that refuses, so each rank forwards the refusal, once. A rank without a link
+// sends an inquiry when it waits.
+void Group::Impl::forward_refusal(std::uint64_t number, const Refusal& refusal) noexcept {
   try {
     const auto message = encode(ports.group_id(), RefusalMessage{number, refusal.rank, refusal.why});
     for (transport::Link* link : context->endpoint().links()) {
       if (ports.rank_of(link->peer()) >= 0) link->send_control(message);
     }
   } catch (const std::exception& broken) {
-    log(LogLevel::kError, std::string("while telling of a refused operation: ") + broken.what());
+    log(LogLevel::kError, std::string("while forwarding a refusal: ") + broken.what());
   }
 }
 
-// Both ends count alike: libraries deliver in the order of issue.
+// Both ends count the same messages, because libraries deliver in the order of issue.
 std::uint64_t Group::Impl::commit_message(int peer, bool sends) {
   const std::lock_guard lock(mutex);
   CarriedMessages& known = carried[{peer, sends}];
@@ -92,7 +94,7 @@ void Group::Impl::refuse_committed_message(int peer, bool sends, const std::stri
     const std::lock_guard lock(mutex);
     CarriedMessages& known = carried[{peer, sends}];
     number = known.next++;
-    if (known.refused.erase(number) > 0) return;  // by both
+    if (known.refused.erase(number) > 0) return;  // refused by both ends
     known.refused_here.insert(number);
     if (known.refused_here.size() > Refusals::kMaxRemembered) {
       known.refused_here.erase(known.refused_here.begin());
@@ -106,7 +108,7 @@ void Group::Impl::refuse_committed_message(int peer, bool sends, const std::stri
   }
 }
 
-void Group::Impl::hear_withdrawal(int peer, const WithdrawalMessage& message) {
+void Group::Impl::on_withdrawal(int peer, const WithdrawalMessage& message) {
   const bool sends = !message.sends;  // this rank's end
   {
     const std::lock_guard lock(mutex);
@@ -121,7 +123,8 @@ void Group::Impl::hear_withdrawal(int peer, const WithdrawalMessage& message) {
   const LibraryStep step{LibraryStep::Kind::kMessage, sends ? options.rank : peer, sends ? peer : options.rank,
                          message.number};
   if (island_order.cancel(step, std::make_exception_ptr(OperationRefused(ErrorKind::kMismatch, text)))) return;
-  fail(Error(ErrorKind::kMismatch, text + "; the device's library had begun it here, so the group cannot go on"));
+  fail(Error(ErrorKind::kMismatch,
+             text + "; the device's library had already started it here, so the group cannot continue"));
 }
 
 }  // namespace atl::collectives

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-MeetingTable read(Store& store, const std::string& key, Deadline deadline) {
+MemberTable read(Store& store, const std::string& key, Deadline deadline) {
   const Bytes bytes = store.get(key, deadline);
   try {
     return decode_table(bytes);
@@ -45,7 +45,7 @@ void require_equal(const std::vector<Member>& members, const std::string& what, 
   }
 }
 
-// What rank `a` and rank `b` of one island say of themselves must be the same.
+// Rank `a` and rank `b`, of one island, must state the same.
 void require_same(const std::string& island, std::size_t a, const std::string& of_a, std::size_t b,
                   const std::string& of_b, const std::string& remedy) {
   if (of_a == of_b) return;
@@ -55,7 +55,7 @@ void require_same(const std::string& island, std::size_t a, const std::string& o
 
 std::string named(const std::string& library) { return library.empty() ? "no library" : "library " + library; }
 
-// One library works on one kind of memory: the ranks of an island must state the same.
+// A library works on one kind of memory, so the ranks of an island must state the same device type.
 void require_like_islands(const std::vector<Member>& members) {
   std::map<std::string, std::size_t> first;
   for (std::size_t r = 0; r < members.size(); ++r) {
@@ -69,10 +69,10 @@ void require_like_islands(const std::vector<Member>& members) {
   }
 }
 
-// The entries of the subtree below this rank; what never came is listed in `missing`.
-MeetingTable gather(Store& store, const std::string& prefix, int rank, int size, const Member& mine,
-                    std::chrono::nanoseconds timeout) {
-  MeetingTable held;
+// Returns the entries of the subtree below this rank; absent ranks are listed in `missing`.
+MemberTable gather(Store& store, const std::string& prefix, int rank, int size, const Member& mine,
+                   std::chrono::nanoseconds timeout) {
+  MemberTable held;
   held.members[rank] = mine;
   const auto grace = std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(250), timeout / 20);
   auto deadline = Deadline::after(timeout * 4 / 5);
@@ -83,24 +83,24 @@ MeetingTable gather(Store& store, const std::string& prefix, int rank, int size,
     }
     if (rank + mask >= size) continue;
     try {
-      MeetingTable below = read(store, prefix + "up/" + std::to_string(rank + mask), deadline);
+      MemberTable below = read(store, prefix + "up/" + std::to_string(rank + mask), deadline);
       held.members.merge(below.members);
       held.missing.insert(held.missing.end(), below.missing.begin(), below.missing.end());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kTimeout) throw;
-      held.missing.push_back(rank + mask);  // its subtree is silent with it: only the root of it is known to be absent
+      held.missing.push_back(rank + mask);  // its subtree is cut off too, but only its root is known to be absent
     }
     deadline = Deadline::at(deadline.when() + grace);  // a parent waits a little longer than its children did
   }
   return held;
 }
 
-// Before anybody is called missing: who counts on more ranks than there are would wait for those in vain.
+// Checked before ranks are reported missing: a rank that expects a larger group would wait for ranks that do not exist.
 void require_equal_sizes(const std::map<int, Member>& members) {
   const std::pair<const int, Member>* first = nullptr;
   for (const auto& each : members) {
     const auto& [rank, member] = each;
-    if (member.wire_version != kWireVersion) continue;  // that is said when all are compared
+    if (member.wire_version != kWireVersion) continue;  // reported when all members are compared
     if (!first) first = &each;
     if (member.size == first->second.size) continue;
     std::string text = "rank " + std::to_string(first->first) + " and rank " + std::to_string(rank);
@@ -110,8 +110,8 @@ void require_equal_sizes(const std::map<int, Member>& members) {
   }
 }
 
-// In the order of the ranks. Who did not come is an error that names them.
-std::vector<Member> everybody(MeetingTable& table, int size) {
+// Returns the members in rank order. Throws an error that names the missing ranks, if any.
+std::vector<Member> all_members(MemberTable& table, int size) {
   require_equal_sizes(table.members);
   if (!table.missing.empty()) {
     throw Error(ErrorKind::kTimeout, list_ranks(table.missing) + " did not join the group of " + std::to_string(size) +
@@ -145,9 +145,10 @@ void require_agreement(const std::vector<Member>& members) {
 
 }  // namespace
 
-Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mine, std::chrono::nanoseconds timeout) {
+RendezvousResult rendezvous(Store& store, const std::string& prefix, int rank, const Member& mine,
+                            std::chrono::nanoseconds timeout) {
   const int size = static_cast<int>(mine.size);
-  MeetingTable table = gather(store, prefix, rank, size, mine, timeout);
+  MemberTable table = gather(store, prefix, rank, size, mine, timeout);
   if (rank == 0) {
     transport::fill_random(std::as_writable_bytes(std::span(&table.group_id, 1)));
     if (!mine.key_from_file) table.key = random_bytes(32);
@@ -159,17 +160,17 @@ Meeting meet(Store& store, const std::string& prefix, int rank, const Member& mi
       if (error.kind() != ErrorKind::kTimeout) throw;
       throw Error(ErrorKind::kTimeout,
                   "rank " + std::to_string(rank) + " waited for rank 0 to join the group of " + std::to_string(size) +
-                      " ranks; it did not come. Is it running, and do all ranks use the same store?");
+                      " ranks; it did not join in time. Is it running, and do all ranks use the same store?");
     }
   }
-  Meeting meeting{table.group_id, table.key, everybody(table, size)};
-  for (std::size_t r = 0; r < meeting.members.size(); ++r) {
-    if (meeting.members[r].problem.empty()) continue;
+  RendezvousResult result{table.group_id, table.key, all_members(table, size)};
+  for (std::size_t r = 0; r < result.members.size(); ++r) {
+    if (result.members[r].problem.empty()) continue;
     throw Error(ErrorKind::kUnavailable,
-                "rank " + std::to_string(r) + " cannot take part: " + meeting.members[r].problem);
+                "rank " + std::to_string(r) + " cannot take part: " + result.members[r].problem);
   }
-  require_agreement(meeting.members);
-  return meeting;
+  require_agreement(result.members);
+  return result;
 }
 
 }  // namespace atl::collectives

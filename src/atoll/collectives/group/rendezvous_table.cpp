@@ -31,7 +31,7 @@ void write_blob(ByteWriter& writer, std::span<const std::byte> blob) {
 
 std::span<const std::byte> read_blob(ByteReader& reader, std::size_t limit) {
   const std::size_t length = reader.integer<std::uint32_t>();
-  if (length > limit) bad("a part of " + std::to_string(length) + " bytes, where " + std::to_string(limit) + " fit");
+  if (length > limit) bad("a field of " + std::to_string(length) + " bytes, of at most " + std::to_string(limit));
   return reader.bytes(length);
 }
 
@@ -69,13 +69,13 @@ Member decode_member(std::span<const std::byte> bytes) {
   member.flat_reduce = (flags & kFlatReduce) != 0;
   member.check_data = (flags & kCheckData) != 0;
   member.check_values = reader.integer<std::uint8_t>();
-  if (member.check_values > kMaxCheckValues) bad("an unknown way to check values in a member's entry");
+  if (member.check_values > kMaxCheckValues) bad("invalid value of check_values in a member's entry");
   member.island = reader.string(kMaxLabelBytes);
   member.device = reader.string(kMaxLabelBytes);
   member.library = reader.string(kMaxLabelBytes);
   member.problem = reader.string(kMaxProblemBytes);
   member.uplink = std::bit_cast<double>(reader.integer<std::uint64_t>());
-  if (!std::isfinite(member.uplink) || member.uplink < 0) bad("an uplink that is no number above 0");
+  if (!std::isfinite(member.uplink) || member.uplink < 0) bad("an uplink that is not finite and non-negative");
   member.address = transport::PeerAddress::decode(read_blob(reader, transport::kMaxAddressBytes));
   reader.expect_end();
   return member;
@@ -89,7 +89,7 @@ int read_rank(ByteReader& reader) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const MeetingTable& table) {
+std::vector<std::byte> encode(const MemberTable& table) {
   std::vector<std::byte> bytes;
   ByteWriter writer(bytes);
   writer.integer(kMagic);
@@ -105,10 +105,10 @@ std::vector<std::byte> encode(const MeetingTable& table) {
   return bytes;
 }
 
-MeetingTable decode_table(std::span<const std::byte> bytes) {
+MemberTable decode_table(std::span<const std::byte> bytes) {
   ByteReader reader(bytes, "a table of members");
-  if (reader.integer<std::uint32_t>() != kMagic) bad("it does not begin as this version of Atoll writes it");
-  MeetingTable table;
+  if (reader.integer<std::uint32_t>() != kMagic) bad("it does not start with the header of this version of Atoll");
+  MemberTable table;
   for (std::uint32_t left = reader.integer<std::uint32_t>(); left != 0; --left) {
     const int rank = read_rank(reader);
     const bool is_new = table.members.emplace(rank, decode_member(read_blob(reader, kMaxMemberBytes))).second;

@@ -11,19 +11,19 @@
 
 namespace atl::collectives {
 
-/// What ranks pass on through the store on their way to a Meeting, as bytes.
-struct MeetingTable {
+/// The table that ranks pass through the store during a rendezvous.
+struct MemberTable {
   std::map<int, Member> members;  ///< by rank
-  std::vector<int> missing;       ///< ranks that did not come
+  std::vector<int> missing;       ///< ranks that did not join
   std::uint64_t group_id = 0;
   std::vector<std::byte> key;
 };
 
 /// Throws Error(kInvalidArgument) for a label that is too long.
-std::vector<std::byte> encode(const MeetingTable& table);
+std::vector<std::byte> encode(const MemberTable& table);
 
-/// The reverse. Of a member of another wire version only that version is known. Throws Error(kProtocol) for
-/// bytes that do not parse; allocates no more than a small multiple of them.
-MeetingTable decode_table(std::span<const std::byte> bytes);
+/// Decodes a table. For a member of another wire version only that version is known. Throws Error(kProtocol) for
+/// invalid bytes; allocates at most a small multiple of their size.
+MemberTable decode_table(std::span<const std::byte> bytes);
 
 }  // namespace atl::collectives

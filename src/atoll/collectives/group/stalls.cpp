@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank does while it waits: it learns who is missing, and says so.
+// What a rank does while it waits: it finds out which ranks are missing, and reports them.
 #include <cstring>
 
 #include "atoll/collectives/group/impl.h"
@@ -16,8 +16,8 @@ std::chrono::milliseconds since(std::int64_t when_us) {
 
 }  // namespace
 
-Whereabouts Group::Impl::whereabouts(std::uint64_t sequence) const {
-  Whereabouts here;
+RankProgress Group::Impl::progress_in(std::uint64_t sequence) const {
+  RankProgress here;
   here.rank = options.rank;
   const std::lock_guard lock(mutex);
   const auto event = events.find(sequence);
@@ -49,23 +49,23 @@ Whereabouts Group::Impl::whereabouts(std::uint64_t sequence) const {
   return here;
 }
 
-void Group::Impl::call_roll(transport::Link& link, std::uint64_t sequence, bool asks) {
+void Group::Impl::call_roll(transport::Link& link, std::uint64_t sequence, bool wants_reply) {
   auto message = begin_control(ports.group_id(), ControlType::kRollCall);
-  encode(roll_call.message(sequence, whereabouts(sequence), asks, Clock::now()), message);
+  encode(roll_call.message(sequence, progress_in(sequence), wants_reply, Clock::now()), message);
   link.send_control(message);
 }
 
 void Group::Impl::answer_roll_call(transport::Link& link, std::span<const std::byte> message) {
   const auto heard = decode_roll_call(message);
   if (!heard) return;
-  roll_call.hear(*heard, Clock::now());
-  if (heard->asks) call_roll(link, heard->sequence, /*asks=*/false);
+  roll_call.record(*heard, Clock::now());
+  if (heard->wants_reply) call_roll(link, heard->sequence, /*wants_reply=*/false);
 }
 
 void Group::Impl::on_stall(const Stall& stall) {
   for (const int peer : stall.peers) {
-    ask_peer(peer, /*about_collective=*/true);
-    if (transport::Link* link = ports.link_if_open(peer)) call_roll(*link, stall.sequence, /*asks=*/true);
+    send_inquiry(peer, /*about_collective=*/true);
+    if (transport::Link* link = ports.link_if_open(peer)) call_roll(*link, stall.sequence, /*wants_reply=*/true);
   }
   if (const auto line = roll_call.report(stall, Clock::now())) log(LogLevel::kWarning, *line);
 }
@@ -74,10 +74,11 @@ void Group::Impl::on_stall_over(const Stall& stall) {
   if (const auto line = roll_call.finish(stall, Clock::now())) log(LogLevel::kWarning, *line);
 }
 
-std::string Group::Impl::account(const Stall& stall) { return roll_call.account(stall, Clock::now()); }
+std::string Group::Impl::explain(const Stall& stall) { return roll_call.explain(stall, Clock::now()); }
 
-// The ranks whose part is in what the island's library brings. They may have had nothing to say to each other before.
-std::vector<int> Group::Impl::bringers_of_input(const Call& call) {
+// Returns the ranks that contribute to the input that the island's library provides. This rank may have no link to them
+// yet.
+std::vector<int> Group::Impl::ranks_providing_input(const Call& call) {
   std::vector<int> ranks;
   for (int rank = 0; call.library_inside && rank < options.size; ++rank) {
     if (rank == options.rank || !topology.same_island(options.rank, rank)) continue;
@@ -87,31 +88,31 @@ std::vector<int> Group::Impl::bringers_of_input(const Call& call) {
   return ranks;
 }
 
-// A device's events cannot be slept on together with this group's end.
+// Polls, because a thread cannot sleep on a device's events and on the group's failure at once.
 void Group::Impl::await_input(const Call& call, const Signature& signature, Deadline deadline) {
   const auto begin = Clock::now();
-  std::vector<int> bringers;
+  std::vector<int> providers;
   const auto stall = [&] {
-    bringers = bringers_of_input(call);
+    providers = ranks_providing_input(call);
     const std::uint64_t bytes = call.input.empty() ? 0 : call.input[0].bytes;
-    return Stall{signature.sequence, describe(signature, bytes / size_of(call.dtype)), bringers, begin, begin};
+    return Stall{signature.sequence, describe(signature, bytes / size_of(call.dtype)), providers, begin, begin};
   };
-  int looks = 0;
-  auto look_at = begin + until_next_look(looks);
+  int checks = 0;
+  auto check_at = begin + until_next_check(checks);
   while (!call.ready()) {
     failure.throw_if_set();
     refusals.throw_if_refused(signature, call.input.empty() ? 0 : call.input[0].bytes / size_of(call.dtype),
                               options.rank);
     const auto now = Clock::now();
     if (deadline.expired()) {
-      const std::string why = account(stall());
+      const std::string why = explain(stall());
       throw Error(ErrorKind::kTimeout, stall().name + " on rank " + std::to_string(options.rank) +
                                            " timed out: waiting for its input to arrive from the device" +
                                            (why.empty() ? "" : "; " + why));
     }
-    if (now >= look_at) {
+    if (now >= check_at) {
       on_stall(stall());
-      look_at = now + until_next_look(++looks);
+      check_at = now + until_next_check(++checks);
     }
     if (now - begin < kSpinForInput) {
       std::this_thread::yield();
@@ -119,7 +120,7 @@ void Group::Impl::await_input(const Call& call, const Signature& signature, Dead
       std::this_thread::sleep_for(kPauseForInput);
     }
   }
-  if (looks > 0) on_stall_over(stall());
+  if (checks > 0) on_stall_over(stall());
 }
 
 }  // namespace atl::collectives

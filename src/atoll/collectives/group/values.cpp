@@ -25,9 +25,9 @@ void Group::Impl::check_values(const Call& call, const Signature& signature) {
                            std::to_string(before + found->index) + " of the input is " +
                            (found->is_nan ? "NaN" : "infinite");
   if (options.check_values == ValueCheck::kRaise) {
-    throw Error(ErrorKind::kUnavailable, text + " (ATOLL_CHECK_VALUES=raise): what this rank computes has gone wrong");
+    throw Error(ErrorKind::kUnavailable, text + " (ATOLL_CHECK_VALUES=raise): this rank's computation has diverged");
   }
-  // A training that has gone wrong stays so.
+  // Once diverged, a training keeps producing such values: warn only once.
   if (!std::exchange(warned_of_values, true)) log(LogLevel::kWarning, text + " (ATOLL_CHECK_VALUES)");
 }
 

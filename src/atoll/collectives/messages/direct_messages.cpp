@@ -14,7 +14,8 @@ using transport::ChunkRing;
 using transport::DirectBuffer;
 using transport::MemoryKind;
 
-// A chunk is large enough to reach a network's rate by itself, and a ring deep enough to copy beside that.
+// A chunk is large enough to reach a network's rate by itself, and a ring is deep enough to copy one chunk while
+// another is on the network.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr std::size_t kChunks = 4;
 
@@ -35,80 +36,80 @@ class HostRing final : public transport::RingMemory {
 
 }  // namespace
 
-void Flight::end(const Error* problem) {
-  std::function<void()> tell;
+void TransferStatus::end(const Error* problem) {
+  std::function<void()> notify;
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
     if (problem != nullptr) problem_ = *problem;
-    tell.swap(tell_);
+    notify.swap(notify_);
   }
-  if (tell) tell();
+  if (notify) notify();
 }
 
-bool Flight::is_over() const {
+bool TransferStatus::is_over() const {
   const std::lock_guard lock(mutex_);
   return is_over_;
 }
 
-std::optional<Error> Flight::problem() const {
+std::optional<Error> TransferStatus::problem() const {
   const std::lock_guard lock(mutex_);
   return problem_;
 }
 
-bool Flight::hand_over(std::function<void()> tell) {
+bool TransferStatus::notify_at_end(std::function<void()> notify) {
   const std::lock_guard lock(mutex_);
   if (is_over_) return false;
-  tell_ = std::move(tell);
+  notify_ = std::move(notify);
   return true;
 }
 
 DirectMessages::~DirectMessages() {
-  abandon(Error(ErrorKind::kAborted, "the group is gone"));
+  abandon(Error(ErrorKind::kAborted, "the group was destroyed"));
   std::unique_lock lock(mutex_);
-  landed_.wait(lock, [this] { return in_air_ == 0; });
+  all_ended_.wait(lock, [this] { return running_ == 0; });
 }
 
-void DirectMessages::add(Passage passage) {
+void DirectMessages::add(Transfer transfer) {
   const std::lock_guard lock(mutex_);
-  ++in_air_;
-  waiting_.push_back(std::move(passage));
+  ++running_;
+  waiting_.push_back(std::move(transfer));
 }
 
-void DirectMessages::go_on() {
+void DirectMessages::start_queued() {
   for (;;) {
-    std::optional<Passage> next;
+    std::optional<Transfer> next;
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.empty() || is_beginning_) return;
-      is_beginning_ = true;
+      if (waiting_.empty() || is_starting_) return;
+      is_starting_ = true;
       next = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    begin(*next);
+    start(*next);
     const std::lock_guard lock(mutex_);
-    is_beginning_ = false;
+    is_starting_ = false;
   }
 }
 
-void DirectMessages::begin(const Passage& passage) {
-  const auto& flight = passage.flight;
+void DirectMessages::start(const Transfer& transfer) {
+  const auto& status = transfer.status;
   try {
-    const auto through = ring(passage);
-    std::byte* const data = passage.landing ? passage.landing->on_device() : passage.data;
-    // The ring may last longer than this, but ends its messages first.
-    through->pass(passage.number, {data, static_cast<std::size_t>(passage.bytes), MemoryKind::kHost},
-                  [this, flight](const Error* problem) { end(*flight, problem); });
+    const auto through = ring(transfer);
+    std::byte* const data = transfer.landing ? transfer.landing->on_device() : transfer.data;
+    // The ring may outlive this object, but its messages end first.
+    through->pass(transfer.number, {data, static_cast<std::size_t>(transfer.bytes), MemoryKind::kHost},
+                  [this, status](const Error* problem) { end(*status, problem); });
   } catch (const Error& error) {
-    end(*flight, &error);
-  } catch (const std::exception& error) {  // the device's
+    end(*status, &error);
+  } catch (const std::exception& error) {  // from the device
     const Error problem(ErrorKind::kUnavailable, std::string("the device: ") + error.what());
-    end(*flight, &problem);
+    end(*status, &problem);
   }
 }
 
-std::shared_ptr<ChunkRing> DirectMessages::ring(const Passage& passage) {
-  const Key key{passage.peer, passage.direction, passage.device};
+std::shared_ptr<ChunkRing> DirectMessages::ring(const Transfer& transfer) {
+  const Key key{transfer.peer, transfer.direction, transfer.device};
   {
     const std::lock_guard lock(mutex_);
     if (abandoned_) throw Error(*abandoned_);
@@ -116,19 +117,20 @@ std::shared_ptr<ChunkRing> DirectMessages::ring(const Passage& passage) {
     if (found != rings_.end()) return found->second;
   }
   constexpr std::size_t kBytes = kChunks * kChunkBytes;
-  auto memory = passage.device ? passage.device->new_ring(*passage.port, kBytes) : std::make_shared<HostRing>(kBytes);
-  auto made = ChunkRing::make(*passage.port, std::move(memory), passage.direction, kChunkBytes);
+  auto memory =
+      transfer.device ? transfer.device->new_ring(*transfer.port, kBytes) : std::make_shared<HostRing>(kBytes);
+  auto made = ChunkRing::make(*transfer.port, std::move(memory), transfer.direction, kChunkBytes);
   const std::lock_guard lock(mutex_);
   if (abandoned_) throw Error(*abandoned_);
   rings_[key] = made;
   return made;
 }
 
-void DirectMessages::end(Flight& flight, const Error* problem) {
-  flight.end(problem);
+void DirectMessages::end(TransferStatus& status, const Error* problem) {
+  status.end(problem);
   ended_();
   const std::lock_guard lock(mutex_);
-  if (--in_air_ == 0) landed_.notify_all();
+  if (--running_ == 0) all_ended_.notify_all();
 }
 
 void DirectMessages::abandon(const Error& why) {
@@ -139,7 +141,7 @@ void DirectMessages::abandon(const Error& why) {
     rings = rings_;
   }
   for (const auto& [key, ring] : rings) ring->abandon(why);
-  go_on();
+  start_queued();
 }
 
 }  // namespace atl::collectives

@@ -17,105 +17,107 @@
 #include "atoll/transport/chunk_ring.h"
 #include "atoll/transport/direct.h"
 
-// Messages of a group that go from device to device through rings of chunks (transport/chunk_ring.h), without the host's
-// memory where the network knows the device's. Each end chooses by itself where its ring is.
+// Messages of a group that go from device to device through rings of chunks (transport/chunk_ring.h), bypassing host
+// memory if the network can access the device's. Each end chooses the memory of its own ring.
 namespace atl::collectives {
 
-/// A device whose messages can do so. Implemented by whoever knows the device; thread-safe.
+/// A device that can send and receive such messages. Implemented by the layer that knows the device; thread-safe.
 class MessageDevice {
  public:
   virtual ~MessageDevice() = default;
 
-  /// Whether `port` takes memory of this device.
+  /// Returns whether `port` can access memory of this device.
   virtual bool is_reached(const transport::DirectPort& port) const noexcept = 0;
 
-  /// `bytes` for a ring: the device's where `port` takes that, else the host's, staged chunk by chunk. Throws
-  /// Error(kUnavailable), or what the device throws.
+  /// Allocates `bytes` for a ring: in the device's memory if `port` can access it, else in the host's, staged chunk by
+  /// chunk. Throws Error(kUnavailable), or what the device throws.
   virtual std::shared_ptr<transport::RingMemory> new_ring(const transport::DirectPort& port, std::size_t bytes) = 0;
 };
 
-/// What a message is sent from, where that is not the host's memory with all of it.
+/// The source of a message that is not simply complete host memory.
 struct MessageOrigin {
-  std::shared_ptr<MessageDevice> device;  ///< the memory lies there
-  /// The message still comes into the memory: so many bytes, the first, have. Whoever raises it calls Group::note_loaded().
+  std::shared_ptr<MessageDevice> device;  ///< the device that holds the memory
+  /// If set, the message is still being loaded into the memory: the number of leading bytes that are there. Call
+  /// Group::note_loaded() after raising it.
   std::shared_ptr<const std::atomic<std::uint64_t>> loaded;
 };
 
-/// Where a message that is received comes to. One of on_device() and on_host() is called, once, when it is known how the message
-/// comes; nothing here may wait for the device. Calls do not overlap.
+/// The destination of a received message. Either on_device() or on_host() is called, once, when it is known how the
+/// message comes; nothing here may wait for the device. Calls do not overlap.
 class Landing {
  public:
   virtual ~Landing() = default;
   virtual const std::shared_ptr<MessageDevice>& device() const noexcept = 0;  ///< may be null
-  virtual std::byte* on_device() = 0;  ///< through a ring, to this address there; on the host without a device
-  virtual std::byte* on_host() = 0;    ///< by frames, into this memory
-  virtual void arrived(std::uint64_t /*bytes*/) {}  ///< that many, the first, are in on_host(); before the last
+  virtual std::byte* on_device() = 0;  ///< for a message through a ring; a host address if device() is null
+  virtual std::byte* on_host() = 0;    ///< the message comes in frames, into this memory
+  virtual void arrived(std::uint64_t /*bytes*/) {}  ///< the number of bytes in on_host() so far; not called at the end
 };
 
-/// A message's way through the rings of this rank. Thread-safe.
-class Flight {
+/// The status of a message's transfer through the rings of this rank. Thread-safe.
+class TransferStatus {
  public:
-  /// By the ring.
+  /// Ends the transfer; called by the ring.
   void end(const Error* problem);
 
-  /// Whether it has ended, and how.
+  /// Returns whether the transfer has ended, and its error if it failed.
   bool is_over() const;
   std::optional<Error> problem() const;
 
-  /// Whoever waited has gone on: `tell` is called at the end, or false when that has been.
-  bool hand_over(std::function<void()> tell);
+  /// Calls `notify` when the transfer ends, for an owner that no longer waits. Returns false, without a call, if it has
+  /// ended already.
+  bool notify_at_end(std::function<void()> notify);
 
  private:
   mutable std::mutex mutex_;
   bool is_over_ = false;
   std::optional<Error> problem_;
-  std::function<void()> tell_;
+  std::function<void()> notify_;
 };
 
 /// The rings of a group on this rank, made when messages need them: one per peer, direction and device. Thread-safe.
 class DirectMessages {
  public:
-  /// `ended` is called after each flight's end, on any thread; it must not block.
+  /// `ended` is called after the end of each transfer, on any thread; it must not block.
   explicit DirectMessages(std::function<void()> ended) : ended_(std::move(ended)) {}
 
-  /// Abandons what is under way, and waits until nothing copies from or to messages' memory any more.
+  /// Abandons running transfers, and waits until nothing copies from or to the messages' memory any more.
   ~DirectMessages();
   DirectMessages(const DirectMessages&) = delete;
   DirectMessages& operator=(const DirectMessages&) = delete;
 
-  struct Passage {
+  struct Transfer {
     int peer;
     transport::DirectPort* port;
     transport::ChunkRing::Direction direction;
     std::uint64_t number;
-    std::shared_ptr<MessageDevice> device;  // nullptr: `data` is the host's
+    std::shared_ptr<MessageDevice> device;  // nullptr: `data` is host memory
     std::byte* data;
     std::uint64_t bytes;
-    std::shared_ptr<Landing> landing;  // else what says where, on `device`
-    std::shared_ptr<Flight> flight;
+    std::shared_ptr<Landing> landing;  // if set, it names the address on `device`, and `data` is unused
+    std::shared_ptr<TransferStatus> status;
   };
 
-  /// Lines a message up. The two ends of a pair add its messages in the same order. Does not block.
-  void add(Passage passage);
+  /// Queues a message. The two ends of a pair add its messages in the same order. Does not block.
+  void add(Transfer transfer);
 
-  /// Begins what was lined up. Without locks that the loop thread may wait for.
-  void go_on();
+  /// Starts the queued messages. Call it without holding locks that the loop thread may wait for.
+  void start_queued();
 
-  /// Ends every flight with `why`, and those that are added later.
+  /// Ends every transfer with `why`, also those that are added later.
   void abandon(const Error& why);
 
  private:
   using Key = std::tuple<int, transport::ChunkRing::Direction, std::shared_ptr<MessageDevice>>;
-  void begin(const Passage& passage);
-  std::shared_ptr<transport::ChunkRing> ring(const Passage& passage);
-  void end(Flight& flight, const Error* problem);
+  void start(const Transfer& transfer);
+  std::shared_ptr<transport::ChunkRing> ring(const Transfer& transfer);
+  void end(TransferStatus& status, const Error* problem);
 
   const std::function<void()> ended_;
-  std::mutex mutex_;  // guards what follows; nothing is called under it
-  std::deque<Passage> waiting_;
-  std::size_t in_air_ = 0;
-  std::condition_variable landed_;
-  bool is_beginning_ = false;  // some thread begins messages: it will see what is added
+  std::mutex mutex_;  // guards the members below; no callback is called under it
+  std::deque<Transfer> waiting_;
+  std::size_t running_ = 0;
+  std::condition_variable all_ended_;
+  bool is_starting_ = false;  // a thread is starting messages: it will see those that are added
   std::map<Key, std::shared_ptr<transport::ChunkRing>> rings_;
   std::optional<Error> abandoned_;
 };

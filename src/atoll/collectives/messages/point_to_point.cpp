@@ -11,21 +11,21 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::milliseconds kMaxSleep{100};
-constexpr std::chrono::milliseconds kAskAfter{200};
-constexpr std::chrono::milliseconds kAskAgain{1000};
+constexpr std::chrono::milliseconds kQueryAfter{200};
+constexpr std::chrono::milliseconds kQueryAgain{1000};
 
 }  // namespace
 
 PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                            std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
-                           std::function<void(int)> ask)
+                           std::function<void(int)> query)
     : ports_(ports),
       failure_(failure),
       attempt_(attempt),
       check_data_(check_data),
       spin_(spin),
       fail_(std::move(fail)),
-      ask_(std::move(ask)),
+      query_(std::move(query)),
       peers_(static_cast<std::size_t>(ports.size())),
       direct_([this] { ports_.endpoint().doorbell().ring_all(); }) {}
 
@@ -68,10 +68,10 @@ void PointToPoint::step_outside_lock(const std::function<void(Ready&)>& action) 
     }
     if (pending() && !worker_.joinable()) worker_ = std::thread([this] { work(); });
   } catch (const std::exception&) {
-    break_off();
+    fail_group();
   }
   changed_.notify_all();
-  direct_.go_on();
+  direct_.start_queued();
   for (const auto& complete : ready) complete();
 }
 
@@ -117,7 +117,7 @@ bool PointToPoint::pending() const {
 }
 
 bool PointToPoint::progress(Ready& ready) {
-  bool moved = land(ready);
+  bool moved = finish_direct(ready);
   owes_control_ = false;
   for (int rank = 0; rank < ports_.size(); ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
@@ -128,8 +128,8 @@ bool PointToPoint::progress(Ready& ready) {
   return moved;
 }
 
-// A peer whose link is gone may have left in good order, which matters to nobody who has all of its messages. The group
-// learns from the endpoint which of the two it was: mark_left or fail_pending follows.
+// A peer whose link is gone may have left in good order, which does no harm if all its messages have arrived. The group
+// learns from the endpoint whether it has: mark_left or fail_pending follows.
 bool PointToPoint::exchange(int rank, Peer& peer, Ready& ready) {
   const auto only_if_lost = [](const Error& error) {
     if (error.kind() != ErrorKind::kPeerLost) throw;
@@ -173,7 +173,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
           if (message.id != head.tag || !message.announced || message.granted) continue;
           message.granted = true;
           --peer.announced_in_flight;
-          if (message.origin.device) fly(rank, peer, message);
+          if (message.origin.device) start_direct(rank, peer, message);
         }
         break;
       default:
@@ -198,12 +198,12 @@ void PointToPoint::check_size(const Posted& posted, int source, std::uint64_t by
 void PointToPoint::bind(Posted& posted, const Unexpected& message, Peer& peer) {
   posted.from = message.source;
   posted.message_id = message.id;
-  if (message.kind == FrameKind::kAnnounceDirect) fly(posted);
+  if (message.kind == FrameKind::kAnnounceDirect) start_direct(posted);
   if (message.kind == FrameKind::kAnnounce) posted.data = on_host(posted);
   peer.grants.push_back(message.id);
 }
 
-// A message is as long as it says, and what a peer may send unasked is bounded.
+// Checks that a message has the stated length, and that the peer keeps within the budget for unrequested messages.
 void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame) {
   const auto kind = static_cast<FrameKind>(frame.header.kind);
   const bool announced = kind != FrameKind::kMessage && kind != FrameKind::kWithdrawn;
@@ -239,7 +239,7 @@ void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& fr
   unexpected_.push_back(std::move(message));
 }
 
-// A message and its receive have met; true when that is all there is to do.
+// Matches a message with its receive; returns true if that completes it.
 bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready) {
   Peer& peer = peers_[static_cast<std::size_t>(message.source)];
   const bool announced = message.is_announced();
@@ -258,7 +258,7 @@ bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<con
     bind(posted, message, peer);
     return false;
   }
-  if (announced) peer.grants.push_back(message.id);  // an empty message: the grant ends it
+  if (announced) peer.grants.push_back(message.id);  // of an empty message: the grant completes it
   if (!announced) peer.consumed += eager_cost(message.bytes);
   std::copy(payload.begin(), payload.end(), on_host(posted).begin());
   ready.emplace_back([done = std::move(posted.done), source = message.source] { done(nullptr, source); });
@@ -268,7 +268,7 @@ bool PointToPoint::take(Posted& posted, const Unexpected& message, std::span<con
 void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready& ready) {
   const auto& head = frame.header;
   for (auto it = arriving_.begin(); it != arriving_.end(); ++it) {
-    if (it->from != rank || it->message_id != head.tag || it->flight) continue;
+    if (it->from != rank || it->message_id != head.tag || it->transfer) continue;
     if (head.offset != it->received || frame.payload.size() > it->data.size() - it->received) {
       throw Error(ErrorKind::kProtocol,
                   "rank " + std::to_string(rank) + " sent a part of a message that does not fit it");
@@ -286,7 +286,8 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
   throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a part of a message that was not granted");
 }
 
-// A message that arrived before its receive was posted; true when found, `finished` when it is complete already.
+// Matches a receive with a message that arrived before it; returns true if there is one, and sets `finished` if it is
+// complete.
 bool PointToPoint::match_unexpected(Posted& posted, Ready& ready, bool* finished) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
     if ((posted.source != kAnySource && posted.source != it->source) || posted.tag != it->tag) continue;
@@ -301,17 +302,17 @@ bool PointToPoint::match_unexpected(Posted& posted, Ready& ready, bool* finished
 void PointToPoint::work() {
   pthread_setname_np(pthread_self(), "atoll-messages");
   transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kPointToPoint), spin_);
-  auto ask_at = Clock::now() + kAskAfter;
+  auto query_at = Clock::now() + kQueryAfter;
   for (;;) {
     Ready ready;
-    std::vector<int> to_ask;
+    std::vector<int> to_query;
     bool moved = false;
     try {
       std::unique_lock lock(mutex_);
       if (!pending()) {
         sleeper.reset();
         changed_.wait(lock, [&] { return stopping_ || pending(); });
-        ask_at = Clock::now() + kAskAfter;
+        query_at = Clock::now() + kQueryAfter;
       }
       if (stopping_) return;
       failure_.throw_if_set();
@@ -319,19 +320,19 @@ void PointToPoint::work() {
       if (!moved) {
         moved = fail_left(ready);
         check_deadlines();
-        if (Clock::now() >= ask_at) to_ask = awaited();
+        if (Clock::now() >= query_at) to_query = awaited();
       }
     } catch (const std::exception&) {
-      break_off();
+      fail_group();
     }
-    direct_.go_on();
+    direct_.start_queued();
     if (moved || !ready.empty()) changed_.notify_all();
     for (const auto& complete : ready) complete();
-    for (const int peer : to_ask) ask_(peer);
-    if (!to_ask.empty()) ask_at = Clock::now() + kAskAgain;
+    for (const int peer : to_query) query_(peer);
+    if (!to_query.empty()) query_at = Clock::now() + kQueryAgain;
     if (moved) {
       sleeper.reset();
-      ask_at = Clock::now() + kAskAfter;
+      query_at = Clock::now() + kQueryAfter;
     } else {
       sleeper.wait_briefly(kMaxSleep);
     }

@@ -20,50 +20,51 @@
 
 namespace atl::collectives {
 
-/// Tagged messages between the ranks of a group, over one channel per pair. Small messages travel at once and wait in a bounded buffer at
-/// the receiver (eager); larger ones are announced and travel when the receive is posted, straight into its buffer (rendezvous). So a message that
-/// nobody receives never stops another one, and memory is bounded on both sides. Of a device's messages, large ones may be announced
-/// as direct: granted, they travel beside the channel through the rings of both ends (direct_messages.h), and when they have landed the receiver says so.
-/// All functions are thread-safe.
+/// Tagged messages between the ranks of a group, over one channel per pair. Small messages are sent at once and wait in
+/// a bounded buffer at the receiver (eager); larger ones are announced and sent when the receive is posted, straight
+/// into its buffer (rendezvous). So a message that is never received does not block another one, and memory is bounded
+/// on both sides. Large messages of a device may be announced as direct: once granted, they bypass the channel through
+/// the rings of both ends (direct_messages.h), and the receiver reports their arrival. All functions are thread-safe.
 class PointToPoint {
  public:
   static constexpr std::uint64_t kEagerBytes = std::uint64_t{16} << 10;  ///< larger messages are announced
 
-  /// Without locks held, `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `ask` about once a
-  /// second with each peer that messages have been waiting for without any progress.
+  /// `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `query` about once a second with
+  /// each peer that messages have been waiting for without any progress; both without locks held.
   PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
-               std::function<void(int peer)> ask);
+               std::function<void(int peer)> query);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// From a device only where direct_port() was not nullptr. With a landing only the size of `data` counts.
+  /// Sends from a device only if direct_port() was not nullptr. With a landing, only the size of `data` counts.
   void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data, Deadline deadline,
             Completion done, const MessageOrigin& origin = {});
   void receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
                ReceiveCompletion done, std::shared_ptr<Landing> landing = nullptr);
 
-  /// In place of send() or receive(), for a call that this rank refuses: the peer's end of that message fails, and says `why`.
+  /// Replaces send() or receive() for a call that this rank refuses: the peer's end of that message fails with `why`.
   void refuse_send(int destination, std::uint64_t tag, const std::string& why);
   void refuse_receive(int source, std::uint64_t tag, const std::string& why);
 
   /// See Group::direct_port.
   transport::DirectPort* direct_port(int destination, std::uint64_t bytes) const;
 
-  /// Sent and received.
+  /// Returns the number of direct messages, sent and received.
   std::uint64_t direct_messages() const noexcept { return direct_count_.load(std::memory_order_relaxed); }
 
-  /// Fails everything pending with the group's error. Any thread.
+  /// Fails everything pending with the group's error. May be called on any thread.
   void fail_pending();
 
-  /// Ends the thread that moves messages, once the group has failed. Not for completions to call.
+  /// Ends the thread that moves messages, once the group has failed. Must not be called by a completion.
   void stop();
 
-  /// `peer` will send nothing more: receives from it whose message has not come fail, and nothing else does.
+  /// Marks that `peer` will send nothing more: receives from it whose message has not arrived fail, and nothing else
+  /// does.
   void mark_left(int peer);
 
-  /// Waits until what this rank sends is out and what has begun to come is here, or `deadline`.
+  /// Waits until this rank's messages are sent and those that have started to arrive are here, or until `deadline`.
   void drain(Deadline deadline);
 
  private:
@@ -81,11 +82,11 @@ class PointToPoint {
     MessageOrigin origin;
     Deadline deadline;
     Completion done;
-    std::shared_ptr<Flight> flight;  // of a granted direct message
+    std::shared_ptr<TransferStatus> transfer;  // of a granted direct message
     bool announced = false;
     bool granted = false;
     std::uint64_t sent = 0;
-    std::string refusal{};  // why there is no message
+    std::string refusal{};  // why the message was refused
 
     std::uint64_t loaded() const {
       return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size();
@@ -99,12 +100,12 @@ class PointToPoint {
     std::shared_ptr<Landing> landing;  // nullptr: none
     Deadline deadline;
     ReceiveCompletion done;
-    std::shared_ptr<Flight> flight;  // of a direct message
+    std::shared_ptr<TransferStatus> transfer;  // of a direct message
     // Once matched with an announced message:
     int from = -1;
     std::uint64_t message_id = 0;
     std::uint64_t received = 0;
-    std::string refusal{};  // why the message will not be received
+    std::string refusal{};  // why the receive was refused
   };
   struct Unexpected {
     int source;
@@ -118,19 +119,19 @@ class PointToPoint {
   };
   struct Peer {
     transport::Channel* channel = nullptr;
-    std::deque<Outgoing> outgoing;     // in order of issue; the granted ones stream side by side
+    std::deque<Outgoing> outgoing;     // in order of issue; the granted ones are sent concurrently
     std::deque<std::uint64_t> grants;  // to be sent
-    std::deque<std::pair<std::uint64_t, std::string>> turned_down;  // likewise: announced messages, and why not
+    std::deque<std::pair<std::uint64_t, std::string>> turned_down;  // to be sent: refused announcements and the reason
     std::uint64_t consumed = 0;                                     // eager bytes to be credited back
-    std::uint64_t eager_in_flight = 0;                              // bytes the peer holds for us
+    std::uint64_t eager_in_flight = 0;                              // bytes that the peer holds for this rank
     std::uint64_t announced_in_flight = 0;                          // messages announced and not granted
-    std::uint64_t eager_held = 0;                                   // the same of the peer: bytes not credited back,
+    std::uint64_t eager_held = 0;                                   // held for the peer: bytes not credited back,
     std::uint64_t announced_held = 0;                               // and messages not granted
-    std::deque<std::uint64_t> landed;                               // to be said of direct messages
-    std::uint64_t not_landed = 0;  // direct messages that were granted, and the peer has not said this of
+    std::deque<std::uint64_t> landed;                               // direct messages whose arrival is to be reported
+    std::uint64_t not_landed = 0;  // granted direct messages whose arrival the peer has not reported
     std::uint64_t next_id = 1;
     bool left = false;
-    bool ended = false;  // its link is gone, and what it sent was taken
+    bool ended = false;  // its link is gone, and everything it sent was taken
   };
   using Ready = std::vector<std::function<void()>>;  // completions, to be called without the lock
 
@@ -153,12 +154,12 @@ class PointToPoint {
   bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
   void bind(Posted& posted, const Unexpected& message, Peer& peer);
   static std::span<std::byte> on_host(Posted& posted);
-  void fly(int rank, Peer& peer, Outgoing& message);
-  void fly(Posted& posted);
-  static bool has_flown(const Outgoing& message);
-  bool land(Ready& ready);
+  void start_direct(int rank, Peer& peer, Outgoing& message);
+  void start_direct(Posted& posted);
+  static bool is_transferred(const Outgoing& message);
+  bool finish_direct(Ready& ready);
   void accept_landed(int rank, Peer& peer, std::uint64_t id, Ready& ready);
-  static void finish(const std::shared_ptr<Flight>& flight, std::function<void()> complete, Ready& ready);
+  static void finish(const std::shared_ptr<TransferStatus>& transfer, std::function<void()> complete, Ready& ready);
   void check_size(const Posted& posted, int source, std::uint64_t bytes, DataType dtype) const;
   bool send_checked(Peer& peer, transport::FrameHeader& header, std::span<const std::byte> data) const;
   void check_payload(int rank, const transport::Frame& frame) const;
@@ -166,12 +167,12 @@ class PointToPoint {
   bool fail_left(Ready& ready);
   bool gone(int rank);
   bool all_gone();
-  void take_all(const std::exception_ptr& error, Ready& ready);
+  void fail_all(const std::exception_ptr& error, Ready& ready);
   static std::exception_ptr name_operation(const std::exception_ptr& error, const std::string& operation);
   bool pending() const;
   std::vector<int> awaited() const;
   void step_outside_lock(const std::function<void(Ready&)>& action);
-  void break_off();
+  void fail_group();
   void work();
   transport::FrameHeader header(FrameKind kind, std::uint64_t tag) const;
 
@@ -181,7 +182,7 @@ class PointToPoint {
   const bool check_data_;
   const std::chrono::nanoseconds spin_;
   const std::function<void(const Error&)> fail_;
-  const std::function<void(int)> ask_;
+  const std::function<void(int)> query_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -195,7 +196,7 @@ class PointToPoint {
   bool owes_control_ = false;  // grants or credit that found no room
   bool stopping_ = false;
   std::thread worker_;
-  DirectMessages direct_;  // ends first, and its flights ring the bell
+  DirectMessages direct_;  // destroyed first: the end of a transfer rings the doorbell
 };
 
 }  // namespace atl::collectives

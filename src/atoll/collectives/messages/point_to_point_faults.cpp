@@ -16,7 +16,7 @@ bool has_frame(transport::Channel& channel) {
 
 }  // namespace
 
-// The group's error, with the message that met it in front unless the error is about a message already.
+// Returns the group's error, prefixed with the failed operation unless the error names a message already.
 std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error, const std::string& operation) {
   try {
     std::rethrow_exception(error);
@@ -46,7 +46,7 @@ void PointToPoint::check_deadlines() {
       throw Error(ErrorKind::kTimeout,
                   "send of " + std::to_string(message.data.size()) + " bytes (tag " + std::to_string(message.tag) +
                       ")" + me + "rank " + std::to_string(rank) +
-                      (message.granted ? " does not take the data" : " has not posted the receive") +
+                      (message.granted ? " has not taken the data" : " has not posted the receive") +
                       ports_.missing_link(static_cast<int>(rank)));
     }
   }
@@ -61,10 +61,11 @@ void PointToPoint::check_deadlines() {
     }
   };
   check(posted_, " has not sent it");
-  check(arriving_, " does not go on sending");
+  check(arriving_, " has stopped sending it");
 }
 
-// A message that only ranks could send or take which have left the group will never end. It fails alone: the group is whole.
+// Fails messages whose peers have all left the group, since they can never complete. Only these messages fail: the
+// group is intact.
 bool PointToPoint::fail_left(Ready& ready) {
   const std::string me = " on rank " + std::to_string(ports_.rank());
   const auto name = [](int rank) { return "rank " + std::to_string(rank); };
@@ -76,7 +77,7 @@ bool PointToPoint::fail_left(Ready& ready) {
     for (Outgoing& message : outgoing) {
       const auto left = error("send to " + name(rank) + me + ": " + name(rank) + " has left the group");
       finish(
-          message.flight, [done = std::move(message.done), left] { done(left); }, ready);
+          message.transfer, [done = std::move(message.done), left] { done(left); }, ready);
     }
     outgoing_count_ -= outgoing.size();
     outgoing.clear();
@@ -92,14 +93,14 @@ bool PointToPoint::fail_left(Ready& ready) {
       const auto left = error("receive from " + (from_any ? "any rank" : name(source)) + me + ": " +
                               (from_any ? "all other ranks have" : name(source) + " has") + " left the group");
       finish(
-          it->flight, [done = std::move(it->done), left] { done(left, -1); }, ready);
+          it->transfer, [done = std::move(it->done), left] { done(left, -1); }, ready);
       it = receives->erase(it);
     }
   }
   return ready.size() > before;
 }
 
-// What a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
+// Everything that a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
 bool PointToPoint::gone(int rank) {
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
   return peer.left && (!peer.channel || peer.ended || !has_frame(*peer.channel));
@@ -112,7 +113,7 @@ bool PointToPoint::all_gone() {
   return true;
 }
 
-// Under the lock: the ranks that pending messages go to or come from.
+// Returns the ranks that pending messages go to or come from. Called under the lock.
 std::vector<int> PointToPoint::awaited() const {
   std::vector<bool> waits(peers_.size());
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) waits[rank] = !peers_[rank].outgoing.empty();
@@ -136,13 +137,13 @@ void PointToPoint::mark_left(int rank) {
   peers_[static_cast<std::size_t>(rank)].left = true;
 }
 
-void PointToPoint::take_all(const std::exception_ptr& error, Ready& ready) {
+void PointToPoint::fail_all(const std::exception_ptr& error, Ready& ready) {
   const std::string me = " on rank " + std::to_string(ports_.rank());
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     for (Outgoing& message : peers_[rank].outgoing) {
       const auto named = name_operation(error, "send to rank " + std::to_string(rank) + me);
       finish(
-          message.flight, [done = std::move(message.done), named] { done(named); }, ready);
+          message.transfer, [done = std::move(message.done), named] { done(named); }, ready);
     }
     peers_[rank].outgoing.clear();
     peers_[rank].not_landed = 0;
@@ -156,21 +157,21 @@ void PointToPoint::take_all(const std::exception_ptr& error, Ready& ready) {
       what.append(from).append(me);
       const auto named = name_operation(error, what);
       finish(
-          posted.flight, [done = std::move(posted.done), named] { done(named, -1); }, ready);
+          posted.transfer, [done = std::move(posted.done), named] { done(named, -1); }, ready);
     }
     receives->clear();
   }
 }
 
-// In a handler: what broke the flow ends the group, and everything pending hears of it.
-void PointToPoint::break_off() {
+// Ends the group with the exception that is being handled, and fails everything pending.
+void PointToPoint::fail_group() {
   try {
     throw;
   } catch (const Error& error) {
     fail_(error);
   } catch (const std::exception& broken) {  // no thread or no memory
     fail_(Error(ErrorKind::kUnavailable,
-                "messages on rank " + std::to_string(ports_.rank()) + " cannot go on: " + broken.what()));
+                "messages on rank " + std::to_string(ports_.rank()) + " cannot continue: " + broken.what()));
   }
   fail_pending();
 }
@@ -179,7 +180,7 @@ void PointToPoint::fail_pending() {
   Ready ready;
   {
     const std::lock_guard lock(mutex_);
-    take_all(failure_.get(), ready);
+    fail_all(failure_.get(), ready);
   }
   changed_.notify_all();
   for (const auto& complete : ready) complete();
@@ -192,7 +193,7 @@ void PointToPoint::fail_pending() {
 
 void PointToPoint::drain(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  // A receive whose message has not begun to come holds nobody up.
+  // A receive whose message has not started to arrive is not waited for.
   const auto unfinished = [&] { return outgoing_count_ > 0 || not_landed_ > 0 || owes_control_ || !arriving_.empty(); };
   while (unfinished() && !deadline.expired())
     changed_.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));

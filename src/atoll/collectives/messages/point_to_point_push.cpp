@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes out to a peer.
+// Sends messages, grants and credit to a peer.
 #include <algorithm>
 
 #include "atoll/collectives/checksum.h"
@@ -45,7 +45,7 @@ bool PointToPoint::push_control(Peer& peer) {
   return moved;
 }
 
-// In the place of a message whose send was refused.
+// Sends a notice in place of a message whose send was refused.
 bool PointToPoint::start_refused(Peer& peer, Outgoing& message) {
   const auto why = as_byte_span(message.refusal);
   if (peer.eager_in_flight + eager_cost(why.size()) > kEagerBudget) return false;
@@ -58,7 +58,7 @@ bool PointToPoint::start_refused(Peer& peer, Outgoing& message) {
   return true;
 }
 
-// The first frame of a message: the whole of it, or its announcement.
+// Sends the first frame of a message: all of it, or its announcement.
 bool PointToPoint::start(Peer& peer, Outgoing& message, bool* finished) {
   if (!message.refusal.empty()) return *finished = start_refused(peer, message);
   const bool fits = !message.origin.device && message.data.size() <= kEagerBytes &&
@@ -103,7 +103,7 @@ bool PointToPoint::push(Peer& peer, Ready& ready) {
       moved = true;
     } else if (it->granted) {
       if (!it->origin.device) moved |= stream(peer, *it);
-      finished = it->origin.device ? has_flown(*it) : it->sent == it->data.size();
+      finished = it->origin.device ? is_transferred(*it) : it->sent == it->data.size();
       moved |= finished;
     }
     if (!finished) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of which one end was refused before it began. They keep their place among the others of their pair and tag.
+// Messages of which one end was refused before it started. They keep their place among the other messages of their pair
+// and tag.
 #include "atoll/collectives/control_message.h"
 #include "atoll/collectives/messages/point_to_point.h"
 
@@ -41,7 +42,7 @@ void PointToPoint::refuse_receive(int source, std::uint64_t tag, const std::stri
   });
 }
 
-// The sender has refused the call that this receive is for.
+// Fails a receive whose sender has refused the call.
 void PointToPoint::fail_withdrawn(Posted& posted, const Unexpected& message, std::span<const std::byte> payload,
                                   Ready& ready) const {
   const auto error = std::make_exception_ptr(Error(
@@ -51,7 +52,7 @@ void PointToPoint::fail_withdrawn(Posted& posted, const Unexpected& message, std
   ready.emplace_back([done = std::move(posted.done), error, source = message.source] { done(error, source); });
 }
 
-// The receiver has refused the call that this message is for.
+// Fails a send whose receiver has refused the call.
 void PointToPoint::accept_turned_down(int rank, Peer& peer, const transport::Frame& frame, Ready& ready) {
   for (auto it = peer.outgoing.begin(); it != peer.outgoing.end(); ++it) {
     if (it->id != frame.header.tag || !it->announced || it->granted) continue;

@@ -17,7 +17,7 @@ namespace {
 static_assert(static_cast<int>(DataType::kFloat64) == 0 && static_cast<int>(DataType::kFloat32) == 1 &&
               static_cast<int>(DataType::kFloat16) == 2 && static_cast<int>(DataType::kBFloat16) == 3);
 
-/// So many elements at once pass through memory that stays in cache.
+/// Elements per pass, so that the intermediate memory stays in cache.
 constexpr std::size_t kPart = 16 * kBlockElements;
 using Part = std::array<float, kPart>;
 
@@ -36,22 +36,23 @@ const BlockPacker& best() {
 
 std::size_t index_of(BlockFormat format) {
   const auto index = static_cast<std::size_t>(format);
-  if (index >= kBlockFormatCount) throw Error(ErrorKind::kInvalidArgument, "pack: no format of blocks has that number");
+  if (index >= kBlockFormatCount)
+    throw Error(ErrorKind::kInvalidArgument, "pack: invalid block format " + std::to_string(index));
   return index;
 }
 
 std::size_t index_of(DataType dtype) {
   if (!can_pack(dtype)) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("pack: blocks of ") + to_string(dtype) +
-                                                 " have no meaning: give float64, float32, float16 or bfloat16");
+    throw Error(ErrorKind::kInvalidArgument, std::string("pack: ") + to_string(dtype) +
+                                                 " is not supported: give float64, float32, float16 or bfloat16");
   }
   return static_cast<std::size_t>(dtype);
 }
 
 std::size_t whole_blocks(std::size_t count) { return (count + kBlockElements - 1) / kBlockElements * kBlockElements; }
 
-/// Calls `visit(begin, elements, codes, scales)` for parts of `count` elements one after the other. Codes that do not
-/// fill their last block are `visit`'s business.
+/// Calls `visit(begin, elements, codes, scales)` for consecutive parts of `count` elements. `visit` handles codes that
+/// do not fill their last block.
 template <class Byte, class Visit>
 void for_each_part(std::size_t count, Byte* packed, Visit visit) {
   for (std::size_t begin = 0; begin < count; begin += kPart) {
@@ -94,7 +95,7 @@ bool can_pack(DataType dtype) noexcept { return dtype <= DataType::kBFloat16; }
 
 BlockPacker::BlockPacker(Simd simd) : kernels_(kernels_of(simd)) {
   if (simd > detail::machine_simd()) {
-    throw Error(ErrorKind::kUnavailable, std::string("pack: this machine has no ") + to_string(simd));
+    throw Error(ErrorKind::kUnavailable, std::string("pack: this machine does not support ") + to_string(simd));
   }
 }
 

@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What blocks.cpp and the sources made for one instruction set each (blocks_plain.cpp, blocks_avx2.cpp,
-/// blocks_avx512.cpp) share.
+/// Kernels that blocks.cpp takes from the source of each instruction set (blocks_plain.cpp, blocks_avx2.cpp,
+/// blocks_avx512.cpp).
 namespace atl::collectives {
 
-/// Of whole blocks, `elements` a multiple of 32; `codes` and `scales` are the parts of the packed bytes.
+/// Functions on whole blocks: `elements` is a multiple of 32, and `codes` and `scales` are the two parts of the packed
+/// bytes.
 struct BlockKernels {
   /// `loss` may be nullptr, or `values`.
   using Pack = void (*)(const float* values, std::size_t elements, std::byte* codes, std::byte* scales, float* loss);

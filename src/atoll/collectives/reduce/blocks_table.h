@@ -6,10 +6,10 @@
 
 #include "atoll/collectives/reduce/blocks_kernels.h"
 
-// Plain loops without a branch on elements, which compilers turn into vectors. Everything is in an unnamed namespace
-// and uses types of the standard library but no function: each including source is compiled for another instruction
-// set, and a shared inline function could be linked from the wrong one. No step depends on float32 subnormals, but
-// where float16 is read.
+// Plain loops without branches on elements, which compilers vectorize. Everything is in an unnamed namespace and uses
+// types of the standard library but no functions: each including source is compiled for another instruction set, and a
+// shared inline function could be linked from the wrong one. No step depends on float32 subnormals, except for reading
+// float16.
 namespace atl::collectives {
 namespace {
 
@@ -22,24 +22,25 @@ constexpr std::uint32_t kNanBits = 0x7FC00000U;
 [[gnu::always_inline]] constexpr float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 constexpr float power_of_two(int exponent) { return float_of(static_cast<std::uint32_t>(127 + exponent) << 23); }
 
-/// Of values below 2^31: signed comparisons make quicker vectors.
+/// Compares values below 2^31; signed comparisons vectorize better.
 [[gnu::always_inline]] constexpr bool is_less(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a) < static_cast<std::int32_t>(b);
 }
 
-/// NaN stays.
+/// Limits a value's magnitude to `largest`; NaN stays NaN.
 [[gnu::always_inline]] inline float limited(float value, float largest) {
   const float below = value > largest ? largest : value;
   return below < -largest ? -largest : below;
 }
 
-/// A code's value times its block's scale; NaN is the positive quiet one, whichever factor brought it.
+/// Returns a code's value times its block's scale; every NaN becomes the positive quiet one.
 [[gnu::always_inline]] inline float scaled(float decoded, float step) {
   const float value = decoded * step;
   return value != value ? float_of(kNanBits) : limited(value, float_of(0x7F7FFFFFU));
 }
 
-/// Numbers of fewer bits than float32 that are laid out like it. Not for NaN and what is beyond their largest one.
+/// Floating-point formats narrower than float32 with the same layout. Not for NaN, nor for values beyond the format's
+/// largest.
 template <int kExponentBits, int kMantissaBits>
 struct Small {
   static constexpr int kBits = 1 + kExponentBits + kMantissaBits;
@@ -99,7 +100,7 @@ using E5M2Element = Float8Element<5, 2, 0x7B, 18>;
 static_assert(E4M3Element::kTopExponent == 8 && E5M2Element::kTopExponent == 15);
 static_assert(E4M3Element::kTopMantissa == 0x600000U && E5M2Element::kTopMantissa == 0x600000U);
 
-/// The biased exponent of the scale of a block whose largest magnitude has the bits `most`.
+/// Returns the biased exponent of the scale of a block whose largest magnitude has the bits `most`.
 template <class Element>
 [[gnu::always_inline]] inline std::uint32_t scale_of(std::uint32_t most) {
   const std::uint32_t exponent = most >> 23;

@@ -7,8 +7,8 @@
 
 namespace atl::collectives::detail {
 
-/// Default rounding and full subnormals for the lifetime of the object, whatever the calling thread has set
-/// (torch.set_flush_denormal does): otherwise results would depend on the thread that computes them.
+/// Sets default rounding and full subnormals for its lifetime, whatever mode the calling thread has
+/// (torch.set_flush_denormal changes it); otherwise results would depend on the thread that computes them.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() noexcept : saved_(read()) {

@@ -7,9 +7,9 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::size_t kBlock = 2048;  // elements that are looked at before it is asked whether any was bad
+constexpr std::size_t kBlock = 2048;  // elements scanned between two checks for a hit
 
-// A value is not finite where all bits of `exponent` are set; it is NaN where one of `fraction` is set, too.
+// A value is not finite if all bits of `exponent` are set, and it is NaN if a bit of `fraction` is set too.
 template <typename Bits>
 std::optional<NotFinite> scan(std::span<const std::byte> data, Bits exponent, Bits fraction) {
   const std::size_t count = data.size() / sizeof(Bits);
@@ -47,7 +47,7 @@ std::optional<NotFinite> find_not_finite(DataType dtype, std::span<const std::by
     case DataType::kFloat32: return scan_float(data);
     case DataType::kFloat16: return scan<std::uint16_t>(data, 0x7c00, 0x03ff);
     case DataType::kBFloat16: return scan<std::uint16_t>(data, 0x7f80, 0x007f);
-    case DataType::kFloat8E4M3: return scan<std::uint8_t>(data, 0x7f, 0x7f);  // has no infinities
+    case DataType::kFloat8E4M3: return scan<std::uint8_t>(data, 0x7f, 0x7f);  // this format has no infinities
     case DataType::kFloat8E5M2: return scan<std::uint8_t>(data, 0x7c, 0x03);
     case DataType::kComplex64: return halved(scan_float(data));
     case DataType::kComplex128: return halved(scan_double(data));

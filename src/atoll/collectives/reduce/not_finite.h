@@ -10,13 +10,14 @@
 
 namespace atl::collectives {
 
-/// The first element that is no finite number.
+/// The first element that is not finite.
 struct NotFinite {
-  std::uint64_t index = 0;  ///< of the element; of a complex one, whichever of its parts it is
+  std::uint64_t index = 0;  ///< of the element; a complex element counts as one
   bool is_nan = false;      ///< else an infinity
 };
 
-/// Reads all of `data` where there is none, at about the rate of memory. Nothing for types without such values.
+/// Returns the first non-finite element of `data`, reading at about memory bandwidth; nothing for types without such
+/// values.
 std::optional<NotFinite> find_not_finite(DataType dtype, std::span<const std::byte> data) noexcept;
 
 }  // namespace atl::collectives

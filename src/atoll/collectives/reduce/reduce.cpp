@@ -28,7 +28,7 @@ const detail::KernelTable& table_of([[maybe_unused]] Simd simd) noexcept {
   return detail::plain_kernels();
 }
 
-/// reduce_avx512.cpp and reduce_avx2.cpp are compiled for exactly what this asks for.
+/// Checks for exactly the extensions that reduce_avx512.cpp and reduce_avx2.cpp are compiled for.
 Simd detect() noexcept {
 #if defined(__x86_64__)
   unsigned a = 0;
@@ -53,7 +53,7 @@ Simd detect() noexcept {
 
 bool is_integer(DataType dtype) noexcept { return dtype >= DataType::kInt8 && dtype <= DataType::kUInt8; }
 
-/// `factor` modulo 2^64. Refuses one that is not whole: rounding each product would be a surprise.
+/// Returns `factor` modulo 2^64. Rejects a fraction, because rounding each product would be a surprise.
 std::uint64_t whole_factor(const Fold& how) {
   if (how.factor != std::trunc(how.factor) || how.factor < -0x1p63 || how.factor >= 0x1p64) {
     refuse(how, "needs a whole factor within 64 bits, not " + std::to_string(how.factor));
@@ -67,7 +67,7 @@ void fold_by(const detail::KernelTable& table, const Fold& how, std::span<const 
   const auto dtype = static_cast<std::size_t>(how.dtype);
   auto op = static_cast<std::size_t>(how.op);
   if (dtype >= kDataTypeCount || op >= kReduceOpCount || table.kernels[dtype][op] == nullptr)
-    refuse(how, "has no meaning");
+    refuse(how, "is not defined");
   if (sources.empty()) refuse(how, "needs at least one source");
 
   detail::Parameters parameters;
@@ -121,7 +121,7 @@ void fold(const Fold& how, std::span<const std::byte* const> sources, std::byte*
 void fold_with(Simd simd, const Fold& how, std::span<const std::byte* const> sources, std::byte* destination,
                std::size_t count) {
   if (simd > detail::machine_simd()) {
-    throw Error(ErrorKind::kUnavailable, std::string("reduce: this machine has no ") + to_string(simd));
+    throw Error(ErrorKind::kUnavailable, std::string("reduce: this machine does not support ") + to_string(simd));
   }
   fold_by(table_of(simd), how, sources, destination, count);
 }
@@ -130,7 +130,7 @@ Simd best_simd() noexcept {
   static const Simd best = [] {
     const Simd machine = detail::machine_simd();
     const std::optional<Simd> chosen = detail::choose_simd(std::getenv("ATOLL_SIMD"), machine);
-    if (!chosen) log(LogLevel::kWarning, "ATOLL_SIMD is not plain, avx2 or avx512 and is ignored");
+    if (!chosen) log(LogLevel::kWarning, "ATOLL_SIMD must be plain, avx2 or avx512; it is ignored");
     return chosen.value_or(machine);
   }();
   return best;

@@ -16,9 +16,9 @@
 #define ATOLL_HARDWARE_FLOAT16 0
 #endif
 
-// How elements in memory become lanes that a fold can work on, and back. Each format reads and writes kVectorBytes
-// bytes of memory as kVectors vectors; which element is in which lane is its own business, since a fold never mixes
-// lanes.
+// Conversions between elements in memory and lanes that a fold can work on. Each format reads and writes kVectorBytes
+// bytes of memory as kVectors vectors; which element is in which lane is the format's own choice, since a fold never
+// mixes lanes.
 namespace atl::collectives {
 namespace {
 
@@ -69,7 +69,7 @@ struct BFloat16 {
   }
 
  private:
-  /// The nearest bfloat16 in the upper half of each lane; the lower half is of no use.
+  /// Returns the nearest bfloat16 in the upper half of each lane; the lower half is undefined.
   [[gnu::always_inline]] static U32 rounded(F32 x) {
     const U32 bits = bits_of(x);
     const U32 nearest = bits + 0x7FFFU + ((bits >> 16) & 1U);
@@ -77,10 +77,9 @@ struct BFloat16 {
   }
 };
 
-/// float16 and fp8 in integer arithmetic. `kSaturates`: the format has no infinity, its largest code is NaN, and what
-/// is too large becomes the largest finite value, as in PyTorch. `kNan`: the code of every NaN result. Vector k holds
-/// the elements k, k + kVectors, ... No step depends on float32 subnormals, so processors and modes that flush them do
-/// no harm.
+/// float16 and fp8 in integer arithmetic. `kSaturates`: the format has no infinity, its largest code is NaN, and larger
+/// values become the largest finite one, as in PyTorch. `kNan`: the code of every NaN result. Vector k holds the
+/// elements k, k + kVectors, ... No step depends on float32 subnormals, so it does not matter whether they are flushed.
 template <int kExponentBits, int kMantissaBits, bool kSaturates, std::uint32_t kNan>
 struct Narrow {
   using Lane = float;
@@ -144,7 +143,7 @@ using Float8E4M3 = Narrow<4, 3, true, 0x7F>;
 using Float8E5M2 = Narrow<5, 2, false, 0x7F>;
 
 #if ATOLL_HARDWARE_FLOAT16
-/// float16 by the processor's own conversions, which ignore the flush-to-zero modes. Vector 0 holds the first half of
+/// float16 through the processor's conversions, which ignore the flush-to-zero modes. Vector 0 holds the first half of
 /// the elements.
 struct Float16 {
   using Lane = float;

@@ -8,8 +8,8 @@
 #include "atoll/collectives/reduce/reduce.h"
 #include "atoll/collectives/types.h"
 
-/// What reduce.cpp and the sources made for one instruction set each (reduce_plain.cpp, reduce_avx2.cpp,
-/// reduce_avx512.cpp) share.
+/// Kernels that reduce.cpp takes from the source of each instruction set (reduce_plain.cpp, reduce_avx2.cpp,
+/// reduce_avx512.cpp).
 namespace atl::collectives::detail {
 
 /// The scalar operands of a fold, in each form that a kernel may want.
@@ -23,7 +23,7 @@ struct Parameters {
 using Kernel = void (*)(const std::byte* const* sources, std::size_t source_count, std::byte* destination,
                         std::size_t bytes, const Parameters& parameters);
 
-/// By dtype and operation; nullptr where is_supported() is false.
+/// Kernels by dtype and operation; nullptr where is_supported() is false.
 struct KernelTable {
   Kernel kernels[kDataTypeCount][kReduceOpCount] = {};
 };
@@ -32,10 +32,11 @@ const KernelTable& plain_kernels() noexcept;
 const KernelTable& avx2_kernels() noexcept;    ///< x86-64 only
 const KernelTable& avx512_kernels() noexcept;  ///< x86-64 only
 
-/// The best instruction set of this machine that a kernel exists for.
+/// Returns the best instruction set of this machine that a kernel exists for.
 Simd machine_simd() noexcept;
 
-/// What ATOLL_SIMD=`requested` (nullptr or empty: unset) means on a machine with `machine`; nullopt: not a name.
+/// Returns the instruction set that ATOLL_SIMD=`requested` (nullptr or empty: unset) selects on a machine with
+/// `machine`; nullopt if the name is invalid.
 std::optional<Simd> choose_simd(const char* requested, Simd machine) noexcept;
 
 }  // namespace atl::collectives::detail

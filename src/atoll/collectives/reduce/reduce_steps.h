@@ -9,9 +9,8 @@
 #include "atoll/collectives/reduce/reduce_kernels.h"
 #include "atoll/collectives/reduce/reduce_vector.h"
 
-// What a fold does with the lanes: `first` takes the first source, `next` adds one more, `last` finishes. All are made
-// for vectors of any lane type and written without a branch on values, so that every instruction set computes the same
-// bits.
+// The steps of a fold on lanes: `first` takes the first source, `next` adds one more, `last` finishes. They work on
+// vectors of any lane type and have no branches on values, so that every instruction set computes the same bits.
 namespace atl::collectives {
 namespace {
 

@@ -29,7 +29,7 @@ void check_counts(const Shape& shape, const std::vector<std::uint64_t>& counts, 
   }
   std::uint64_t left = std::numeric_limits<std::int64_t>::max() / size_of(shape.dtype);
   for (const std::uint64_t count : counts) {
-    if (count > left) refuse(shape, "the element counts add up to more bytes than memory can have");
+    if (count > left) refuse(shape, "the element counts add up to more bytes than memory can hold");
     left -= count;
   }
 }
@@ -39,7 +39,7 @@ void check_shape(const Topology& topology, const Shape& shape, int rank, const S
     refuse(shape, "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(topology.size));
   }
   if (shape.operation == Operation::kSend || shape.operation == Operation::kReceive)
-    refuse(shape, "messages have no schedule");
+    refuse(shape, "point-to-point messages have no schedule");
   if (has_root(shape.operation) && (shape.root < 0 || shape.root >= topology.size)) {
     refuse(shape, "root " + std::to_string(shape.root) + " is not in a group of " + std::to_string(topology.size));
   }
@@ -51,7 +51,7 @@ void check_shape(const Topology& topology, const Shape& shape, int rank, const S
     if (shape.counts[own] != shape.receive_counts[own]) refuse(shape, "a rank's message to itself has two sizes");
   }
   if (shape.library_inside && (is_direct(shape.operation) || !topology.has_leads())) {
-    refuse(shape, "a library inside an island has no part in it");
+    refuse(shape, "an island's library cannot be used for it");
   }
   const std::uint64_t frame = 64 + (limits.max_payload + 63) / 64 * 64;
   if (limits.max_payload < size_of(shape.dtype) || limits.window < frame) {

@@ -6,8 +6,8 @@
 namespace atl::collectives {
 namespace {
 
-// One message per pair, cut into chunks. Each peer has a lane for what goes there and one for what comes from there, so
-// all pairs progress side by side, beginning with the next higher rank.
+// One message per pair, cut into chunks. Each peer has a lane for the message to it and one for the message from it, so
+// that all pairs progress concurrently, starting with the next higher rank.
 class DirectBuilder {
  public:
   DirectBuilder(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits)
@@ -45,7 +45,8 @@ class DirectBuilder {
   void finish_with(std::uint64_t count, LaneMark step) {
     if (count * size_of(shape_.dtype) >= kLargerThanCaches) writer_.past_caches(step);
   }
-  // By the size of this one message, which both ends know; the other messages' sizes only one of them may know.
+  // Chunks depend on the size of this message only, which both ends know; the sizes of other messages may be known to
+  // one end only.
   std::vector<Chunk> cut(std::uint64_t count) const {
     const std::uint64_t element_bytes = size_of(shape_.dtype);
     const std::uint64_t bytes = count * element_bytes;

@@ -23,16 +23,16 @@ struct Plan {
   bool one_owner = false;
 };
 
-/// Adds one rank's steps chunk by chunk: first those that lead to the owner, then those that come from it. For a chunk,
-/// the lead of a node of the tree is the rank that acts for all ranks below it; the owner leads every node it belongs
-/// to.
+/// Adds one rank's steps chunk by chunk: first those on the way to the owner, then those on the way from it. For a
+/// chunk, the lead of a node of the tree is the rank that acts for all ranks below the node; the owner leads every node
+/// it belongs to.
 class TreeBuilder {
  public:
   TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan);
   Schedule build();
 
  private:
-  // Where a scratch range goes that holds partial results of one node until they were sent or folded on.
+  // Scratch slots for partial results of one node, each held until it was sent or folded on.
   struct Ring {
     std::vector<Range> slots;
     std::vector<Mark> readers;
@@ -48,9 +48,9 @@ class TreeBuilder {
     Tree tree;
     std::vector<int> path;  // nodes with this rank, from the root
     int position;
-    std::vector<int> leads;  // of the present chunk, by level of the path
+    std::vector<int> leads;  // of the current chunk, by level of the path
     std::size_t top = 0;     // the highest level that this rank leads; path.size() if none
-    std::size_t end = 0;     // levels from here on are the business of the island's library
+    std::size_t end = 0;     // levels from here on are left to the island's library
   };
 
   void look(View& view, const Chunk& chunk) const;
@@ -84,7 +84,7 @@ class TreeBuilder {
   std::vector<Ring> rings_;  // by level of up_.path
   std::uint64_t slot_bytes_ = 0;
   bool larger_than_caches_ = false;
-  std::vector<int> children_;  // leads of a node's children for the present chunk, as tree positions
+  std::vector<int> children_;  // leads of a node's children for the current chunk, as tree positions
   std::vector<Source> sources_;
 };
 
@@ -108,7 +108,7 @@ TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank,
   larger_than_caches_ = total >= kLargerThanCaches;
 }
 
-// The level of the path's first node that lies within one island.
+// Returns the level of the path's first node that lies within one island.
 std::size_t TreeBuilder::View::island_level(const Topology& topology) const {
   std::size_t level = 0;
   const auto spans_islands = [&](const Tree::Node& node) {
@@ -127,7 +127,7 @@ Schedule TreeBuilder::build() {
   return writer_.finish(plan_.algorithm);
 }
 
-// Finds who leads the nodes of this rank's path, and how far up this rank does.
+// Finds the leads of the nodes on this rank's path, and the highest level that this rank leads.
 void TreeBuilder::look(View& view, const Chunk& chunk) const {
   const Tree& tree = view.tree;
   const bool inner_root = view.path.size() > 1;
@@ -152,7 +152,7 @@ int TreeBuilder::lead_of_child(const View& view, const Tree::Node& parent, const
   return view.tree.lead_of_child(parent, child, parent_lead, {chunk.round, plan_.one_owner});
 }
 
-// The leads of the children of a node that this rank leads, into children_.
+// Writes the leads of the children of a node that this rank leads into children_.
 void TreeBuilder::children_leads(const View& view, std::size_t level, const Chunk& chunk) {
   const Tree& tree = view.tree;
   const Tree::Node& node = tree.node(view.path[level]);
@@ -172,7 +172,7 @@ void TreeBuilder::children_leads(const View& view, std::size_t level, const Chun
   }
 }
 
-// Returns the mark of the owner's fold; elsewhere of nothing.
+// Returns the mark after the owner's fold; an empty mark on other ranks.
 Mark TreeBuilder::fold_up(const Chunk& chunk) {
   look(up_, chunk);
   Range partial = contribution(chunk);
@@ -189,8 +189,8 @@ Mark TreeBuilder::fold_up(const Chunk& chunk) {
   return up_.top == 0 ? ready : Mark{};
 }
 
-// One fold at a node this rank leads; `partial` is what it holds of its own child, and then of the node. Unless this
-// rank leads the parent too, the partial result is sent on right behind the fold.
+// Adds the fold at a node that this rank leads. `partial` is the partial result of its own child before, and of the
+// node afterwards. Unless this rank leads the parent too, the partial result is sent right after the fold.
 Mark TreeBuilder::fold_node(std::size_t level, const Chunk& chunk, Range& partial, Mark ready) {
   const bool raw = up_.tree.node(up_.path[level]).holds_ranks();
   const int lane = writer_.lane(LaneRole::kFold, up_.path[level]);
@@ -220,12 +220,13 @@ Mark TreeBuilder::fold_node(std::size_t level, const Chunk& chunk, Range& partia
   return done;
 }
 
-// The output where it covers the chunk, else a slot of the node's ring, once its last reader is done with it.
+// Returns the output if it covers the chunk, else a slot of the node's ring, once its last reader is done with it.
 Range TreeBuilder::place_of_partial(std::size_t level, const Chunk& chunk, int lane, Ring*& ring, std::size_t& slot) {
   if (up_.top == 0 || output_covers_all()) return result(chunk);
   ring = &rings_[level];
   if (ring->slots.empty()) {
-    // Where the send follows the fold in the lane, one slot does; where another lane folds on, some let it lag behind.
+    // If the send follows the fold in the same lane, one slot is enough; if another lane folds on, several slots let it
+    // lag behind.
     const std::size_t slots = level == 1 ? 1 : 4;
     for (std::size_t i = 0; i < slots; ++i) ring->slots.push_back(writer_.scratch(slot_bytes_));
     ring->readers.resize(slots);
@@ -238,7 +239,7 @@ Range TreeBuilder::place_of_partial(std::size_t level, const Chunk& chunk, int l
   return place;
 }
 
-// `ready`: the owner's fold, if there was one.
+// `ready` is the mark after the owner's fold, if there was one.
 void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
   look(down_, chunk);
   if (down_.top > down_.end) return;

@@ -55,7 +55,7 @@ std::shared_ptr<const Schedule> ScheduleCache::find(const Shape& shape, std::uin
   return entries_[place].schedule;
 }
 
-// The entry just added is the last one used, so it goes last.
+// The entry just added was used last, so it would be evicted last.
 void ScheduleCache::evict() {
   while (entries_.size() > 1 && (entries_.size() > max_schedules_ || steps_ > max_steps_)) {
     const auto oldest = std::min_element(entries_.begin(), entries_.end(),

@@ -8,7 +8,7 @@
 namespace atl::collectives::detail {
 namespace {
 
-// The output segment that is input segment `input` of the same rank in an in-place call, or -1.
+// Returns the output segment that is input segment `input` of the same rank in an in-place call, or -1.
 int output_of_input(const Shape& shape, int rank, std::size_t input) {
   const bool own = static_cast<int>(input) == rank;
   switch (shape.operation) {
@@ -105,7 +105,7 @@ void Memory::place_led_inputs(const Topology& topology, const Shape& shape, int 
   }
 }
 
-// The index of the memory a range lies in; past the end when there is no such segment.
+// Returns the index of the memory that a range lies in; past the end if there is no such segment.
 std::size_t Memory::area_of(const Range& range) const {
   if (range.space == Space::kScratch) return scratch_area_;
   const auto& areas = range.space == Space::kInput ? input_area_ : output_area_;
@@ -136,9 +136,9 @@ Runs Memory::read(const Range& range, std::uint32_t lane, std::uint32_t step, co
   const auto end = area.lower_bound(range.offset + range.bytes);
   for (auto it = area.lower_bound(range.offset); it != end; ++it) {
     Piece& piece = it->second;
-    if (piece.value.expression == Expressions::kNothing) fault = "reads memory that nothing was written to";
+    if (piece.value.expression == Expressions::kNothing) fault = "reads memory that was never written";
     if (known[piece.writer.lane] < piece.writer.step)
-      fault = "reads memory that another lane writes without order between them";
+      fault = "reads memory that another lane writes, without an order between them";
     const auto same_lane = std::find_if(piece.readers.begin(), piece.readers.end(),
                                         [&](const Access& access) { return access.lane == lane; });
     if (same_lane != piece.readers.end()) {
@@ -162,9 +162,10 @@ void Memory::write(const Range& range, const Runs& runs, std::uint32_t lane, std
   for (auto it = begin; it != end; ++it) {
     const Piece& piece = it->second;
     if (known[piece.writer.lane] < piece.writer.step)
-      fault = "writes memory that another lane writes without order between them";
+      fault = "writes memory that another lane writes, without an order between them";
     for (const Access& reader : piece.readers) {
-      if (known[reader.lane] < reader.step) fault = "writes memory that another lane reads without order between them";
+      if (known[reader.lane] < reader.step)
+        fault = "writes memory that another lane reads, without an order between them";
     }
   }
   area.erase(begin, end);

@@ -11,40 +11,40 @@
 
 namespace atl::collectives::detail {
 
-/// Bytes of each input (or output) segment of `rank`, as schedule.h lists them.
+/// Returns the bytes of each input (or output) segment of `rank`, as schedule.h lists them.
 std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& shape, int rank, Space space);
 
-/// Whether contributions are folded, not only moved.
+/// Returns whether contributions are folded, not only moved.
 bool is_reduction(Operation operation);
 
-/// Whether the operation may be called in place, and whether it always is.
+/// Return whether the operation may be called in place, and whether it always is.
 bool may_be_in_place(Operation operation);
 bool is_always_in_place(Operation operation);
 
-/// What is known to have happened before a step: by lane (all ranks' lanes numbered through) the steps done.
+/// The steps known to have completed before a step: a count by lane, with all ranks' lanes numbered through.
 using Knowledge = std::vector<std::uint32_t>;
 
-/// One rank's memory in the symbolic check: what it holds, and who touched it last.
+/// One rank's memory in the symbolic check: its contents, and the last accesses to them.
 class Memory {
  public:
-  /// With a library inside the island (shape.library_inside) the input holds what led_inputs() says and nothing else.
+  /// With a library inside the island (shape.library_inside) the input holds only what led_inputs() names.
   Memory(const Topology& topology, const Shape& shape, int rank, bool in_place, std::uint64_t scratch_bytes,
          const ScheduleLimits& limits, Expressions& expressions);
 
-  /// Step number `step` (from 1) of `lane`, which knows `known`, reads or writes `range`. A fault (out of bounds,
-  /// nothing written there yet, an access that another lane's access is not ordered with) goes into `fault`.
+  /// Read or write `range` for step number `step` (from 1) of `lane`, which knows `known`. Faults (out of bounds,
+  /// memory that was never written, an access that is not ordered with that of another lane) are described in `fault`.
   Runs read(const Range& range, std::uint32_t lane, std::uint32_t step, const Knowledge& known, std::string& fault);
   void write(const Range& range, const Runs& runs, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
              std::string& fault);
 
-  /// True when both ranges (of equal length) are the same memory; and when they overlap without being the same.
+  /// Return whether both ranges (of equal length) are the same memory, and whether they overlap without being the same.
   bool same(const Range& a, const Range& b) const { return area_of(a) == area_of(b) && a.offset == b.offset; }
   bool overlap_askew(const Range& a, const Range& b) const {
     return area_of(a) == area_of(b) && a.offset != b.offset && a.offset < b.offset + b.bytes &&
            b.offset < a.offset + a.bytes;
   }
 
-  /// All of an output segment.
+  /// Returns the contents of an output segment.
   Runs output(std::uint32_t segment) const;
 
  private:

@@ -9,8 +9,8 @@
 namespace atl::collectives::detail {
 namespace {
 
-// Whose contribution output `segment` of `rank` must hold after an operation that only moves data, and which of its
-// segments.
+// Returns the rank whose contribution output `segment` of `rank` must hold after an operation that only moves data, and
+// which of that rank's segments it is.
 std::pair<int, std::uint32_t> expected_copy(const Shape& shape, int rank, std::uint32_t segment) {
   switch (shape.operation) {
     case Operation::kBroadcast: return {shape.root, 0};
@@ -20,7 +20,7 @@ std::pair<int, std::uint32_t> expected_copy(const Shape& shape, int rank, std::u
   }
 }
 
-// Whether this rank gets these bytes of its output from the schedule, and not from the island's library.
+// Returns whether this rank gets these bytes of its output from the schedule, and not from the island's library.
 bool is_ours(const std::vector<Range>& led, std::uint32_t segment, std::uint64_t offset, std::uint64_t bytes) {
   return std::any_of(led.begin(), led.end(), [&](const Range& range) {
     return range.segment == segment && offset >= range.offset && offset + bytes <= range.offset + range.bytes;
@@ -33,8 +33,8 @@ std::string CheckRun::check_results() {
   for (const auto& [key, channel] : channels_) {
     if (channel.frames.empty()) continue;
     const auto size = static_cast<std::uint64_t>(schedules_.size());
-    return "rank " + std::to_string(key / 2 % size) + " leaves a frame of rank " + std::to_string(key / 2 / size) +
-           " untaken";
+    return "rank " + std::to_string(key / 2 % size) + " does not take a frame of rank " +
+           std::to_string(key / 2 / size);
   }
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const auto outputs = segment_bytes(topology_, shapes_[rank], static_cast<int>(rank), Space::kOutput);
@@ -67,7 +67,7 @@ std::string CheckRun::check_segment(int rank, std::uint32_t segment, const Runs&
   return missing == 0 ? "" : ": " + std::to_string(missing) + " bytes that this rank leads were not written";
 }
 
-// What lies at `offset` of an output segment.
+// Checks the value at `offset` of an output segment.
 std::string CheckRun::check_run(int rank, std::uint32_t segment, std::uint64_t offset, const Value& value) {
   const Shape& shape = shapes_[static_cast<std::size_t>(rank)];
   const bool reduction = is_reduction(shape.operation);
@@ -99,7 +99,7 @@ std::string CheckRun::check_agreement(std::uint64_t offset, const Run& run) {
       offset = gap_end;
       continue;
     }
-    if (next->second.value.expression != run.value.expression) return "is folded otherwise than on other ranks";
+    if (next->second.value.expression != run.value.expression) return "is folded differently than on other ranks";
     offset = std::min(end, next->first + next->second.bytes);
     ++next;
   }

@@ -23,7 +23,7 @@ class Rules {
   std::string check() {
     std::size_t next = 0;
     for (std::size_t lane = 0; lane < schedule_.lanes.size(); ++lane) {
-      if (schedule_.lanes[lane].first != next) return "lanes do not follow one another in the list of steps";
+      if (schedule_.lanes[lane].first != next) return "lanes are not consecutive in the list of steps";
       next += schedule_.lanes[lane].count;
       if (next > schedule_.steps.size()) return "a lane has steps beyond the list";
       bridge_ = false;
@@ -35,7 +35,7 @@ class Rules {
       if (bridge_ != schedule_.lanes[lane].bridge)
         return "lane " + std::to_string(lane) + " is wrongly marked as bridge or inside";
     }
-    if (next != schedule_.steps.size()) return "steps belong to no lane";
+    if (next != schedule_.steps.size()) return "there are steps outside the lanes";
     return check_summary();
   }
 
@@ -75,9 +75,9 @@ class Rules {
     return "";
   }
 
-  // All sends of a peer and flow are in one lane, all receives in one lane.
+  // All sends of a peer and flow are in one lane, and all its receives are in one lane.
   std::string use_channel(int lane, std::size_t direction, int peer, Flow flow) {
-    if (peer < 0 || peer >= topology_.size || peer == rank_) return "names a peer that is none";
+    if (peer < 0 || peer >= topology_.size || peer == rank_) return "names an invalid peer";
     met_[static_cast<std::size_t>(peer)] = true;
     bridge_ = bridge_ || is_bridge(peer);
     int& known = lane_of_[direction][static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
@@ -117,7 +117,7 @@ class Rules {
   std::vector<std::uint64_t> inputs_, outputs_;
   std::array<std::vector<int>, 2> lane_of_;  // by direction (send, receive), peer and flow
   std::vector<bool> met_;
-  bool bridge_ = false;  // the present lane has a peer in another island
+  bool bridge_ = false;  // the current lane has a peer in another island
   std::uint64_t sent_inside_ = 0, sent_bridge_ = 0;
 };
 

@@ -63,7 +63,7 @@ void CheckRun::wake(int rank) {
   awake_.push_back(rank);
 }
 
-// Does all steps that can be done now.
+// Carries out all steps that are ready.
 void CheckRun::advance(int rank) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   const Schedule& schedule = schedules_[static_cast<std::size_t>(rank)];
@@ -94,7 +94,7 @@ std::vector<int> CheckRun::senders(int rank, const Step& step) const {
   return peers;
 }
 
-// Sets fault_ when a frame is there that this step does not expect.
+// Sets fault_ if a frame has arrived that this step does not expect.
 bool CheckRun::is_ready(int rank, const Step& step) {
   const RankState& state = ranks_[static_cast<std::size_t>(rank)];
   if (step.after_lane >= 0 && state.lanes[static_cast<std::size_t>(step.after_lane)].done < step.after_steps)
@@ -140,7 +140,7 @@ void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
   if (const auto wanted = own.known_after.find(own.done); wanted != own.known_after.end()) wanted->second = own.known;
 }
 
-// Joins into the lane's knowledge what the step's frames and its condition bring, and the step itself.
+// Adds to the lane's knowledge that of the step's frames and of its condition, and the step itself.
 void CheckRun::learn(int rank, std::uint32_t lane, const Step& step) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   LaneState& own = state.lanes[lane];
@@ -175,7 +175,7 @@ void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, cons
     }
     case StepKind::kCopy:
       if (memory.same(step.from, step.range)) break;
-      if (memory.overlap_askew(step.from, step.range)) fault = "copies between memory that overlaps";
+      if (memory.overlap_askew(step.from, step.range)) fault = "copies between overlapping memory";
       memory.write(step.range, memory.read(step.from, global, number, known, fault), global, number, known, fault);
       break;
   }
@@ -194,7 +194,7 @@ Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, 
       sources.push_back(channel(source.peer, rank, step.flow).frames.front().runs[world]);
       continue;
     }
-    if (memory.overlap_askew(source.local, step.range)) fault_ = "folds memory into other memory that overlaps it";
+    if (memory.overlap_askew(source.local, step.range)) fault_ = "folds into memory that overlaps a source";
     sources.push_back(memory.read(source.local, state.first_lane + lane, number, state.lanes[lane].known, fault_));
   }
   if (!fault_.empty()) return {};

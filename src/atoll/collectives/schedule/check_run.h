@@ -13,15 +13,15 @@
 namespace atl::collectives::detail {
 
 /// Runs all ranks' schedules on symbolic values, in place and out of place side by side, over channels of
-/// `limits.window` bytes. One order of execution is enough: every channel has one sending and one receiving lane and
-/// every wait is for something that stays true, so any order reaches the same end, or the same deadlock. The credit
-/// that a receiver returns is not taken as an order between steps.
+/// `limits.window` bytes. One order of execution is enough: every channel has one sending and one receiving lane, and
+/// every wait is for a condition that stays true, so any order reaches the same end or the same deadlock. The credit
+/// that a receiver returns does not count as an order between steps.
 class CheckRun {
  public:
   CheckRun(const Topology& topology, const std::vector<Shape>& shapes, const std::vector<Schedule>& schedules,
            const ScheduleLimits& limits);
 
-  /// The first fault in words, or an empty string. Needs schedules that follow the rules.
+  /// Returns a description of the first fault, or an empty string. The schedules must have passed check_rules().
   std::string run();
 
  private:
@@ -39,7 +39,7 @@ class CheckRun {
   struct LaneState {
     std::uint32_t done = 0;
     Knowledge known;
-    std::map<std::uint32_t, Knowledge> known_after;  // by steps done, where another lane waits for that
+    std::map<std::uint32_t, Knowledge> known_after;  // by number of steps done, where another lane waits for it
   };
   struct RankState {
     std::vector<LaneState> lanes;
@@ -76,9 +76,9 @@ class CheckRun {
   Expressions expressions_;
   std::vector<RankState> ranks_;
   std::unordered_map<std::uint64_t, Channel> channels_;  // by sender, receiver and flow
-  std::deque<int> awake_;                                // ranks that may be able to go on
+  std::deque<int> awake_;                                // ranks that may be able to continue
   std::vector<bool> is_awake_;
-  std::map<std::uint64_t, Run> agreed_;            // all_reduce: by offset, what the ranks checked so far hold
+  std::map<std::uint64_t, Run> agreed_;            // all_reduce: by offset, the values of the ranks checked so far
   std::map<Expressions::Id, std::string> judged_;  // results of Expressions::check_result
   std::string fault_;
 };

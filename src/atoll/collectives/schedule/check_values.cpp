@@ -20,7 +20,7 @@ Expressions::Id Expressions::fold(const std::vector<Id>& sources, bool raw, bool
   Expression made;
   for (const Id source : sources) {
     if (source == kNothing) {
-      fault = "folds memory that nothing was written to";
+      fault = "folds memory that was never written";
       return kNothing;
     }
     if (is_contribution(source) != raw) {
@@ -66,10 +66,10 @@ std::string Expressions::check_result(const Topology& topology, Id id) const {
   const bool grouped = topology.flat_reduce
                            ? result.sources.size() == order.size() && is_contribution(result.sources.front())
                            : respects_islands(topology, id);
-  return grouped ? "" : print(id) + " is grouped otherwise than the topology";
+  return grouped ? "" : print(id) + " is grouped differently than the topology";
 }
 
-// Every fold stays within one island or folds whole islands.
+// Returns whether every fold stays within one island or folds whole islands.
 bool Expressions::respects_islands(const Topology& topology, Id id) const {
   const Expression& expression = at(id);
   if (expression.sources.empty()) return true;

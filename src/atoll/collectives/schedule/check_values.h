@@ -17,26 +17,26 @@ class Expressions {
   using Id = std::int32_t;
   static constexpr Id kNothing = -1;
 
-  /// The contribution of `rank` as the rank gave it.
+  /// Returns the contribution of `rank`, as the rank gave it.
   Id contribution(int rank);
 
-  /// Folds `sources`. On a fault (nothing there, a contribution twice, raw and folded values mixed up, an owner's
-  /// result folded again) returns kNothing and says so in `fault`.
+  /// Folds `sources`. On a fault (an unwritten source, a contribution twice, raw and folded values mixed, an owner's
+  /// result folded again) returns kNothing and describes it in `fault`.
   Id fold(const std::vector<Id>& sources, bool raw, bool final, std::string& fault);
 
   bool is_contribution(Id id) const { return at(id).sources.empty(); }
 
-  /// What is wrong with `id` as a result of the whole group: a missing contribution, another order or grouping than the
-  /// topology's, no owner's fold; empty if nothing.
+  /// Returns the fault of `id` as a result of the whole group: a missing contribution, another order or grouping than
+  /// the topology's, no fold by the owner; empty if there is none.
   std::string check_result(const Topology& topology, Id id) const;
 
-  /// "((0 1) 2)".
+  /// Returns "((0 1) 2)".
   std::string print(Id id) const;
 
  private:
   struct Expression {
     std::vector<Id> sources;  // empty: a contribution
-    std::vector<int> ranks;   // whose contributions, in the order of folding
+    std::vector<int> ranks;   // ranks that contributed, in the order of folding
     bool final = false;
   };
   const Expression& at(Id id) const { return expressions_[static_cast<std::size_t>(id)]; }
@@ -46,7 +46,7 @@ class Expressions {
   std::map<std::vector<Id>, Id> known_;
 };
 
-/// What lies in a range of memory: an expression over the bytes of `segment` that begin at `origin`.
+/// The value of a range of memory: an expression over the bytes of `segment` that begin at `origin`.
 struct Value {
   Expressions::Id expression = Expressions::kNothing;
   std::uint32_t segment = 0;
@@ -60,8 +60,8 @@ struct Run {
 };
 using Runs = std::vector<Run>;
 
-/// Folds sources of equal length piece by piece; `fault` as in Expressions::fold, also when sources come from different
-/// positions.
+/// Folds sources of equal length piece by piece. `fault` is set as in Expressions::fold, and also if sources come from
+/// different positions.
 Runs fold_runs(Expressions& expressions, const std::vector<Runs>& sources, bool raw, bool final, std::string& fault);
 
 }  // namespace atl::collectives::detail

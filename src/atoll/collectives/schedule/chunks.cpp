@@ -17,7 +17,7 @@ constexpr std::uint64_t kMinSlice = 1024;  // below this a slice costs more in f
 std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return (value + by - 1) / by; }
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return divide_up(value, to) * to; }
 
-// Elements that fill whole lines.
+// Returns the number of elements that fill whole cache lines.
 std::uint64_t line_elements(std::uint64_t element_bytes) { return std::max<std::uint64_t>(1, kLine / element_bytes); }
 
 }  // namespace
@@ -42,9 +42,9 @@ std::vector<std::uint64_t> cut_evenly(std::uint64_t elements, std::uint64_t part
   return borders;
 }
 
-std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t most_bytes, std::uint64_t element_bytes, int owner,
+std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t max_bytes, std::uint64_t element_bytes, int owner,
                                std::uint32_t segment) {
-  const std::uint64_t parts = std::max<std::uint64_t>(1, divide_up(bytes, most_bytes));
+  const std::uint64_t parts = std::max<std::uint64_t>(1, divide_up(bytes, max_bytes));
   const auto borders = cut_evenly(bytes / element_bytes, parts, element_bytes);
   std::vector<Chunk> chunks;
   chunks.reserve(parts);
@@ -116,8 +116,8 @@ std::vector<double> owner_shares(const Topology& topology) {
   const auto islands = static_cast<double>(topology.islands.size());
   std::vector<double> by_rank(static_cast<std::size_t>(topology.size), 1.0 / topology.size);
   if (topology.islands.size() <= 2) return by_rank;
-  // Per byte of the message, island i receives 1 - x_i of results and x_i (K - 1) of contributions, and both fit into
-  // T.
+  // Per byte of the message, island i receives 1 - x_i of results and x_i (K - 1) of contributions, and both must fit
+  // into T.
   const auto& uplinks = topology.uplinks;
   const double sum = std::accumulate(uplinks.begin(), uplinks.end(), 0.0);
   const double time = std::max(1 / *std::min_element(uplinks.begin(), uplinks.end()), 2 * (islands - 1) / sum);

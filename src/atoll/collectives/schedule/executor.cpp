@@ -10,9 +10,10 @@ namespace atl::collectives {
 namespace {
 
 constexpr std::chrono::milliseconds kMaxExecutorSleep{100};
-// A rank that waits for another which waits in turn holds its own timeout back by this, so that the one next to the cause speaks first.
+// A rank that waits for a rank that is itself waiting delays its own timeout by this, so that the rank next to the
+// cause reports first.
 constexpr std::chrono::milliseconds kTimeoutGrace{150};
-// What a peer says of a call that it refused travels beside its frames, and those of its next operation may be here first.
+// A peer's refusal does not travel in its channels, so frames of its next operation may arrive before it.
 constexpr std::chrono::milliseconds kNewsTakes{1000};
 
 std::uint64_t elapsed_ns(Clock::time_point since) {
@@ -27,7 +28,7 @@ const transport::Frame* leftover(transport::Channel& channel) {
   try {
     return channel.front();
   } catch (const Error&) {
-    return nullptr;  // the peer has closed since; this operation no longer needs it
+    return nullptr;  // the peer has closed by now; this operation no longer needs it
   }
 }
 
@@ -49,7 +50,7 @@ Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& fa
 
 void Executor::mark_left(int peer) noexcept {
   left_[static_cast<std::size_t>(peer)].store(true);
-  somebody_left_.store(true);
+  any_left_.store(true);
 }
 
 void Executor::run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline) {
@@ -72,12 +73,12 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
     }
     check_leftovers(run);
     if (check_data_) remember_result(run);
-    if (run.looks > 0) stalls_.on_stall_over(stall_of(run));
+    if (run.checks > 0) stalls_.on_stall_over(stall_of(run));
   } catch (const OperationRefused&) {
     last_result_ = 0;
     throw;
   } catch (const Error& error) {
-    failure_.throw_if_set();  // a peer's account of what happened says more than the closed link that follows it
+    failure_.throw_if_set();  // a peer's report explains more than the closed link that follows it
     if (error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kTimeout) throw;
     throw Error(error.kind(), run.where(ports_.rank()) + ": " + error.what());
   }
@@ -92,7 +93,7 @@ void Executor::prepare(Run& run) {
   if (scratch_.size() < schedule.scratch_bytes) scratch_.resize(schedule.scratch_bytes);
   lanes_.resize(std::max(lanes_.size(), schedule.lanes.size()));
   open_lanes_.clear();
-  results_wait_.assign(results_wait_.size(), false);  // of an operation that was given up
+  results_wait_.assign(results_wait_.size(), false);  // left over from an operation that failed
   std::uint32_t most_sources = 0;
   for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
     lanes_[i] = {0, schedule.lanes[i].count};
@@ -141,8 +142,8 @@ bool Executor::try_step(Run& run, const Step& step, LaneState& lane) {
   throw Error(ErrorKind::kInternal, "a schedule holds a step of unknown kind");
 }
 
-// Results go first: they are always taken at the other end, while contributions pile up there when the results that follow
-// from them cannot leave. So both directions of a link stay full where the ranks own unequal shares of what crosses it.
+// Results go first: the receiver always takes them, while contributions pile up there if the results that follow from
+// them cannot be sent. This keeps both directions of a link busy if ranks own unequal shares of what crosses it.
 bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
   const auto peer = static_cast<std::size_t>(step.peer);
   if (step.flow == Flow::kUp && results_wait_[peer]) return false;
@@ -176,7 +177,8 @@ bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
   return sent;
 }
 
-// The frame at the head of the channel; what a peer had sent of an operation before that was refused is dropped.
+// Returns the frame at the head of the channel; drops frames that the peer sent for an earlier operation that was
+// refused.
 const transport::Frame* Executor::next_frame(int peer, Flow flow, const Run& run) {
   transport::Channel& from = channel(peer, flow);
   const transport::Frame* frame = from.front();
@@ -188,7 +190,7 @@ const transport::Frame* Executor::next_frame(int peer, Flow flow, const Run& run
   return frame;
 }
 
-// Whether the peer may have refused this operation: asked at once, believed for a while.
+// Returns whether the peer may have refused this operation: sends an inquiry at once, and waits a while for the answer.
 bool Executor::is_ahead(Run& run, int peer, const transport::FrameHeader& header) {
   if (left_[static_cast<std::size_t>(peer)].load()) return false;
   if (header.kind != static_cast<std::uint8_t>(FrameKind::kCollective) || header.attempt != run.signature.attempt ||
@@ -208,7 +210,7 @@ void Executor::check_ended(const Run& run) const {
   refusals_.throw_if_refused(run.signature, run.elements(), ports_.rank());
 }
 
-// That frame, checked against what this step expects; nullptr when none is there yet.
+// Returns that frame, checked against what this step expects; nullptr if none has arrived yet.
 const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
   const transport::Frame* frame = next_frame(peer, step.flow, run);
   if (!frame) return nullptr;
@@ -276,7 +278,7 @@ bool Executor::try_reduce(Run& run, const Step& step) {
   return true;
 }
 
-// Peers whose frame or credit some lane waits for at present.
+// Visits the peers whose frame or credit a lane is waiting for.
 template <typename Visit>
 void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
   for (const std::uint32_t lane_index : open_lanes_) {
@@ -295,8 +297,8 @@ void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
   }
 }
 
-// Both, and contributions last: a rank that has contributions of a later operation then has every earlier result too, so that
-// check_leftovers finds one that it did not expect by the end of the next operation.
+// Opens both flows, contributions last: a rank that has contributions of a later operation then also has every earlier
+// result, so that check_leftovers finds an unexpected one by the end of the next operation.
 void Executor::open_flows(int peer) {
   const auto slot = static_cast<std::size_t>(peer) * 2;
   channels_[slot + static_cast<std::size_t>(Flow::kDown)] = &ports_.open(peer, Port::kDown);
@@ -305,14 +307,14 @@ void Executor::open_flows(int peer) {
 
 void Executor::wait(Run& run, transport::Sleeper& sleeper) {
   check_ended(run);
-  if (somebody_left_.load(std::memory_order_acquire)) check_left(run);
+  if (any_left_.load(std::memory_order_acquire)) check_left(run);
   bool bridge = false;
   for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
   const auto blocked_since = Clock::now();
   if (blocked_since >= run.deadline.when() && blocked_since >= run.deadline.when() + patience(run)) time_out(run);
   if (!run.report_at) {
     run.stalled_since = blocked_since;
-    run.report_at = blocked_since + until_next_look(0);
+    run.report_at = blocked_since + until_next_check(0);
   }
   bool moved = false;
   do {
@@ -324,10 +326,10 @@ void Executor::wait(Run& run, transport::Sleeper& sleeper) {
     if (now >= run.deadline.when()) break;
     if (now >= *run.report_at) {
       stalls_.on_stall(stall_of(run));
-      run.report_at = now + until_next_look(++run.looks);
+      run.report_at = now + until_next_check(++run.checks);
     }
     moved = advance_lanes(run);
-  } while (!moved && !somebody_left_.load(std::memory_order_acquire));
+  } while (!moved && !any_left_.load(std::memory_order_acquire));
   if (moved) run.report_at.reset();
   if (bridge) split_.bridge_ns += elapsed_ns(blocked_since);
 }
@@ -341,7 +343,7 @@ Stall Executor::stall_of(const Run& run) {
 }
 
 void Executor::check_left(Run& run) {
-  // What a peer sent before it left is in the channel by now: look once more before giving up on it.
+  // Everything that a peer sent before it left is in the channel by now: check once more before giving up on it.
   if (advance_lanes(run)) return run.report_at.reset();
   for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
     if (!left_[static_cast<std::size_t>(peer)].load()) return;
@@ -350,7 +352,8 @@ void Executor::check_left(Run& run) {
   });
 }
 
-// A frame of this operation or an older one that no step took: its sender believed in another call, for example another root.
+// Checks for frames of this operation or an older one that no step took: their sender made another call, for example
+// with another root.
 void Executor::check_leftovers(const Run& run) {
   for (const int peer : run.schedule.peers) {
     for (const Flow flow : {Flow::kUp, Flow::kDown}) {
@@ -363,7 +366,8 @@ void Executor::check_leftovers(const Run& run) {
   }
 }
 
-// A device is this rank's own. Contributions from inside the island come from their origin; those over the bridge and results depend on other ranks.
+// Returns how long to wait beyond the deadline. A device is this rank's own, and contributions from inside the island
+// come straight from their origin; those over the bridge, and results, depend on other ranks.
 std::chrono::milliseconds Executor::patience(const Run& run) const {
   int steps = run.awaits_input ? 0 : 2;
   for_each_awaited(run, [&](int peer, Flow flow, bool) {
@@ -382,9 +386,9 @@ void Executor::time_out(Run& run) {
   });
   if (run.awaits_input)
     waited += (waited.empty() ? "" : "; ") + std::string("waiting for its input to arrive from the device");
-  const std::string account = stalls_.account(stall_of(run));
+  const std::string why = stalls_.explain(stall_of(run));
   throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited) +
-                                       (account.empty() ? "" : "; " + account));
+                                       (why.empty() ? "" : "; " + why));
 }
 
 }  // namespace atl::collectives

@@ -20,42 +20,44 @@
 
 namespace atl::collectives {
 
-/// Between two looks at an input that comes from a device, which rings no bell.
+/// The pause between two polls of an input that comes from a device, which cannot wake this thread.
 inline constexpr std::chrono::microseconds kPauseForInput{30};
 
-/// Called on the executing thread.
+/// Observes operations that stall. Called on the executing thread.
 class StallObserver {
  public:
   virtual ~StallObserver() = default;
 
-  /// While an operation waits without any progress, as often as until_next_look() says.
+  /// Called while an operation waits without any progress, at the intervals of until_next_check().
   virtual void on_stall(const Stall& stall) = 0;
 
-  /// An operation that had waited so is over.
+  /// Called when an operation that had stalled is over.
   virtual void on_stall_over(const Stall& stall) = 0;
 
-  /// A peer whose data an operation waits for has gone on to a later one: it may have refused this one, and the news is on its way.
+  /// Called when a peer whose data an operation waits for has continued with a later operation: it may have refused
+  /// this one, and its refusal is on the way.
   virtual void on_peer_ahead(int peer) = 0;
 
-  /// For the error of an operation that ran out of time: why it stands still, or "".
-  virtual std::string account(const Stall& stall) = 0;
+  /// Returns why an operation is stalled, for its timeout error, or "".
+  virtual std::string explain(const Stall& stall) = 0;
 };
 
-/// Runs schedules over a group's channels, on the calling thread, one at a time. Allocates only when a schedule is larger than any before.
-/// Peers that left the group are told with mark_left, from any thread.
+/// Runs schedules over a group's channels, on the calling thread, one at a time. Allocates only if a schedule is larger
+/// than all before. Call mark_left, from any thread, for peers that have left the group.
 class Executor {
  public:
   Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
            std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data);
 
-  /// Runs `schedule` to its end. Throws Error that names the operation, this rank, the peers waited for and the phase: kMismatch, kTimeout at `deadline`,
-  /// kPeerLost; or the group's failure, or the operation's refusal by a peer, as soon as it is known. With check_data also kProtocol where bytes were changed between two ranks' memory, and
-  /// kInternal where ranks hold different results of the operation before.
+  /// Runs `schedule` to its end. Throws an Error that names the operation, this rank, the peers waited for and the
+  /// phase: kMismatch, kTimeout at `deadline`, or kPeerLost; or the group's failure, or a peer's refusal of the
+  /// operation, as soon as it is known. With check_data also kProtocol if bytes were changed between two ranks' memory,
+  /// and kInternal if ranks hold different results of the operation before.
   void run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline);
 
   void mark_left(int peer) noexcept;
   const TimeSplit& time_split() const noexcept { return split_; }
-  /// Payload that this rank has sent to `peer` in collectives. Any thread.
+  /// Returns the payload bytes that this rank has sent to `peer` in collectives. May be called on any thread.
   std::uint64_t sent_bytes(int peer) const noexcept {
     return sent_bytes_[static_cast<std::size_t>(peer)].load(std::memory_order_relaxed);
   }
@@ -64,9 +66,9 @@ class Executor {
   struct LaneState {
     std::uint32_t next = 0;  // steps done
     std::uint32_t count = 0;
-    std::uint64_t checksum = 0;  // of the step that is to send; 0: not computed yet
+    std::uint64_t checksum = 0;  // of the next step, if it sends; 0: not computed yet
   };
-  struct Run;  // what one run() works on
+  struct Run;  // the state of one run()
 
   bool try_step(Run& run, const Step& step, LaneState& lane);
   bool try_send(Run& run, const Step& step, LaneState& lane);
@@ -106,17 +108,17 @@ class Executor {
   StallObserver& stalls_;
   const bool check_data_;
   Checksum result_;
-  std::uint64_t last_result_ = 0;  // checksum of what all ranks got from the last operation; 0: of nothing
+  std::uint64_t last_result_ = 0;  // checksum of the last operation's result that all ranks share; 0: none
   std::string last_name_;
   std::vector<transport::Channel*> channels_;
-  std::vector<bool> results_wait_;  // by peer: a result has found no room on the way there
+  std::vector<bool> results_wait_;  // by peer: a result is waiting for credit
   std::vector<LaneState> lanes_;
   std::vector<std::uint32_t> open_lanes_;
   std::vector<const std::byte*> sources_;
-  std::vector<int> awaited_;  // of the stall that is being reported
+  std::vector<int> awaited_;  // peers of the stall that is being reported
   std::vector<std::byte> scratch_;
   std::unique_ptr<std::atomic<bool>[]> left_;
-  std::atomic<bool> somebody_left_{false};
+  std::atomic<bool> any_left_{false};
   TimeSplit split_;
   std::unique_ptr<std::atomic<std::uint64_t>[]> sent_bytes_;  // by peer; one thread at a time adds to it
 };

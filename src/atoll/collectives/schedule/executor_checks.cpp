@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ATOLL_CHECK_DATA adds: checksums from memory to memory, and of the results that all ranks share.
+// ATOLL_CHECK_DATA: checksums of data from memory to memory, and of the results that all ranks share.
 #include <cstdio>
 
 #include "atoll/collectives/schedule/executor_run.h"
@@ -14,7 +14,7 @@ std::string hexadecimal(std::uint64_t value) {
 }
 
 bool is_shared(const Call& call) {
-  if (call.library_inside) return false;  // each rank leads a part
+  if (call.library_inside) return false;  // each rank leads a part of the result
   return call.operation == Operation::kAllReduce || call.operation == Operation::kAllGather ||
          call.operation == Operation::kBroadcast;
 }

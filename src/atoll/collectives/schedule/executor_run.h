@@ -17,11 +17,11 @@ struct Executor::Run {
   Fold fold;
   std::size_t element_bytes;
   Clock::time_point entered{};
-  Clock::time_point stalled_since{};               // the last progress,
-  std::optional<Clock::time_point> report_at{};    // and when this is to be reported
-  int looks = 0;                                   // of all stalls
-  bool awaits_input = false;                       // as of the last look at all lanes
-  std::optional<Clock::time_point> ahead_since{};  // a peer has been seen in a later operation
+  Clock::time_point stalled_since{};               // when it last made progress,
+  std::optional<Clock::time_point> report_at{};    // and when the stall is to be reported next
+  int checks = 0;                                  // of all stalls
+  bool awaits_input = false;                       // as of the last pass over all lanes
+  std::optional<Clock::time_point> ahead_since{};  // since when a peer is known to be in a later operation
 
   std::byte* at(const Range& range, std::byte* scratch) const {
     if (range.space == Space::kScratch) return scratch + range.offset;

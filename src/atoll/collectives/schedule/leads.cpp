@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kNoIsland = static_cast<std::size_t>(-1);
 
 // Elements of a message with the same lead in every island.
-struct Stretch {
+struct Section {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::vector<int> leads;
@@ -21,9 +21,10 @@ std::size_t island_of(const Topology& topology, int rank) {
   return static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)]);
 }
 
-// Those of a message; `owner`, if there is one, leads all of it in its own island. At least one, which may be empty.
-std::vector<Stretch> stretches_of(const Topology& topology, std::uint64_t elements, int owner,
-                                  std::uint64_t element_bytes, const ScheduleLimits& limits) {
+// Returns the sections of a message: at least one, which may be empty. `owner`, if there is one, leads all of it in its
+// own island.
+std::vector<Section> sections_of(const Topology& topology, std::uint64_t elements, int owner,
+                                 std::uint64_t element_bytes, const ScheduleLimits& limits) {
   const std::size_t home = owner < 0 ? kNoIsland : island_of(topology, owner);
   std::vector<std::uint64_t> parts;  // by island
   std::vector<std::uint64_t> borders{0, elements};
@@ -33,17 +34,17 @@ std::vector<Stretch> stretches_of(const Topology& topology, std::uint64_t elemen
     for (std::uint64_t at = parts.back(); at > 0 && at < elements; at += parts.back()) borders.push_back(at);
   }
   std::sort(borders.begin(), borders.end());
-  std::vector<Stretch> stretches;
+  std::vector<Section> sections;
   for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
-    if (borders[i] == borders[i + 1] && !(stretches.empty() && i + 2 == borders.size())) continue;
-    Stretch stretch{borders[i], borders[i + 1], {}};
+    if (borders[i] == borders[i + 1] && !(sections.empty() && i + 2 == borders.size())) continue;
+    Section section{borders[i], borders[i + 1], {}};
     for (std::size_t island = 0; island < parts.size(); ++island) {
-      const std::uint64_t place = parts[island] == 0 ? 0 : stretch.begin / parts[island];
-      stretch.leads.push_back(island == home ? owner : topology.islands[island][place]);
+      const std::uint64_t place = parts[island] == 0 ? 0 : section.begin / parts[island];
+      section.leads.push_back(island == home ? owner : topology.islands[island][place]);
     }
-    stretches.push_back(std::move(stretch));
+    sections.push_back(std::move(section));
   }
-  return stretches;
+  return sections;
 }
 
 std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists) {
@@ -59,13 +60,13 @@ std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists) {
   return chunks;
 }
 
-// Chunks of the elements [begin, end) of a message, with one owner.
-std::vector<Chunk> cut_stretch(const Stretch& stretch, std::uint64_t begin, std::uint64_t end, int owner,
-                               std::uint32_t segment, std::uint64_t most_bytes, std::uint64_t element_bytes) {
-  auto chunks = cut_message((end - begin) * element_bytes, most_bytes, element_bytes, owner, segment);
+// Returns the chunks of the elements [begin, end) of a message, with one owner.
+std::vector<Chunk> cut_section(const Section& section, std::uint64_t begin, std::uint64_t end, int owner,
+                               std::uint32_t segment, std::uint64_t max_bytes, std::uint64_t element_bytes) {
+  auto chunks = cut_message((end - begin) * element_bytes, max_bytes, element_bytes, owner, segment);
   for (Chunk& chunk : chunks) {
     chunk.offset += begin * element_bytes;
-    chunk.leads = stretch.leads;
+    chunk.leads = section.leads;
   }
   return chunks;
 }
@@ -80,7 +81,7 @@ std::vector<double> shares_by_island(const Topology& topology) {
 
 Range whole(Space space, std::uint32_t segment, std::uint64_t bytes) { return {space, segment, 0, bytes}; }
 
-// The part of a message of `elements` that `rank` leads in its island.
+// Returns the part of a message of `elements` that `rank` leads in its island.
 Range part_of(const Topology& topology, Space space, std::uint32_t segment, std::uint64_t elements, int rank,
               std::uint64_t element_bytes, const ScheduleLimits& limits) {
   const auto& island = topology.islands[island_of(topology, rank)];
@@ -170,18 +171,18 @@ std::vector<Chunk> cut_for_leads(const Topology& topology, std::uint64_t bytes, 
   const std::uint64_t most = chunk_bytes(topology, bytes, element_bytes, limits);
   const std::vector<double> shares = shares_by_island(topology);
   std::vector<std::vector<Chunk>> lists;
-  for (const Stretch& stretch : stretches_of(topology, bytes / element_bytes, -1, element_bytes, limits)) {
-    const std::uint64_t elements = stretch.end - stretch.begin;
+  for (const Section& section : sections_of(topology, bytes / element_bytes, -1, element_bytes, limits)) {
+    const std::uint64_t elements = section.end - section.begin;
     double share = 0;
-    std::uint64_t begin = stretch.begin;
+    std::uint64_t begin = section.begin;
     for (std::size_t island = 0; island < shares.size(); ++island) {
       share += shares[island];
       const bool last = island + 1 == shares.size();
       const auto wanted = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(elements)));
-      const std::uint64_t end = last ? stretch.end : std::max(begin, std::min(stretch.end, stretch.begin + wanted));
+      const std::uint64_t end = last ? section.end : std::max(begin, std::min(section.end, section.begin + wanted));
       const bool only = elements == 0 && last;
       if (end > begin || only) {
-        lists.push_back(cut_stretch(stretch, begin, end, stretch.leads[island], 0, most, element_bytes));
+        lists.push_back(cut_section(section, begin, end, section.leads[island], 0, most, element_bytes));
       }
       begin = end;
     }
@@ -196,8 +197,8 @@ std::vector<Chunk> cut_messages_for_leads(const Topology& topology, const std::v
   const std::uint64_t most = chunk_bytes(topology, total, element_bytes, limits);
   std::vector<std::vector<Chunk>> lists;
   for (std::size_t s = 0; s < counts.size(); ++s) {
-    for (const Stretch& stretch : stretches_of(topology, counts[s], owners[s], element_bytes, limits)) {
-      lists.push_back(cut_stretch(stretch, stretch.begin, stretch.end, owners[s], static_cast<std::uint32_t>(s), most,
+    for (const Section& section : sections_of(topology, counts[s], owners[s], element_bytes, limits)) {
+      lists.push_back(cut_section(section, section.begin, section.end, owners[s], static_cast<std::uint32_t>(s), most,
                                   element_bytes));
     }
   }

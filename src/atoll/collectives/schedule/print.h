@@ -7,7 +7,7 @@
 
 namespace atl::collectives {
 
-/// "send 4096 bytes at 0 to rank 2 up from input 0 + 0": one step in words.
+/// Returns a description of one step: "send 4096 bytes at 0 to rank 2 up from input 0 + 0".
 std::string describe_step(const Schedule& schedule, const Step& step);
 
 }  // namespace atl::collectives

@@ -7,7 +7,8 @@
 namespace atl::collectives {
 namespace {
 
-// Subtrees below a node of `count` things: as few as the depth, which the fan-out dictates, allows.
+// Returns the number of subtrees below a node of `count` ranks or islands: as few as the depth, which the fan-out
+// dictates, allows.
 std::size_t part_count(std::size_t count) {
   std::size_t below = 1;
   while (below * Tree::kFanOut < count) below *= Tree::kFanOut;

@@ -27,10 +27,10 @@ class Tree {
     int size() const { return end - begin; }
   };
 
-  /// By islands, as described above.
+  /// Builds the tree of islands described above.
   static Tree of_islands(const Topology& topology);
 
-  /// One node with all ranks in ascending order.
+  /// Builds a single node with all ranks in ascending order.
   static Tree flat(int size);
 
   const Node& node(int index) const { return nodes_[static_cast<std::size_t>(index)]; }
@@ -38,19 +38,19 @@ class Tree {
   int rank_at(int position) const { return rank_at_[static_cast<std::size_t>(position)]; }
   int position_of(int rank) const { return position_of_[static_cast<std::size_t>(rank)]; }
 
-  /// Nodes that contain `rank`, from the root (index 0) down.
+  /// Returns the nodes that contain `rank`, from the root (index 0) down.
   std::vector<int> path(int rank) const;
 
-  /// What decides who acts for a subtree that does not hold a chunk's owner.
+  /// Decides which rank acts for a subtree that does not hold a chunk's owner.
   struct Turn {
-    std::uint64_t round = 0;  ///< number of the chunk among those of its owner
+    std::uint64_t round = 0;  ///< index of the chunk among those of its owner
     bool one_owner = false;   ///< all chunks of the operation have the same owner
   };
 
-  /// The position that acts for `child` of `parent` when `parent_lead` acts for `parent`: the same if it lies in
-  /// `child`; else positions take turns so that all carry the same number of chunks. In trees of more than kMixAll
-  /// ranks positions keep to few partners instead (equal places in subtrees of equal size), so that a rank needs links
-  /// to few others.
+  /// Returns the position that acts for `child` of `parent` if `parent_lead` acts for `parent`: the same position if it
+  /// lies in `child`; else positions take turns so that all carry the same number of chunks. In trees of more than
+  /// kMixAll ranks, positions keep to few partners instead (equal places in subtrees of equal size), so that a rank
+  /// needs links to few others.
   int lead_of_child(const Node& parent, const Node& child, int parent_lead, Turn turn) const;
   static constexpr int kMixAll = 32;
 

@@ -95,7 +95,7 @@ Range ScheduleWriter::scratch(std::uint64_t bytes) {
   return range;
 }
 
-// Lanes of one role begin with the next higher peer, so that the ranks do not all turn to the same one first.
+// Lanes of one role start with the next higher peer, so that ranks do not all turn to the same peer first.
 std::vector<std::size_t> ScheduleWriter::lane_order() const {
   const auto place = [&](std::size_t draft) {
     const Draft& lane = drafts_[draft];
@@ -136,10 +136,10 @@ Schedule ScheduleWriter::finish(const char* algorithm) {
 }
 
 void ScheduleWriter::count_traffic(Schedule& schedule) const {
-  std::vector<bool> met(static_cast<std::size_t>(topology_.size), false);
+  std::vector<bool> seen(static_cast<std::size_t>(topology_.size), false);
   for (Lane& lane : schedule.lanes) {
-    const auto meet = [&](int peer) {
-      met[static_cast<std::size_t>(peer)] = true;
+    const auto note_peer = [&](int peer) {
+      seen[static_cast<std::size_t>(peer)] = true;
       const bool bridge = !topology_.same_island(rank_, peer);
       lane.bridge = lane.bridge || bridge;
       return bridge;
@@ -147,16 +147,16 @@ void ScheduleWriter::count_traffic(Schedule& schedule) const {
     for (std::uint32_t i = lane.first; i < lane.first + lane.count; ++i) {
       const Step& step = schedule.steps[i];
       if (step.kind == StepKind::kSend)
-        (meet(step.peer) ? schedule.sent_bytes_bridge : schedule.sent_bytes_inside) += step.range.bytes;
-      if (step.kind == StepKind::kReceive) meet(step.peer);
+        (note_peer(step.peer) ? schedule.sent_bytes_bridge : schedule.sent_bytes_inside) += step.range.bytes;
+      if (step.kind == StepKind::kReceive) note_peer(step.peer);
       if (step.kind != StepKind::kReduce) continue;
       for (std::uint32_t s = step.first_source; s < step.first_source + step.source_count; ++s) {
-        if (schedule.sources[s].peer >= 0) meet(schedule.sources[s].peer);
+        if (schedule.sources[s].peer >= 0) note_peer(schedule.sources[s].peer);
       }
     }
   }
   for (int peer = 0; peer < topology_.size; ++peer) {
-    if (met[static_cast<std::size_t>(peer)]) schedule.peers.push_back(peer);
+    if (seen[static_cast<std::size_t>(peer)]) schedule.peers.push_back(peer);
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace atl::collectives {
 
-/// What a lane is for. With its key (a peer, or a node of the tree) it names one lane. The order here is the order in
-/// the schedule.
+/// The purpose of a lane. Together with its key (a peer, or a node of the tree) it identifies one lane. The order here
+/// is the order in the schedule.
 enum class LaneRole : std::uint8_t {
   kContribute,  ///< sends of this rank's own contributions to one peer
   kFold,        ///< folds at one node of the tree, each with the sends of its result
@@ -19,33 +19,33 @@ enum class LaneRole : std::uint8_t {
   kSpread,      ///< sends of results below one node of the tree
 };
 
-/// A lane with so many of its steps done; lane -1: nothing to wait for.
+/// A point in a lane, after `steps` of its steps; lane -1: nothing to wait for.
 struct LaneMark {
   int lane = -1;
   std::uint32_t steps = 0;
 };
 
-/// What both ends of a frame know of its message.
+/// The facts about a frame's message that both ends know.
 struct MessagePart {
   std::uint64_t count = 0;     ///< elements of the message
   std::uint64_t position = 0;  ///< bytes from its start
 };
 
-/// Collects one rank's steps lane by lane. A builder that adds the steps of all lanes in one order (chunk, then stage)
-/// that all ranks share makes schedules that cannot block each other: the first step in that order that is not done can
-/// always go on.
+/// Collects one rank's steps lane by lane. If a builder adds the steps of all lanes in one order that all ranks share
+/// (by chunk, then by stage), the schedules cannot block each other: the first unfinished step in that order can always
+/// continue.
 class ScheduleWriter {
  public:
   using Mark = LaneMark;
   using Message = MessagePart;
 
-  /// `keys`: more than any key. `one_lane`: every step goes into a single lane, for schedules of a few steps.
+  /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps.
   ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane);
 
   int lane(LaneRole role, int key = 0);
 
   // Each adds a step to `lane` that waits for `after` (unless an earlier step of the lane does), and returns the mark
-  // behind it.
+  // after that step.
   Mark send(int lane, Flow flow, int peer, const Range& range, Message message, Mark after = {});
   Mark receive(int lane, Flow flow, int peer, const Range& range, Message message, Mark after = {});
   Mark copy(int lane, const Range& from, const Range& to, Mark after = {});
@@ -68,7 +68,7 @@ class ScheduleWriter {
     LaneRole role;
     int key;
     std::vector<Step> steps;
-    std::vector<std::uint32_t> waited;  // by other lane: its steps that the lane's steps so far wait for
+    std::vector<std::uint32_t> waited;  // by other lane: how many of its steps this lane waits for so far
   };
   Step& add(int lane, StepKind kind, const Range& range, Mark after);
   Mark end_of(int lane) const;

@@ -60,7 +60,7 @@ Bundle load_bundle(const std::string& folder) {
   if (name != text_of(bundle.hash)) {
     throw Error(ErrorKind::kProtocol,
                 folder + " holds a model with the hash " + text_of(bundle.hash) +
-                    ", which must be the folder's name: it was renamed, or its files have changed");
+                    ", which must be the folder's name: the folder was renamed, or its files have changed");
   }
   return bundle;
 }

@@ -12,7 +12,7 @@
 
 namespace atl::infer {
 
-/// A captured model as atoll export writes it: a folder, named by the hash of what is in it, with graph.json and
+/// A captured model as atoll export writes it: a folder, named by the hash of its content, with graph.json and
 /// weights.safetensors.
 struct Bundle {
   Graph graph;
@@ -22,12 +22,12 @@ struct Bundle {
   wire::BundleHash hash{};
 };
 
-/// Reads a bundle's folder. Error(kUnavailable) for files that cannot be read; kProtocol where graph and weights are damaged, do
-/// not fit together, or do not have the hash that is the folder's name.
+/// Reads a bundle's folder. Throws Error(kUnavailable) for files that cannot be read, and kProtocol where graph and
+/// weights are damaged, do not fit together, or do not have the hash that the folder is named by.
 Bundle load_bundle(const std::string& folder);
 
-/// The bundle of a graph's text and the bytes of its weight file. Error(kProtocol) as load_bundle; `name` stands for the
-/// folder in messages.
+/// Makes a bundle from a graph's text and the bytes of its weight file. Throws Error(kProtocol) as load_bundle does;
+/// `name` stands for the folder in messages.
 Bundle make_bundle(std::string graph_text, HostBytes weight_file, const std::string& name);
 
 std::string text_of(const wire::BundleHash& hash);

@@ -40,7 +40,7 @@ struct Mapping {
 }
 
 HostBytes map(int descriptor, const std::string& name) {
-  const off_t end = ::lseek(descriptor, 0, SEEK_END);  // where a sandbox allows no stat
+  const off_t end = ::lseek(descriptor, 0, SEEK_END);  // works in a sandbox that does not allow stat
   if (end < 0) unavailable(name, errno);
   const auto size = static_cast<std::size_t>(end);
   if (size == 0) unavailable(name, EINVAL);
@@ -78,7 +78,7 @@ bool is_padding(const std::string& name) {
          std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// A count in the header: an integer from 0 to below the bound of all integers.
+// A count in the header: a non-negative integer below kIntegerBound.
 std::optional<std::int64_t> count_of(const Json& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto count = value.get<std::uint64_t>();
@@ -86,7 +86,7 @@ std::optional<std::int64_t> count_of(const Json& value) {
   return static_cast<std::int64_t>(count);
 }
 
-// Of the elements; none where there are too many.
+// The bytes of the elements; none where there are too many.
 std::optional<std::int64_t> bytes_in(const Tensor& type) {
   std::int64_t elements = 1;
   for (const std::int64_t size : type.shape) {
@@ -153,8 +153,8 @@ void WeightFile::read_header() {
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(all[i]) << (8 * i);
   if (length > kMaxWeightHeaderBytes || length > all.size() - kLengthBytes) {
-    broken("its header is said to have " + std::to_string(length) + " bytes; the file has " +
-           std::to_string(all.size()) + ", and a header at most " + std::to_string(kMaxWeightHeaderBytes));
+    broken("it announces a header of " + std::to_string(length) + " bytes; the file has " + std::to_string(all.size()) +
+           ", and a header has at most " + std::to_string(kMaxWeightHeaderBytes));
   }
   const auto* text = reinterpret_cast<const char*>(all.data()) + kLengthBytes;
   std::set<std::string> names;
@@ -162,7 +162,7 @@ void WeightFile::read_header() {
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxHeaderDepth) fault = "its header is nested too deeply";
     if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
-      fault = "it has two tensors \"" + parsed.get<std::string>().substr(0, 80) + "\"";
+      fault = "it has two tensors named \"" + parsed.get<std::string>().substr(0, 80) + "\"";
     }
     return fault.empty();
   };
@@ -178,7 +178,8 @@ void WeightFile::place(const nlohmann::json& header, std::size_t data) {
   std::vector<Placed> tensors;
   for (const auto& [name, entry] : header.items()) {
     auto found = placed(name, entry);
-    if (!found) broken("\"" + name.substr(0, 80) + "\" is not described as a tensor of its bytes");
+    if (!found)
+      broken("\"" + name.substr(0, 80) + "\" has an invalid description: its dtype, shape and data_offsets must match");
     tensors.push_back(std::move(*found));
   }
   std::sort(tensors.begin(), tensors.end(),
@@ -187,20 +188,20 @@ void WeightFile::place(const nlohmann::json& header, std::size_t data) {
   for (Placed& each : tensors) {
     if (each.first != end) {
       broken("\"" + each.name + "\" begins at byte " + std::to_string(each.first) +
-             " of the data, and what comes before it ends at " + std::to_string(end));
+             " of the data, but the tensor before it ends at " + std::to_string(end));
     }
     end = each.last;
     const std::size_t begin = data + static_cast<std::size_t>(each.first);
     const auto size = static_cast<std::size_t>(each.last - each.first);
     if (begin > all.size() || size > all.size() - begin) broken("it ends within \"" + each.name + "\"");
     if (begin % kWeightAlignment != 0 && !is_padding(each.name)) {
-      broken("\"" + each.name + "\" begins at byte " + std::to_string(begin) + ", no multiple of " +
+      broken("\"" + each.name + "\" begins at byte " + std::to_string(begin) + ", which is not a multiple of " +
              std::to_string(kWeightAlignment) + ": export the model again");
     }
     entries_.push_back({std::move(each.name), std::move(each.type), {all.subspan(begin, size), bytes_.owner}});
   }
   if (data + static_cast<std::size_t>(end) != all.size()) {
-    broken("it has " + std::to_string(all.size()) + " bytes, and its header describes " +
+    broken("it has " + std::to_string(all.size()) + " bytes, but its header describes " +
            std::to_string(data + static_cast<std::size_t>(end)));
   }
 }

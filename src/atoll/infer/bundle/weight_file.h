@@ -15,17 +15,17 @@ namespace atl::infer {
 inline constexpr std::size_t kMaxWeightHeaderBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kWeightAlignment = 64;
 
-/// A model's weights in one safetensors file, as bundles have them: tensors lie behind each other without gaps, and all but the
-/// padding between them ("_pad0", ...) begin at a multiple of 64 bytes, so that they can be used where they lie. The
-/// file may come from a stranger: whatever is wrong with it is Error(kProtocol) that names the file and the tensor.
+/// A model's weights in one safetensors file, as bundles store them: tensors follow each other without gaps, and all
+/// but the padding between them ("_pad0", ...) begin at a multiple of 64 bytes, so that they can be used in place. The
+/// file may come from a stranger: a malformed one is Error(kProtocol) that names the file and the tensor.
 class WeightFile {
  public:
-  /// Maps a file for reading; Error(kUnavailable) where that fails. Its bytes cost no memory until they are used; a file that
-  /// gets shorter meanwhile ends the process.
+  /// Maps a file for reading; throws Error(kUnavailable) where that fails. Its bytes cost no memory until they are
+  /// used. If the file is truncated while it is mapped, the process is killed.
   explicit WeightFile(const std::string& path);
-  /// Likewise, of a descriptor, which stays the caller's.
+  /// Maps the file of a descriptor, which the caller keeps.
   explicit WeightFile(int descriptor);
-  /// Of bytes in memory; `name` stands for the file in messages. They should begin at a multiple of 64.
+  /// Uses bytes in memory, which should begin at a multiple of 64; `name` stands for the file in messages.
   WeightFile(HostBytes bytes, std::string name);
 
   struct Entry {
@@ -33,7 +33,7 @@ class WeightFile {
     Tensor type;
     HostBytes bytes;
   };
-  /// In the order of the file, padding included.
+  /// The tensors in the order of the file, including padding.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// The tensors by name; each keeps the whole file mapped.
   std::map<std::string, HostBytes> tensors() const;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::milliseconds kClientCloseTimeout{200};
 constexpr std::chrono::seconds kStaysUsed{2};
 
-// What to tell of an end that will come again, however often the server is asked; empty of any other.
+// The refusal to report for an error that every further attempt would meet again; empty for any other error.
 std::string final_refusal(const Error& error, const ServerLink* link) {
   if (link == nullptr || link->was_ready()) return {};
   std::string text = error.what();
@@ -21,7 +21,7 @@ std::string final_refusal(const Error& error, const ServerLink* link) {
     case ErrorKind::kRefused:
       if (link->is_open()) return text;
       return text + ": give this robot a copy of the server's key file (atoll serve --key-file)";
-    case ErrorKind::kProtocol:  // from a server it may be a fault, which passes
+    case ErrorKind::kProtocol:  // an open link has spoken to a server, whose fault may be temporary
       return link->is_open() ? std::string() : text + ": is it the address of an atoll serve?";
     default: return {};
   }
@@ -40,7 +40,7 @@ Client::Client(ClientOptions options, ModelFiles files, Owner& owner, Connect co
 }
 
 void Client::start() {
-  connector_ = std::thread([this] { connect_for_ever(); });
+  connector_ = std::thread([this] { connect_forever(); });
 }
 
 Client::~Client() { stop(); }
@@ -69,7 +69,7 @@ void Client::stop() {
 }
 
 void Client::send(const wire::Message& message) {
-  // An inference's rows follow its Run, and what follows its Cancel is another one's.
+  // An inference's rows follow its Run; anything after its Cancel belongs to another inference.
   if (std::holds_alternative<wire::Run>(message) || std::holds_alternative<wire::Cancel>(message)) {
     outbox_.push(message);
     return feed();
@@ -141,7 +141,7 @@ void Client::reconnect() {
   });
 }
 
-// A refusal is over once the server goes further than it went then.
+// A refusal is cleared once the server gets further than it did when it refused.
 void Client::on_state(LinkState state, const std::string& text) {
   const bool knows_robot = link_ && link_->model() != 0;
   const std::lock_guard lock(mutex_);
@@ -176,7 +176,7 @@ std::optional<wire::Ack> Client::on_tensor(const wire::FrameHeader& header, std:
   return owner_.on_tensor(header, payload);
 }
 
-// The connection is on the stack: it goes with the next task.
+// The connection is still on the call stack, so the next task destroys it.
 void Client::on_end(const Error& error) {
   const std::shared_ptr<ServerLink> gone(std::move(link_));
   if (timer_) loop_.cancel_timer_on_loop(*timer_);
@@ -187,7 +187,7 @@ void Client::on_end(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     is_closing = phase_ == Phase::kClosing;
-    begins_anew_ = gone && gone->was_ready();
+    resets_backoff_ = gone && gone->was_ready();
     if (!is_closing) phase_ = Phase::kWanted;
     status_.state = is_closing ? LinkState::kClosed : LinkState::kLost;
     lost_ = error.what();
@@ -203,14 +203,14 @@ void Client::on_end(const Error& error) {
   owner_.on_lost(error);
 }
 
-void Client::connect_for_ever() {
+void Client::connect_forever() {
   pthread_setname_np(pthread_self(), "atoll-connect");
   auto pause = options_.least_backoff;
   std::unique_lock lock(mutex_);
   for (;;) {
     try {
       if (!connect_once(lock, pause)) return;
-    } catch (const std::exception& error) {  // whatever it is, or nobody would ever try again
+    } catch (const std::exception& error) {  // of any type: otherwise this thread would end and never reconnect
       if (!lock.owns_lock()) lock.lock();
       if (phase_ == Phase::kClosing) return;
       phase_ = Phase::kWanted;
@@ -220,11 +220,11 @@ void Client::connect_for_ever() {
   }
 }
 
-// Waits until a connection is wanted, and makes it; false when none is wanted any more.
+// Waits until a connection is wanted and opens it; false when the client is closing.
 bool Client::connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds& pause) {
   changed_.wait(lock, [this] { return phase_ != Phase::kConnected; });
   if (phase_ == Phase::kClosing) return false;
-  if (std::exchange(begins_anew_, false)) pause = options_.least_backoff;
+  if (std::exchange(resets_backoff_, false)) pause = options_.least_backoff;
   if (status_.connections > 0 || status_.state == LinkState::kLost) {
     if (changed_.wait_for(lock, pause, [this] { return phase_ == Phase::kClosing; })) return false;
     pause = std::min(2 * pause, options_.most_backoff);

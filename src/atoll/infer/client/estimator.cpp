@@ -15,7 +15,7 @@ constexpr std::size_t kRoundTrips = 32;
 constexpr std::size_t kMaxOutstanding = 4096;
 constexpr double kMinRate = 1;
 constexpr int kMaxOutageBins = 20;
-// Before forecasts were compared with anything.
+// Used before any forecast could be compared with a measurement.
 constexpr std::array<double, 5> kUsualRatios = {0.5, 0.8, 1, 1.2, 1.5};
 constexpr std::array<double, 5> kQuantiles = {0.1, 0.3, 0.5, 0.7, 0.9};
 
@@ -46,7 +46,8 @@ void BandwidthEstimate::ended(std::uint64_t inference) {
   std::erase_if(outstanding_, [&](const Outstanding& each) { return each.key.inference == inference; });
 }
 
-// Of what has left some may lie with the system: so the link was not quicker, and that counts where it was thought to be.
+// Some of what has left may still be queued in the kernel. So this rate is an upper bound, which counts where the
+// estimate is higher.
 void BandwidthEstimate::given_up(double now, const Key& key, double gone) {
   const auto found =
       std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });
@@ -65,7 +66,7 @@ void BandwidthEstimate::acknowledged(double now, const Key& key, double elapsed,
       std::find_if(outstanding_.begin(), outstanding_.end(), [&](const Outstanding& each) { return each.key == key; });
   if (found == outstanding_.end()) return;
   const Outstanding message = *found;
-  // Messages arrive in order: what was sent before this one and has no acknowledgement gets none any more.
+  // Messages arrive in order: earlier ones that have no acknowledgement will not get one.
   outstanding_.erase(outstanding_.begin(), found + 1);
   remember_outage(now, message.bytes, std::max(message.sent, last_ack_));
   const bool follows = message.follows && std::isfinite(last_ack_);
@@ -149,7 +150,7 @@ void BandwidthEstimate::measured(double now, double bytes, double seconds, doubl
   push(ratios_, got / forecast, kForecasts);
 }
 
-// Half seconds in which a message got nowhere belong to the link's history.
+// Half seconds in which a message made no progress belong to the link's history.
 void BandwidthEstimate::remember_outage(double now, double bytes, double begin) {
   const double waited = now - begin - round_trip();
   if (waited <= kBinSeconds || bytes / waited >= aged(now)) return;
@@ -165,7 +166,7 @@ void BandwidthEstimate::close_bin(std::int64_t bin) {
   bin_seconds_ = 0;
 }
 
-// Between rates, which span orders of magnitude, lies their geometric mean.
+// Rates span orders of magnitude, so they are interpolated geometrically.
 double BandwidthEstimate::aged(double now) const {
   const double past = long_run();
   if (seconds_ <= 0) return past;
@@ -174,13 +175,13 @@ double BandwidthEstimate::aged(double now) const {
                   (1 - weight) * std::log(std::max(kMinRate, past)));
 }
 
-// Acknowledgements that come together say nothing of the time between: all of the burst has taken the time since it was
-// handed over, less a round trip.
+// Acknowledgements that come together tell nothing about the time between them: the whole burst has taken the time
+// since it was handed over, less a round trip.
 double BandwidthEstimate::seconds_of_follower(double now, double elapsed, double between) const {
   return std::max({elapsed, between, now - burst_sent_ - round_trip() - burst_counted_});
 }
 
-// The oldest message would have been acknowledged if it had gone faster than this.
+// If the link were faster than this, the oldest message would have been acknowledged.
 double BandwidthEstimate::ceiling(double now) const {
   if (outstanding_.empty()) return std::numeric_limits<double>::infinity();
   const Outstanding& oldest = outstanding_.front();

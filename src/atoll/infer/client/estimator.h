@@ -15,24 +15,25 @@ struct EstimateOptions {
   double prior = 6.25e6;  ///< bytes per second until something is measured
   double recent = 0.5;    ///< seconds after which a measurement counts for 1 / e
   double memory = 5;     ///< seconds without measurements after which the last rate counts for 1 / e (an outdoor Wi-Fi)
-  double burst = 0.002;  ///< messages handed over within so many seconds follow one another on the link
-  double grace = 0.02;   ///< seconds more than the estimate explains that make no message overdue
-  double change = 3;     ///< a measurement that is this many times off replaces what was measured before
-  double least_bytes = 8'192;   ///< what less than this takes says how fast the link is at least
-  double least_seconds = 2e-5;  ///< nothing is counted as quicker than this
+  double burst = 0.002;  ///< messages handed over within this many seconds follow one another on the link
+  double grace = 0.02;   ///< seconds beyond the estimate after which a message is overdue
+  double change = 3;     ///< a measurement that is off by this factor replaces what was measured before
+  double least_bytes = 8'192;   ///< a smaller message gives only a lower bound of the rate
+  double least_seconds = 2e-5;  ///< shorter times are counted as this
 };
 
-/// How many bytes per second go through one direction of a link, from messages that go through it anyway. Pure: seconds of
-/// any clock that does not go back come with each call. One thread at a time.
+/// Estimates the bytes per second of one direction of a link from messages that use it anyway. Pure: each call passes
+/// the time, in seconds of any monotonic clock. One thread at a time.
 ///
-/// A message is measured by its receiver, from its first frame's arrival to its last one's; messages that were handed over
-/// together also by the time between their acknowledgements. The estimate is all measured bytes over all measured seconds,
-/// each weighted by its age, so that small messages count little; where the link has changed, only what came after
-/// counts. When nothing is measured the estimate ages towards the median of the last minutes, never towards the last value,
-/// and while a message is overdue it is at most what would explain that.
+/// The receiver measures a message from the arrival of its first frame to that of its last; messages that were handed
+/// over together are also measured by the time between their acknowledgements. The estimate is the sum of measured
+/// bytes over the sum of measured seconds, both weighted by age, so that small messages count little. After the link
+/// has changed, only later measurements count. Without measurements the estimate ages towards the median of the last
+/// minutes, never towards the last value. While a message is overdue, the estimate is at most the rate that would
+/// explain it.
 class BandwidthEstimate {
  public:
-  /// What an acknowledgement says of a message; zeros for a probe.
+  /// Identifies a message in its acknowledgement; zeros for a probe.
   struct Key {
     std::uint64_t inference = 0;
     std::int32_t tensor = 0;
@@ -42,40 +43,40 @@ class BandwidthEstimate {
 
   explicit BandwidthEstimate(EstimateOptions options = {});
 
-  /// A message is handed to the link.
+  /// A message was handed to the link.
   void sent(double now, const Key& key, double bytes);
-  /// It has arrived: `elapsed` seconds from its first frame, of `first_bytes`, to its last. One that was never sent is
-  /// ignored.
+  /// A message has arrived, `elapsed` seconds after its first frame, which had `first_bytes`. Ignored for a message
+  /// that was never sent.
   void acknowledged(double now, const Key& key, double elapsed, double first_bytes);
-  /// The rest of a message is not sent, of which at most `gone` bytes have left.
+  /// The rest of a message will not be sent; at most `gone` bytes of it have left.
   void given_up(double now, const Key& key, double gone);
-  /// The other side is through with this inference: what of it has no acknowledgement gets none.
+  /// The other side has finished this inference: its unacknowledged messages will stay so.
   void ended(std::uint64_t inference);
-  /// A message of the other side has arrived here.
+  /// A message from the other side has arrived here.
   void received(double now, double bytes, double elapsed, double first_bytes);
-  /// A message of a few bytes went there and back.
+  /// A message of a few bytes took `seconds` there and back.
   void round_trip(double seconds);
-  /// The connection is gone, and what was under way with it.
+  /// The connection is lost, with everything in flight.
   void lost(double now);
 
-  /// Bytes per second; above 0.
+  /// Bytes per second; positive.
   double rate(double now) const;
-  /// What the rate may be `horizon` seconds from `now`: a few values with their weights, which add up to 1.
+  /// The rates that are likely `horizon` seconds from `now`: a few values with weights that add up to 1.
   std::vector<plan::RateWeight> likely(double now, double horizon) const;
   /// Seconds since the last measurement; infinite before the first.
   double age(double now) const;
-  /// Whether a message is later than the estimate explains.
+  /// Returns whether a message is later than the estimate explains.
   bool is_overdue(double now) const;
   bool has_outstanding() const noexcept { return !outstanding_.empty(); }
-  /// The median of the last minutes.
+  /// The median rate of the last minutes.
   double long_run() const;
-  /// Of a message of a few bytes; the median of the last ones. 0 before the first.
+  /// Seconds of the round trip of a few bytes: the median of the last ones, 0 before the first.
   double round_trip() const;
 
-  /// How far the estimate at the time a message was sent was from what it then got, relative to that.
+  /// The relative error of the estimate at the time a message was sent, compared with the rate that the message got.
   struct ForecastError {
     double median = 0;
-    double high = 0;  ///< 90 % are below
+    double high = 0;  ///< the 90th percentile
     std::size_t messages = 0;
   };
   ForecastError forecast_error() const;
@@ -86,7 +87,7 @@ class BandwidthEstimate {
     double sent = 0;
     double bytes = 0;
     double forecast = 0;
-    bool follows = false;  // the one before it, without a pause
+    bool follows = false;  // the message before it without a pause
   };
 
   void measured(double now, double bytes, double seconds, double forecast, bool follows);
@@ -99,13 +100,13 @@ class BandwidthEstimate {
   EstimateOptions options_;
   double bytes_ = 0;  // weighted by age at last_
   double seconds_ = 0;
-  double last_ = -std::numeric_limits<double>::infinity();  // measurement
+  double last_ = -std::numeric_limits<double>::infinity();  // time of the last measurement
   double last_ack_ = -std::numeric_limits<double>::infinity();
   std::deque<Outstanding> outstanding_;
   double last_sent_ = -std::numeric_limits<double>::infinity();
-  double burst_sent_ = 0;     // its first message
-  double burst_counted_ = 0;  // seconds of it that have been measured
-  std::int64_t bin_ = 0;      // that is being filled
+  double burst_sent_ = 0;     // when the burst's first message was sent
+  double burst_counted_ = 0;  // seconds of the burst that have been measured
+  std::int64_t bin_ = 0;      // the one being filled
   double bin_bytes_ = 0;
   double bin_seconds_ = 0;
   std::deque<double> history_;      // rates, one for each half second that has any

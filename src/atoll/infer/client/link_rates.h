@@ -13,7 +13,7 @@
 
 namespace atl::infer {
 
-/// Seconds of the clock that estimates are given.
+/// A time in seconds, as estimates take it.
 inline double seconds_of(Clock::time_point when) {
   return std::chrono::duration<double>(when.time_since_epoch()).count();
 }
@@ -49,7 +49,7 @@ class LinkRates {
     const std::lock_guard lock(mutex_);
     up_.round_trip(seconds);
   }
-  /// So many bytes were spent on measuring.
+  /// `bytes` were spent on measuring.
   void probed(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     probe_bytes_ += bytes;
@@ -83,7 +83,7 @@ class LinkRates {
     const std::lock_guard lock(mutex_);
     return up_.forecast_error();
   }
-  /// Rates of both directions, and half a round trip. Down is taken to be as fast as up until something came down.
+  /// The rates of both directions and half a round trip. Down counts as fast as up until something has come down.
   plan::LinkCost link() const {
     const std::lock_guard lock(mutex_);
     plan::LinkCost link;

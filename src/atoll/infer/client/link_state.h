@@ -3,15 +3,15 @@
 
 namespace atl::infer {
 
-/// How a robot's link to its server is.
+/// The state of a robot's link to its server.
 enum class LinkState {
   kConnecting,
-  kOpening,  ///< the server looks for the model
+  kOpening,  ///< the server is looking for the model
   kUploading,
-  kWaiting,  ///< for the server to load the model, or for others before this one
+  kWaiting,  ///< for the server to load the model, or for clients before this one
   kReady,
-  kDraining,  ///< the server goes down in order
-  kRefused,   ///< the server does not take this model; tried again now and then
+  kDraining,  ///< the server is shutting down
+  kRefused,   ///< the server does not accept this model; retried from time to time
   kLost,
   kClosed,
 };

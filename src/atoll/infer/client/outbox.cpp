@@ -22,7 +22,7 @@ std::optional<Outbox::Frame> Outbox::take() {
   Waiting next = std::move(queue_.front());
   queue_.pop_front();
   if (next.message) return Frame{std::move(next.message), {}, nullptr};
-  // While nobody can call over(): then the payload may be changed.
+  // Done under the lock that over() takes: after over() the payload may be changed.
   const std::span<const std::byte> payload = next.payload.bytes;
   const auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
   wire::encode(next.header, payload, std::span<std::byte, wire::kHeaderBytes>(bytes->data(), wire::kHeaderBytes));

@@ -15,28 +15,27 @@
 
 namespace atl::infer {
 
-/// What inferences send, in order, until the link takes it. What is given up before then never leaves, so that an
-/// inference that ends early does not hold up the ones behind it; and rows are read where they lie. Any thread.
+/// Holds what inferences send, in order, until the link takes it. What is given up before then is never sent, so that
+/// an inference that ends early does not delay the next ones. Rows are read in place. Any thread.
 class Outbox {
  public:
   struct Frame {
-    std::optional<wire::Message> message;  ///< or else
+    std::optional<wire::Message> message;  ///< none: a kTensor frame, as follows
     wire::FrameHeader header;
-    std::shared_ptr<const std::vector<std::byte>> bytes;  ///< its own and the payload's
+    std::shared_ptr<const std::vector<std::byte>> bytes;  ///< of header and payload
   };
-  /// What did not leave.
+  /// The part of an inference that was not sent.
   struct Unsent {
     std::uint64_t bytes = 0;
-    std::optional<wire::FrameHeader> cut;  ///< of the message that had begun to leave: its next frame's
+    std::optional<wire::FrameHeader> cut;  ///< the next frame's header, if a message was sent in part
   };
 
   void push(wire::Message message);
-  /// A kTensor frame. Its bytes are read until it is taken, or over().
+  /// Queues a kTensor frame. Its bytes are read until it is taken, or until over().
   void push(const wire::FrameHeader& header, HostBytes payload);
-  /// What leaves next, which no longer needs what it was made from.
+  /// The next frame to send, which no longer refers to the caller's bytes.
   std::optional<Frame> take();
-  /// After this nothing that was given for the inference is read any more. Its rows are dropped; with `leaves` they are
-  /// copied, and leave.
+  /// Stops reading what was given for the inference. Its rows are dropped, or with `leaves` copied and still sent.
   Unsent over(std::uint64_t inference, bool leaves);
   void clear();
 

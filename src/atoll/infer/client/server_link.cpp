@@ -12,17 +12,18 @@ namespace {
 using wire::FrameHeader;
 using wire::FrameKind;
 
-// Little, so that what is sent while weights go up waits for little.
+// Small, so that messages sent during an upload are not delayed much.
 constexpr std::size_t kUploadQueueBytes = std::size_t{1} << 17;
 constexpr std::size_t kUploadFrameBytes = std::size_t{1} << 16;
 constexpr std::size_t kSocketBytes = std::size_t{1} << 17;
-constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows: they cannot be given up any more
-constexpr std::size_t kMaxUnreadReplies = 10'000;          // that the server has not read; then it is no server
+constexpr std::size_t kAheadBytes = std::size_t{1} << 16;  // of rows, which can no longer be withdrawn
+constexpr std::size_t kMaxUnreadReplies = 10'000;  // a peer that leaves more unread does not behave like a server
 constexpr std::chrono::milliseconds kMaxReopenDelay{60'000};
 constexpr std::chrono::milliseconds kDrain{5000};
 constexpr std::chrono::milliseconds kLinger{100};
 
-// Whether a model that was refused so will be refused again. A lack of memory, time or disk may pass.
+// Returns whether a model refused with this kind will be refused again. A lack of memory, time or disk may be
+// temporary.
 bool is_lasting(ErrorKind kind) {
   return kind == ErrorKind::kRefused || kind == ErrorKind::kMismatch || kind == ErrorKind::kProtocol ||
          kind == ErrorKind::kInvalidArgument;
@@ -95,12 +96,12 @@ void ServerLink::send(const FrameHeader& header, HostBytes payload) {
 
 bool ServerLink::wants_more() const { return stream_ && stream_->queued_bytes() < kAheadBytes; }
 
-// What the server asks for, it has to read.
+// The server has to read the replies to its requests.
 void ServerLink::reply(const wire::Message& message) {
   if (queued_ == 0) replies_ = 0;
   if (++replies_ > kMaxUnreadReplies) {
-    throw Error(ErrorKind::kProtocol,
-                "it asks and does not read: " + std::to_string(kMaxUnreadReplies) + " answers wait");
+    throw Error(ErrorKind::kProtocol, "it sends requests but does not read the replies: " +
+                                          std::to_string(kMaxUnreadReplies) + " are waiting");
   }
   send(message);
 }
@@ -140,8 +141,8 @@ void ServerLink::on_drained(transport::SecureStream& /*stream*/) {
 }
 
 void ServerLink::on_closed(transport::SecureStream& /*stream*/, const std::optional<Error>& error) {
-  if (told_) {
-    end(*told_);
+  if (closing_reason_) {
+    end(*closing_reason_);
   } else if (error) {
     end(*error);
   } else {
@@ -161,7 +162,7 @@ void ServerLink::on_frame(const FrameHeader& header, std::span<const std::byte> 
       return;
     case FrameKind::kWeights: break;
   }
-  throw Error(ErrorKind::kProtocol, "it sent weights, which only a client has");
+  throw Error(ErrorKind::kProtocol, "it sent weights, which only a client sends");
 }
 
 void ServerLink::on_control(const wire::Message& message) {
@@ -203,13 +204,15 @@ void ServerLink::on_control(const wire::Message& message) {
     rates_.ended(done->inference);
     owner_.on_message(message);
   } else if (const auto* draining = std::get_if<wire::Draining>(&message)) {
-    told_ = Error(ErrorKind::kPeerLost, "the server at " + options_.server + " goes down: " + draining->text);
+    closing_reason_ =
+        Error(ErrorKind::kPeerLost, "the server at " + options_.server + " is shutting down: " + draining->text);
     drains_until_ = Clock::now() + kDrain;
-    enter(LinkState::kDraining, told_->what());
+    enter(LinkState::kDraining, closing_reason_->what());
   } else if (std::holds_alternative<wire::Bye>(message)) {
-    end(told_ ? *told_ : Error(ErrorKind::kPeerLost, "the server at " + options_.server + " said goodbye"));
+    end(closing_reason_ ? *closing_reason_
+                        : Error(ErrorKind::kPeerLost, "the server at " + options_.server + " said goodbye"));
   } else {
-    throw Error(ErrorKind::kProtocol, std::string("it sent ") + wire::name_of(message) + ", which only a client says");
+    throw Error(ErrorKind::kProtocol, std::string("it sent ") + wire::name_of(message) + ", which only a client sends");
   }
 }
 
@@ -217,20 +220,21 @@ void ServerLink::on_welcome(const wire::Welcome& welcome) {
   if (model_ != 0) throw Error(ErrorKind::kProtocol, "it sent Welcome twice");
   rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
   if (welcome.rules != kRulesVersion) {
-    return refuse_all("the server at " + options_.server + " (" + welcome.software + ") divides models by version " +
-                      std::to_string(welcome.rules) + " of the rules, this robot (" + software() + ") by version " +
-                      std::to_string(kRulesVersion) + ": install the same release on both");
+    return refuse_all("the server at " + options_.server + " (" + welcome.software + ") uses version " +
+                      std::to_string(welcome.rules) + " of the division rules, this robot (" + software() +
+                      ") version " + std::to_string(kRulesVersion) + ": install the same release on both");
   }
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {
-    return refuse_all("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, and the server at " +
-                      options_.server + " takes at most " + megabytes(welcome.most_model_bytes) + " MB of one model");
+    return refuse_all("the model has " + megabytes(files_.weights.bytes.size()) + " MB of weights, but the server at " +
+                      options_.server + " accepts at most " + megabytes(welcome.most_model_bytes) +
+                      " MB for one model");
   }
   open_model();
 }
 
-// It cannot help; another one may be there later.
+// This server cannot help, but another one may be at the address later.
 void ServerLink::refuse_all(const std::string& why) {
-  model_ = 1;  // greeted; nothing is opened
+  model_ = 1;  // marks the server as greeted, with no model open
   reconnect_at_ = Clock::now() + options_.ask_again;
   refuse(why, true);
 }
@@ -240,7 +244,7 @@ void ServerLink::refuse(const std::string& why, bool is_final) {
   owner_.on_refused(why, is_final);
 }
 
-// Under a new number, so that nothing late that is about the one before is taken for this one.
+// Uses a new number, so that late messages about the previous one are not taken for this one.
 void ServerLink::open_model() {
   reopen_at_.reset();
   if (model_ != 0) send(wire::Close{model_});
@@ -254,7 +258,7 @@ void ServerLink::open_model() {
 void ServerLink::on_need(const wire::Need& need) {
   if (need.model != model_) return;
   if (state_ == LinkState::kUploading || is_ready() || need.weights_from > files_.weights.bytes.size()) {
-    throw Error(ErrorKind::kProtocol, "it asks for weights from byte " + std::to_string(need.weights_from) + " of " +
+    throw Error(ErrorKind::kProtocol, "it requested weights from byte " + std::to_string(need.weights_from) + " of " +
                                           std::to_string(files_.weights.bytes.size()) + " in state " +
                                           infer::to_string(state_));
   }
@@ -279,7 +283,7 @@ void ServerLink::upload() {
     send(header, {payload, files_.weights.owner});
   }
   if (uploaded_ == size) {
-    enter(LinkState::kWaiting, "waiting: the server loads the model");
+    enter(LinkState::kWaiting, "waiting: the server is loading the model");
     return;
   }
   const int percent = static_cast<int>(100 * uploaded_ / size);
@@ -300,7 +304,7 @@ void ServerLink::on_failed(const wire::Failed& failed) {
     owner_.on_message(failed);
     return;
   }
-  // Failed does not name a division: it is the one that was asked for, unless the model itself is gone.
+  // Failed does not name a division: it refers to the one that was requested, unless the model itself is gone.
   const bool is_of_division = failed.kind == ErrorKind::kInvalidArgument || failed.kind == ErrorKind::kRefused ||
                               failed.kind == ErrorKind::kMismatch;
   if (is_ready() && divides_ > 0 && is_of_division) {
@@ -317,7 +321,7 @@ void ServerLink::on_failed(const wire::Failed& failed) {
 
 void ServerLink::tick(bool is_used) {
   const Clock::time_point now = Clock::now();
-  if (!is_open_ || has_ended_) return;  // the stream ends a handshake that takes too long
+  if (!is_open_ || has_ended_) return;  // the stream itself limits the handshake
   const std::size_t queued = stream_->queued_bytes();
   if (queued < queued_) drained_ = now;
   queued_ = queued;
@@ -334,7 +338,8 @@ void ServerLink::tick(bool is_used) {
   if (reopen_at_ && now >= *reopen_at_) open_model();
   if (reconnect_at_ && now >= *reconnect_at_) {
     reconnect_at_.reset();
-    told_ = Error(ErrorKind::kUnavailable, "the server at " + options_.server + " is asked again for the model");
+    closing_reason_ =
+        Error(ErrorKind::kUnavailable, "the server at " + options_.server + " is reconnected, to try the model again");
     close();
     return;
   }

@@ -23,16 +23,17 @@ struct ClientOptions {
   std::string server;  ///< "host:port"
   std::shared_ptr<const transport::Credentials> credentials;
   std::string name;  ///< of this robot, for the server's log
-  /// A server from which nothing comes for so long, and that takes nothing either, is lost.
+  /// A server that sends nothing and takes nothing for this long is lost.
   std::chrono::milliseconds silence{2000};
   std::chrono::milliseconds connect_timeout{2000};
   std::chrono::milliseconds least_backoff{50};
   std::chrono::milliseconds most_backoff{2000};
-  /// While inferences are made and none of them uses the link, so many bytes measure it, once the estimate is as old as
-  /// `probe_after`; fewer where they would take more than 20 ms. 0: never.
+  /// Bytes of a probe, which measures the link while inferences run without using it, once the estimate is as old as
+  /// `probe_after`. Fewer where they would take more than 20 ms. 0: never.
   std::size_t probe_bytes = 65'536;
   std::chrono::milliseconds probe_after{500};
-  /// A server that takes no model as large as this one is connected to anew after so long: it may be another one then.
+  /// Time after which a server that cannot run any model of this robot is connected to again: it may have been
+  /// replaced.
   std::chrono::milliseconds ask_again{60'000};
 };
 
@@ -43,56 +44,57 @@ struct ModelFiles {
   HostBytes weights;  ///< the whole weight file
 };
 
-/// One connection of a robot to a server, from the TLS handshake on: greets, opens the model, uploads what the server lacks
-/// from where it is mapped, answers and sends pings, measures the link. All on the loop.
+/// One connection of a robot to a server, from the TLS handshake on. Greets, opens the model, uploads what the server
+/// lacks from where it is mapped, sends and answers pings, and measures the link. All on the loop.
 class ServerLink final : private transport::SecureStream::Owner {
  public:
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void on_state(LinkState state, const std::string& text) = 0;
-    /// The state is kRefused. Final: the server will say so each time it is asked.
+    /// The state is kRefused. `is_final`: the server will refuse every time.
     virtual void on_refused(const std::string& text, bool is_final) = 0;
-    /// Ready; then whatever else is about inferences and divisions, Divided, Done, Failed, Queued; and Pong.
+    /// Ready; then messages about inferences and divisions (Divided, Done, Failed, Queued), and Pong.
     virtual void on_message(const wire::Message& message) = 0;
-    /// A kTensor frame. What to acknowledge. Error(kProtocol) ends the connection.
+    /// A kTensor frame. Returns the acknowledgement to send, if any. Error(kProtocol) ends the connection.
     virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
-    /// All that was sent is with the system.
+    /// Everything that was sent has been handed to the kernel.
     virtual void on_drained() = 0;
-    /// Once, and the last call. The connection must outlive it.
+    /// Called once, last of all. The connection must outlive the call.
     virtual void on_end(const Error& error) = 0;
   };
 
-  /// All but the socket are borrowed.
+  /// Borrows everything but the socket.
   ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
              LinkRates& rates);
   ~ServerLink() override;
 
   void send(const wire::Message& message);
-  /// A whole kTensor frame, and its header.
+  /// Sends a whole kTensor frame, which begins with its header.
   void send_rows(const wire::FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame);
-  /// Whether little is queued: what is given now leaves soon.
+  /// Returns whether little is queued, so that what is given now leaves soon.
   bool wants_more() const;
-  /// To be called every few milliseconds. `is_used`: inferences are being made.
+  /// Must be called every tick_period(). `is_used`: inferences are running.
   void tick(bool is_used);
   /// Says goodbye; on_end follows.
   void close();
 
-  /// By which the server knows the model now.
+  /// The number by which the server knows the model now.
   std::uint64_t model() const noexcept { return model_; }
   bool is_ready() const noexcept { return state_ == LinkState::kReady; }
-  /// What belongs to inferences of this connection; else it is of one before.
+  /// Returns whether messages about inferences belong to this model number; otherwise they are leftovers of an earlier
+  /// one.
   bool takes_inferences() const noexcept { return is_ready() || state_ == LinkState::kDraining; }
   bool was_ready() const noexcept { return was_ready_; }
-  bool is_open() const noexcept { return is_open_; }  ///< the handshake is over
+  bool is_open() const noexcept { return is_open_; }  ///< the handshake is complete
   std::chrono::milliseconds tick_period() const;
 
  private:
-  struct Probe {  // that the server sends
+  struct Probe {  // sent by the server
     std::uint64_t id = 0;
     std::uint64_t there = 0;
     std::uint64_t first_bytes = 0;
-    Clock::time_point begun{};
+    Clock::time_point started{};
   };
 
   void on_open(transport::SecureStream& stream) override;
@@ -130,22 +132,22 @@ class ServerLink final : private transport::SecureStream::Owner {
   std::uint64_t model_ = 0;
   std::uint64_t uploaded_ = 0;
   int shown_percent_ = -1;
-  int divides_ = 0;  // without an answer
-  int runs_ = 0;     // likewise
+  int divides_ = 0;  // unanswered
+  int runs_ = 0;     // unanswered
   Clock::time_point heard_;
-  Clock::time_point drained_;  // the last time at which the queue became shorter
+  Clock::time_point drained_;  // when the queue last became shorter
   std::size_t queued_ = 0;
   std::size_t replies_ = 0;  // since the queue was last empty
   Clock::time_point pinged_;
   bool awaits_pong_ = false;
-  bool measures_trip_ = false;  // nothing was before the ping in the queue
+  bool measures_trip_ = false;  // the queue was empty before the ping
   std::uint64_t token_ = 0;
   std::optional<Clock::time_point> reopen_at_;
   std::optional<Clock::time_point> reconnect_at_;
   std::chrono::milliseconds reopen_delay_{1000};
   std::optional<Clock::time_point> drains_until_;
   std::optional<Probe> their_probe_;
-  std::optional<Error> told_;  // why the server closes
+  std::optional<Error> closing_reason_;  // known before the connection closes
   std::unique_ptr<transport::SecureStream> stream_;
 };
 

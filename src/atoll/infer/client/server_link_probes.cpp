@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What measures the link beside inferences, in both directions.
+// Probes, which measure the link in both directions besides inferences.
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +21,7 @@ constexpr double kProbeSeconds = 0.02;
 void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> payload) {
   if (!their_probe_ || their_probe_->id != header.id) {
     if (header.message_bytes > kMaxProbeBytes) {
-      throw Error(ErrorKind::kProtocol, "a probe of " + std::to_string(header.message_bytes) + " bytes; at most " +
+      throw Error(ErrorKind::kProtocol, "a probe of " + std::to_string(header.message_bytes) + " bytes: at most " +
                                             std::to_string(kMaxProbeBytes));
     }
     their_probe_ = Probe{header.id, 0, payload.size(), heard_};
@@ -32,7 +32,7 @@ void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> 
   }
   their_probe_->there += payload.size();
   if (their_probe_->there < header.message_bytes) return;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - their_probe_->begun);
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - their_probe_->started);
   wire::Ack ack;
   ack.bytes = their_probe_->there;
   ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());

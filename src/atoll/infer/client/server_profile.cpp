@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kProfilePollPeriod{100};
 
-// Waits for what a client hears first: that the server is ready, or that it is lost.
+// Waits for a client's first result: the server is ready, or it is lost.
 class Waiting final : public Client::Owner {
  public:
-  // None where neither has happened for a moment.
+  // None when neither has happened within kProfilePollPeriod.
   std::optional<Profile> wait() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kProfilePollPeriod, [this] { return profile_ || lost_; });
@@ -69,7 +69,7 @@ Profile profile_of_server(const ClientOptions& options, const ModelFiles& files,
     if (profile) return *profile;
     const LinkStatus status = client.status();
     if (status.state == LinkState::kRefused) throw Error(ErrorKind::kRefused, status.text);
-    // Whatever ends a connection comes from wait(), with its own words.
+    // The error that ends a connection is thrown by wait().
     if (status.state == LinkState::kLost && status.connections == 0) {
       throw Error(ErrorKind::kUnavailable, "the server at " + options.server + " cannot be reached: " + status.text);
     }
@@ -77,7 +77,7 @@ Profile profile_of_server(const ClientOptions& options, const ModelFiles& files,
       throw Error(ErrorKind::kTimeout,
                   "the server at " + options.server + " has not measured the model in time: " + status.text);
     }
-    if (go_on && !go_on(status)) throw Error(ErrorKind::kAborted, "nobody waits for the server any more");
+    if (go_on && !go_on(status)) throw Error(ErrorKind::kAborted, "the wait for the server's profile was cancelled");
   }
 }
 

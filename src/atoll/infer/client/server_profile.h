@@ -9,13 +9,14 @@
 
 namespace atl::infer {
 
-/// What a server that is ready has measured. It does not say its total.
+/// The profile that a ready server has measured, without its total, which the message does not hold.
 Profile profile_of(const wire::Ready& ready);
 
-/// Asks a server what the model's nodes take there: connects, uploads what it lacks, waits until it has measured, and says
-/// goodbye. `go_on` hears how it stands, ten times a second, and says whether to wait any longer. Error(kInvalidArgument) for an
-/// address that is none; kRefused where the server refuses the model; kUnavailable where it cannot be reached; what ended the
-/// connection; kTimeout at the deadline; kAborted where `go_on` says no. What `go_on` throws goes to the caller.
+/// Gets the times of the model's nodes on a server: connects, uploads what it lacks, waits until it has measured, and
+/// says goodbye. `go_on` is called with the status ten times a second and returns whether to keep waiting. Throws
+/// Error(kInvalidArgument) for an invalid address, kRefused where the server refuses the model, kUnavailable where it
+/// cannot be reached, the error that ended the connection, kTimeout at the deadline, kAborted where `go_on` returns
+/// false, and whatever `go_on` throws.
 Profile profile_of_server(const ClientOptions& options, const ModelFiles& files, Deadline deadline,
                           const std::function<bool(const LinkStatus&)>& go_on = {});
 

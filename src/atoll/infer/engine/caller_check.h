@@ -9,14 +9,15 @@
 
 namespace atl::infer {
 
-/// What the thread of a long call looks at now and then, such as signals in Python. Of one call and its thread.
+/// A check that the thread of a long call makes from time to time, such as for signals in Python. Belongs to one call
+/// and its thread.
 class CallerCheck {
  public:
   static constexpr std::chrono::milliseconds kPeriod{50};
 
-  /// `check` throws where the call is to end; null: nothing is looked at.
+  /// `check` throws to end the call; null: nothing is checked.
   explicit CallerCheck(std::function<void()> check) : check_(std::move(check)), next_(Clock::now() + kPeriod) {}
-  /// Calls it once in a period, and not in the first one; to be called far more often. Throws what it throws.
+  /// Calls `check` once per period, but not in the first one. Call this far more often. Throws what `check` throws.
   void operator()() {
     if (!check_ || Clock::now() < next_) return;
     check_();

@@ -124,14 +124,16 @@ std::string misfit_of(const Graph& graph, const OperatorRunner& runner, std::spa
     if (tensor != nullptr) wanted.push_back(&graph.tensors.at(static_cast<std::size_t>(tensor->id)));
   }
   if (values.size() != wanted.size()) {
-    return "it gives " + std::to_string(values.size()) + " tensors, and the model " + std::to_string(wanted.size());
+    return "it returns " + std::to_string(values.size()) + " tensors, but the model returns " +
+           std::to_string(wanted.size());
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i]) return "output " + std::to_string(i) + " is missing";
     try {
       const Tensor found = runner.type_of(values[i]);
       if (found == *wanted[i]) continue;
-      return "output " + std::to_string(i) + " is " + to_string(found) + ", and the model's " + to_string(*wanted[i]);
+      return "output " + std::to_string(i) + " is " + to_string(found) + ", but the model's is " +
+             to_string(*wanted[i]);
     } catch (const Error& error) {
       return "output " + std::to_string(i) + ": " + error.what();
     }

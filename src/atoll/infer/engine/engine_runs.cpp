@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxFailures = 3;   // in a row
 constexpr double kPatience = 3;   // of its measured time
-constexpr double kWakeUp = 0.05;  // seconds that a busy machine may take besides
+constexpr double kWakeUp = 0.05;  // seconds by which a busy machine may delay the answer
 constexpr std::uint64_t kSeed = 1;
 
 }  // namespace
@@ -34,7 +34,7 @@ EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& m
     inputs = inputs_of(made_inputs(graph, kSeed));
     expected = own(inputs);
   } catch (const std::exception&) {
-    // Not every model takes any numbers.
+    // Some models do not accept arbitrary numbers.
     inputs = inputs_of(zero_inputs(graph));
     expected = own(inputs);
   }
@@ -44,21 +44,21 @@ EngineRuns::EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& m
   const bool is_done =
       thread_.run([inputs, measured](LocalEngine& each) { *measured = measured_seconds(each, inputs); },
                   kRuns * options.start_limit, options.check);
-  if (!is_done) throw Error(ErrorKind::kTimeout, "the robot's engine did not come back while it was measured");
+  if (!is_done) throw Error(ErrorKind::kTimeout, "the robot's engine did not return while it was measured");
   seconds_ = *measured;
   limit_ = std::max(kPatience * seconds_, own_seconds) + kWakeUp;
   is_quicker_ = seconds_ < own_seconds;
   counts_.seconds = seconds_;
   if (is_quicker_) return;
-  log(LogLevel::kInfo, "infer: the robot's engine takes " + plan::number(seconds_) + " s, and the model's operators " +
-                           plan::number(own_seconds) + " s: it is not used");
+  log(LogLevel::kInfo, "infer: the robot's engine is not used: it takes " + plan::number(seconds_) +
+                           " s, the model's operators " + plan::number(own_seconds) + " s");
 }
 
 std::vector<Value> EngineRuns::inputs_of(std::span<const HostBytes> bytes) const {
   const Graph& graph = model_.graph();
   if (bytes.size() != graph.inputs.size()) {
-    throw Error(ErrorKind::kInvalidArgument, "an engine's example has " + std::to_string(bytes.size()) +
-                                                 " inputs, and the model " + std::to_string(graph.inputs.size()));
+    throw Error(ErrorKind::kInvalidArgument, "the engine's example has " + std::to_string(bytes.size()) +
+                                                 " inputs, but the model has " + std::to_string(graph.inputs.size()));
   }
   std::vector<Value> values;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -77,18 +77,19 @@ std::vector<Value> EngineRuns::first_run(std::span<const Value> inputs, const En
     is_done = thread_.run(job, options.start_limit, options.check);
   } catch (const Error& error) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::string("the robot's engine does not take the model's inputs: ") + error.what());
+                std::string("the robot's engine does not accept the model's inputs: ") + error.what());
   }
   if (is_done) return std::move(*made);
   throw Error(ErrorKind::kTimeout,
               "the robot's engine has not answered within " + plan::number(options.start_limit.count()) + " s");
 }
 
-// Throws where the engine does not give what is expected.
+// Throws where the engine's outputs are not the expected ones.
 void EngineRuns::compare(std::span<const Value> inputs, std::span<const Value> expected, const EngineOptions& options) {
   const std::vector<Value> found = first_run(inputs, options);
   const std::string misfit = misfit_of(model_.graph(), model_.runner(), found);
-  if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, "the robot's engine is not for this model: " + misfit);
+  if (!misfit.empty())
+    throw Error(ErrorKind::kInvalidArgument, "the robot's engine does not match this model: " + misfit);
   for (std::size_t i = 0; i < found.size(); ++i) {
     const Tensor type = model_.runner().type_of(expected[i]);
     const HostBytes mine = model_.runner().to_host(expected[i]);
@@ -99,11 +100,12 @@ void EngineRuns::compare(std::span<const Value> inputs, std::span<const Value> e
         is_float ? options.tolerance.value_or(usual_tolerance(type.dtype)) : usual_tolerance(type.dtype);
     counts_.deviation = std::max(counts_.deviation, deviation);
     if (deviation <= allowed) continue;
-    throw Error(ErrorKind::kInvalidArgument,
-                "the robot's engine does not give the model's answer: output " + std::to_string(i) + " deviates by " +
-                    plan::number(deviation) + (is_float ? " of its largest magnitude" : " of its elements") + ", and " +
-                    plan::number(allowed) + " is allowed: make the engine from this model with these weights" +
-                    (is_float ? ", or allow more (engine_tolerance)" : ""));
+    throw Error(ErrorKind::kInvalidArgument, "the robot's engine does not reproduce the model's outputs: output " +
+                                                 std::to_string(i) + " deviates by " + plan::number(deviation) +
+                                                 (is_float ? " of its largest magnitude" : " of its elements") +
+                                                 ", but " + plan::number(allowed) +
+                                                 " is allowed: make the engine from this model with these weights" +
+                                                 (is_float ? ", or allow more (engine_tolerance)" : ""));
   }
 }
 
@@ -147,8 +149,8 @@ void EngineRuns::failed(const std::string& text, bool is_late) {
     counts_.text = text;
     is_given_up = ++failed_in_row_ >= kMaxFailures;
   }
-  log(LogLevel::kWarning, "infer: the robot's engine failed, the model's operators answer: " + text +
-                              (is_given_up ? " (it is not used any more)" : ""));
+  log(LogLevel::kWarning, "infer: the robot's engine failed, so the model's operators compute the answer: " + text +
+                              (is_given_up ? " (the engine is not used any more)" : ""));
 }
 
 EngineReport EngineRuns::report() const {

@@ -18,48 +18,51 @@
 namespace atl::infer {
 
 struct EngineOptions {
-  /// How far the engine's floating-point answers may be from the model's (deviation_of); none: usual_tolerance().
+  /// The largest deviation of the engine's floating-point outputs from the model's (deviation_of); none:
+  /// usual_tolerance().
   std::optional<double> tolerance{};
-  /// For each of its first runs: some engines compile, or search for kernels, then.
+  /// The limit for each of the first runs, in which some engines compile or search for kernels.
   std::chrono::duration<double> start_limit{120};
-  /// Inputs to compare the answers for, beside made ones; none, or one for each of the graph's.
+  /// Inputs for which outputs are compared, besides random ones; empty, or one for each of the graph's inputs.
   std::vector<HostBytes> example{};
-  /// Called every 50 ms while the engine is waited for; what it throws ends that. Null: nothing is.
+  /// Called every 50 ms while the engine is waited for; what it throws ends the wait. May be null.
   std::function<void()> check{};
 };
 
-/// What a session knows of its engine.
+/// A session's report about its engine.
 struct EngineReport {
   std::string state =
       "none";              ///< "used"; "slower" than the model's operators; "stalled"; "given up": it failed too often
   double seconds = 0;      ///< of one run, measured at the beginning
-  double deviation = 0;    ///< the largest of those that were found then
-  std::uint64_t runs = 0;  ///< answers that it gave
-  std::uint64_t failures = 0;  ///< it threw, or gave other tensors than the model does
-  std::uint64_t late = 0;      ///< it was not waited for any longer
-  std::string text;            ///< what went wrong the last time
+  double deviation = 0;    ///< the largest that was found at the beginning
+  std::uint64_t runs = 0;  ///< that gave an answer
+  std::uint64_t failures = 0;  ///< runs that threw, or returned other tensors than the model does
+  std::uint64_t late = 0;      ///< runs that exceeded their time
+  std::string text;            ///< the last failure
 };
 
-/// An engine as a session uses it: checked and measured before, never waited for much longer than that, and given up where it
-/// fails. It runs on a thread of its own. One thread at a time, but for is_used() and report().
+/// An engine as a session uses it: checked and measured first, never waited for much longer than measured, and given up
+/// when it keeps failing. It runs on a thread of its own. One thread at a time, except for is_used() and report().
 class EngineRuns {
  public:
-  /// What the model's own operators answer.
+  /// Computes the outputs by the model's own operators.
   using Own = std::function<std::vector<Value>(std::span<const Value>)>;
 
-  /// Compares answers for the example, if there is one, and for made inputs, and measures. `own_seconds`: what the model's own
-  /// operators take. The model is borrowed. Error(kInvalidArgument) for an engine that throws, gives other tensors than the
-  /// model, or deviates from it further than is allowed; kTimeout for one that exceeds `start_limit`; and what `own` throws.
+  /// Compares outputs for the example, if there is one, and for random inputs, and measures. `own_seconds`: the time of
+  /// the model's own operators. Borrows the model. Throws Error(kInvalidArgument) for an engine that throws, returns
+  /// other tensors than the model, or deviates from it by more than is allowed; kTimeout for one that exceeds
+  /// `start_limit`; and what `own` throws.
   EngineRuns(std::shared_ptr<LocalEngine> engine, const LoadedModel& model, const Own& own, double own_seconds,
              const EngineOptions& options);
 
-  /// Whether it is quicker than the model's own operators, and has not failed too often.
+  /// Returns whether the engine is quicker than the model's own operators and has not failed too often.
   bool is_used() const;
   double seconds() const noexcept { return seconds_; }
 
-  /// The outputs; none where it failed, is not used, or is later than three times its measured time or than the model's own
-  /// operators would be, whichever is more: then those have to answer. After three such in a row it is given up. One that does
-  /// not come back is left alone until it does. `check` is called every 50 ms meanwhile, and what it throws ends the wait.
+  /// The outputs. None where the engine failed, is not used, or takes more than three times its measured time and more
+  /// than the model's own operators would: then those have to compute the answer. After three such runs in a row the
+  /// engine is given up. An engine that does not return is not called again until it does. `check` is called every 50
+  /// ms during the wait, and what it throws ends it.
   std::optional<std::vector<Value>> run(std::span<const Value> inputs, const std::function<void()>& check = {});
 
   EngineReport report() const;

@@ -35,7 +35,7 @@ struct EngineThread::State {
   std::shared_ptr<LocalEngine> engine;  // used by the thread alone
   std::mutex mutex;
   std::condition_variable changed;
-  Job job;  // null: none is wanted, or the thread has it
+  Job job;  // null: there is none, or the thread has taken it
   bool is_running = false;
   bool is_stopping = false;
   std::exception_ptr failure;
@@ -71,11 +71,11 @@ void EngineThread::work(const std::shared_ptr<State>& state) {
     try {
       job(*state->engine);
     } catch (const abi::__forced_unwind&) {
-      throw;  // the end of the thread, which must not be kept up
+      throw;  // thread cancellation, which must not be swallowed
     } catch (...) {
       failure = std::current_exception();
     }
-    job = nullptr;  // what it holds goes before anybody is told
+    job = nullptr;  // releases what it holds before the waiting thread is woken
     lock.lock();
     state->failure = failure;
     state->is_running = false;
@@ -85,7 +85,7 @@ void EngineThread::work(const std::shared_ptr<State>& state) {
 
 bool EngineThread::run(Job job, std::chrono::duration<double> limit, const std::function<void()>& check) {
   std::unique_lock lock(state_->mutex);
-  if (state_->is_running) throw Error(ErrorKind::kInternal, "an engine is given a job while it has one");
+  if (state_->is_running) throw Error(ErrorKind::kInternal, "an engine was given a job while it had one");
   state_->job = std::move(job);
   state_->is_running = true;
   state_->failure = nullptr;

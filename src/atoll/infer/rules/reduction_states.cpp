@@ -4,7 +4,7 @@
 
 #include "atoll/infer/rules/states.h"
 
-// Each part reduces its own rows, and what it makes is reduced again.
+// Each part reduces its own rows, and the results are reduced again.
 namespace atl::infer {
 namespace {
 
@@ -21,9 +21,9 @@ struct StateReduction {
     return kind == Reduced::kLogSumExp || kind == Reduced::kVariance || kind == Reduced::kDeviation;
   }
   Shape state_shape(std::int64_t parts) const {
-    return behind(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims));
+    return with_leading(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims));
   }
-  // Elements of which one result is made.
+  // The number of elements in one result.
   double count() const {
     double elements = 1;
     for (const std::int64_t each : dims) elements *= static_cast<double>(self.shape[static_cast<std::size_t>(each)]);
@@ -92,9 +92,10 @@ std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced k
   StateReduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
   const bool keeps_type = kind == Reduced::kMax || kind == Reduced::kMin;
   if (keeps_type) of.sums = of.self.dtype;
-  // PyTorch's own call sums squares in double: where the mean is large beside them, less would lose digits.
+  // PyTorch's own call sums squares in double: with less precision, digits would be lost where the mean is large.
   if (kind == Reduced::kVariance || kind == Reduced::kDeviation) of.sums = Dtype::kFloat64;
-  if (kind == Reduced::kSum && !is_floating(of.output.dtype)) of.sums = of.output.dtype;  // where it wraps around
+  if (kind == Reduced::kSum && !is_floating(of.output.dtype))
+    of.sums = of.output.dtype;  // wraps around as the operator does
   const bool fits = keeps_type               ? of.output.dtype == of.self.dtype
                     : kind == Reduced::kSum  ? of.output.dtype != Dtype::kBool
                     : kind == Reduced::kMean ? is_floating(of.output.dtype)

@@ -13,7 +13,7 @@
 namespace atl::infer {
 namespace {
 
-// The one table of a process: users add to it before they split anything.
+// The only table of a process: users add to it before they split a graph.
 class Table {
  public:
   Table() {
@@ -38,7 +38,7 @@ class Table {
   }
   void add(const std::string& op, const Rule& rule) {
     const std::unique_lock lock(mutex_);
-    if (!rules_.try_emplace(op, rule).second) plan::refuse("the operator " + op + " has a rule already");
+    if (!rules_.try_emplace(op, rule).second) plan::refuse("the operator " + op + " already has a rule");
   }
 
  private:
@@ -66,7 +66,7 @@ std::optional<NodeSplit> local_split(const Rule& rule, const NodeView& view, int
   return rule.split ? rule.split(view, output_dim) : std::nullopt;
 }
 
-// A call may read less than is declared, never more.
+// A call may read fewer rows than are declared, never more.
 void require_declared(const NodeView& view, const NodeSplit& split, const SlicedCall& call, Region rows) {
   bool good = call.operands.size() == split.operands.size() && call.keep.begin >= 0 && call.keep.size() == rows.size();
   for (std::size_t i = 0; good && i < split.operands.size(); ++i) {
@@ -78,11 +78,11 @@ void require_declared(const NodeView& view, const NodeSplit& split, const Sliced
   }
   if (!good) {
     throw Error(ErrorKind::kInternal,
-                "the rule of " + view.name() + ", reads other rows than it declares for " + to_string(rows));
+                "the rule of " + view.name() + ", reads rows that it does not declare for " + to_string(rows));
   }
 }
 
-// All rows of the output from all rows of the operands: the call as it is.
+// Returns whether the call needs all rows of its operands for all rows of the output, so that it can be made unchanged.
 bool is_whole_call(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
   if (rows != Region{0, view.output_rows(output_dim)}) return false;
   for (std::size_t i = 0; i < split.operands.size(); ++i) {
@@ -129,7 +129,8 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
   const bool as_it_is = !rule->slice || is_whole_call(view, *local, output_dim, rows);
   SlicedCall call = as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
   require_declared(view, *local, call, rows);
-  for (const Change& change : call.changes) static_cast<void>(view.argument(change.argument));  // there is one
+  for (const Change& change : call.changes)
+    static_cast<void>(view.argument(change.argument));  // throws if it does not exist
   return call;
 }
 

@@ -26,7 +26,7 @@ double rate_of(const plan::TableOptions& options, int index, int count) {
          std::pow(options.most_rate / options.least_rate, static_cast<double>(index) / (count - 1));
 }
 
-// Of everything on the robot and one plan.
+// For everything on the robot, and for one plan.
 plan::PlanTable table_of(const plan::OperatorGraph& graph, const plan::LinkCost& link, const PlanSetOptions& options) {
   plan::PlanTable table;
   table.link = link;

@@ -21,7 +21,7 @@ void check_options(const SessionOptions& options) {
   }
   if (!(options.patience.count() >= 0)) {
     throw Error(ErrorKind::kInvalidArgument, "patience is " + std::to_string(options.patience.count()) +
-                                                 ": give the seconds that a silent server is waited for");
+                                                 ": give the seconds to wait for a silent server");
   }
   const std::vector<std::string> known = plan::operator_policies();
   if (std::find(known.begin(), known.end(), options.policy) == known.end()) {
@@ -41,7 +41,7 @@ SessionOptions checked_options(SessionOptions options, const Graph& graph) {
 
 void check_count(const Graph& graph, std::size_t inputs) {
   if (inputs == graph.inputs.size()) return;
-  throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph.inputs.size()) + " inputs, and " +
+  throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph.inputs.size()) + " inputs, but " +
                                                std::to_string(inputs) + " were given");
 }
 
@@ -59,7 +59,7 @@ void check_lossy(const Graph& graph, wire::Codec lossy) {
     inputs += (inputs.empty() ? "" : ", ") + to_string(type);
   }
   throw Error(ErrorKind::kInvalidArgument, "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
-                                               ", and none of the model's is one (" + inputs +
+                                               ", but none of the model's inputs is one (" + inputs +
                                                "): give half or int8, or leave it out");
 }
 

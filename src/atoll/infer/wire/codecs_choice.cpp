@@ -16,7 +16,7 @@ constexpr double kProbeShare = 0.02;
 constexpr int kProbeEvery = 16;
 constexpr std::size_t kMaxSampleBytes = std::size_t{64} << 10;
 constexpr std::size_t kMinSampleBytes = 2048;
-constexpr double kFirstSecondsPerByte = 50e-9;  // a pessimistic guess of what trying all codecs costs
+constexpr double kFirstSecondsPerByte = 50e-9;  // a pessimistic guess of the cost of trying all codecs
 constexpr std::size_t kSamplePieces = 8;
 constexpr std::size_t kWarmUpBytes = 256;
 
@@ -90,7 +90,7 @@ void CodecChooser::probe(const Tensor& type, std::span<const std::byte> bytes, d
   const double begin = now_();
   const std::vector<std::byte> sample = sample_of(type, bytes, most_bytes);
   if (probe_seconds_ == 0) {
-    // The first call of zstd on a thread makes its context, which says nothing about the next ones.
+    // The first call of zstd on a thread makes its context, so its time is not representative.
     const std::size_t least = std::min(sample.size(), kWarmUpBytes);
     static_cast<void>(try_codec(Codec::kZstd, type, std::span(sample).first(least)));
   }

@@ -29,7 +29,7 @@ bool is_channels(std::int64_t size) { return size == 1 || size == 3; }
 
 JpegSize size_of(const ImageLayout& layout) { return {layout.width, layout.images * layout.height, layout.channels}; }
 
-// Calls `visit(place of the byte in the picture, place of the element in the tensor)` for each.
+// Calls `visit(place of the byte in the picture, place of the element in the tensor)` for each element.
 template <class Visit>
 void for_places(const ImageLayout& layout, const Visit& visit) {
   const std::size_t channels = layout.is_planar ? layout.channels : 1;
@@ -44,7 +44,7 @@ void for_places(const ImageLayout& layout, const Visit& visit) {
   }
 }
 
-// Values of pixels: `low` and so many steps more.
+// The values of pixels: `low` plus the pixel's number of steps.
 struct Scale {
   float low = 0;
   float step = 0;
@@ -165,7 +165,7 @@ std::optional<std::vector<std::byte>> pack_jpeg(const Tensor& type, std::span<co
 
 void unpack_jpeg(const Tensor& type, std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::optional<ImageLayout> layout = image_layout(type);
-  if (!layout) bad_jpeg(to_string(type) + " is no image");
+  if (!layout) bad_jpeg(to_string(type) + " is not an image");
   if (type.dtype == Dtype::kUint8) return from_jpeg<std::uint8_t>(*layout, packed, out);
   if (type.dtype == Dtype::kFloat32) return from_jpeg<float>(*layout, packed, out);
   return from_jpeg<double>(*layout, packed, out);

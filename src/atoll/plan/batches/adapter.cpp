@@ -14,10 +14,10 @@ using Batches = std::vector<std::int64_t>;
 void check(const AdapterOptions& options) {
   require_amount("the gain that a new plan needs", options.gain);
   require_amount("the seconds that a change costs", options.switch_seconds);
-  if (options.windows < 1) refuse("windows are " + std::to_string(options.windows) + ": give at least 1");
+  if (options.windows < 1) refuse("windows is " + std::to_string(options.windows) + ": give at least 1");
   if (options.interval < 1) refuse("the interval is " + std::to_string(options.interval) + ": give at least 1 window");
   if (options.changes_per_epoch < 0) {
-    refuse("changes per epoch are " + std::to_string(options.changes_per_epoch) + ": give at least 0");
+    refuse("changes_per_epoch is " + std::to_string(options.changes_per_epoch) + ": give at least 0");
   }
   if (options.replay.empty()) return;
   if (options.replay.front().step != 0) refuse("a replay begins at step 0 with the first plan");
@@ -31,7 +31,7 @@ void check(const AdapterOptions& options) {
 void check(const Window& window, const std::vector<std::string>& names) {
   if (window.ranks.size() != names.size()) {
     refuse("a window has observations of " + counted(static_cast<std::int64_t>(window.ranks.size()), "rank") +
-           ", the plan has " + std::to_string(names.size()));
+           ", but the plan has " + std::to_string(names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Observation& seen = window.ranks[i];
@@ -55,7 +55,8 @@ double per_sample(const BatchPlan& plan) {
 
 double saved_share(double now, double next) { return now > 0 ? 1 - next / now : 0; }
 
-// Of the time per sample; by the policy energy of the joules, unless the plan takes longer than that policy allows.
+// The relative saving of time per sample; under the policy energy of joules, unless the plan takes longer than that
+// policy allows.
 double gain_of(const Request& request, const BatchPlan& now, const BatchPlan& next) {
   const double time = saved_share(per_sample(now), per_sample(next));
   if (request.policy != "energy" || !now.joules_per_sample || !next.joules_per_sample) return time;
@@ -114,7 +115,7 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
     decision.reason = "kept until the next planning";
     return {};
   }
-  current_.epoch = request_.epoch + windows_;  // the policy random throws anew
+  current_.epoch = request_.epoch + windows_;  // the policy random draws again
   BatchPlan next = plan_batches(current_);
   const BatchPlan now = evaluate(current_, history_.back().batches);
   const double saved = per_sample(now) - per_sample(next);  // seconds
@@ -147,7 +148,7 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
 
 Decision Adapter::observe(const Window& window) {
   check(window, names_of(request_.ranks));
-  Adapter next = *this;  // what throws changes nothing
+  Adapter next = *this;  // an exception must change nothing
   Decision decision = next.taken_and_decided(window);
   *this = std::move(next);
   return decision;

@@ -116,11 +116,11 @@ void Adapter::restore(const std::string& text) {
   const Json value = parse_json(text, "the saved adapter");
   Fields fields(value, "the saved adapter");
   if (const std::int64_t version = fields.integer("version"); version != 1) {
-    refuse("the saved adapter has version " + std::to_string(version) + ", this one reads version 1");
+    refuse("the saved adapter has version " + std::to_string(version) + ", but this Atoll reads version 1");
   }
   const Json& ranks = fields.list("ranks");
   if (ranks.size() != speeds_.size()) {
-    refuse("the saved adapter has " + counted(static_cast<std::int64_t>(ranks.size()), "rank") + ", this one has " +
+    refuse("the saved adapter has " + counted(static_cast<std::int64_t>(ranks.size()), "rank") + ", but this one has " +
            std::to_string(speeds_.size()) + ": start a new one");
   }
   Adapter restored(request_, options_);

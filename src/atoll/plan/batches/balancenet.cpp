@@ -13,7 +13,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// One value per rank, or nothing when no rank states one.
+// Returns one value per rank, or none if no rank states one.
 std::optional<Values> stated(std::span<const Rank> ranks, const std::string& metric,
                              const std::function<std::optional<double>(const Rank&)>& get) {
   const std::vector<std::string> names = names_of(ranks);
@@ -60,7 +60,7 @@ Values network_weights(const Values& latencies, double largest) {
 void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
   const auto any =
       std::any_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return !rank.metrics.latencies.empty(); });
-  if (!any) result.notes.emplace_back("no rank states latencies: equal ones stand in for them");
+  if (!any) result.notes.emplace_back("no rank states latencies: equal values are used instead");
   const std::vector<std::string> names = names_of(ranks);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Values latencies = ranks[i].metrics.latencies;
@@ -81,7 +81,7 @@ void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
 void single_latencies(std::span<const Rank> ranks, BalanceNet& result) {
   auto latencies = stated(ranks, "latency", [](const Rank& rank) { return rank.metrics.latency; });
   if (!latencies) {
-    result.notes.emplace_back("no rank states a latency: equal ones stand in for them");
+    result.notes.emplace_back("no rank states a latency: equal values are used instead");
     latencies = Values(ranks.size(), 1);
   }
   const double largest = *std::max_element(latencies->begin(), latencies->end());
@@ -99,12 +99,12 @@ BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNe
   result.ranks.resize(ranks.size());
   auto ops = stated(ranks, "ops", [](const Rank& rank) { return rank.metrics.ops; });
   if (!ops) {
-    result.notes.emplace_back("no rank states operations per second: samples per second stand in for them");
+    result.notes.emplace_back("no rank states operations per second: samples per second are used instead");
     ops = speeds(ranks, batch);
   }
   auto memory = stated(ranks, "memory_used", [](const Rank& rank) { return rank.metrics.memory_used; });
   if (!memory) {
-    result.notes.emplace_back("no rank states its memory in use: equal values stand in for them");
+    result.notes.emplace_back("no rank states its memory in use: equal values are used instead");
     memory = Values(ranks.size(), 1);
   }
   const Values keys = shares_of(*ops);
@@ -117,7 +117,7 @@ BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNe
     double network = 0;
     for (const double weight : rank.network) network += weight;
     rank.query = (rank.key + rank.memory + network) / 3;
-    // A share that is a whole number but for rounding counts as that number.
+    // A share that is whole except for rounding counts as that number.
     const double samples = std::floor(rank.query * static_cast<double>(batch) + 1e-9);
     rank.literal = std::max<std::int64_t>(1, static_cast<std::int64_t>(samples));
   }

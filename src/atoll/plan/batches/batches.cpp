@@ -22,7 +22,7 @@ Split split_of(std::span<const Rank> ranks, Batches batches) {
   return {std::move(batches), seconds};
 }
 
-// The largest batch of each rank within `limit`, which each rank's least must meet.
+// Returns the largest batch of each rank within `limit`, which must be met by each rank's least.
 Batches within(std::span<const Rank> ranks, const std::vector<Bounds>& bounds, double limit) {
   Batches result;
   result.reserve(ranks.size());
@@ -33,7 +33,7 @@ Batches within(std::span<const Rank> ranks, const std::vector<Bounds>& bounds, d
   return result;
 }
 
-// Gives `left` samples, one quantum after the other.
+// Assigns `left` samples, one quantum at a time.
 void give_one_by_one(std::span<const Rank> ranks, const std::vector<Bounds>& bounds, Batches& batches,
                      std::int64_t left) {
   using Entry = std::tuple<double, std::int64_t, std::size_t>;  // time with one more, batch, rank
@@ -51,7 +51,7 @@ void give_one_by_one(std::span<const Rank> ranks, const std::vector<Bounds>& bou
   }
 }
 
-// Gives `left` samples where each costs the same, until `tops`: to the emptiest rank, then to the lowest.
+// Assigns `left` samples of equal cost, up to `tops`: to the emptiest rank, then to the lowest.
 void give_level(const Batches& tops, std::int64_t quantum, Batches& batches, std::int64_t left) {
   const auto given = [&](std::int64_t level) {
     std::int64_t sum = 0;
@@ -77,7 +77,7 @@ void give_level(const Batches& tops, std::int64_t quantum, Batches& batches, std
   }
 }
 
-// Halves in the order of the floating-point numbers themselves, so that it ends with two neighbours.
+// Bisects over the floating-point numbers themselves, so that it ends with two neighbours.
 double between(double low, double high) {
   const auto low_bits = std::bit_cast<std::uint64_t>(low);
   return std::bit_cast<double>(low_bits + (std::bit_cast<std::uint64_t>(high) - low_bits) / 2);
@@ -150,8 +150,8 @@ Split greedy(std::span<const Rank> ranks, std::int64_t batch) {
   return split_of(ranks, std::move(batches));
 }
 
-// What the ranks hold within `low` is what the greedy rule gives first; so what is left is given by that rule, either
-// one by one, or, when low and high are neighbours, to a level: each sample that is left takes exactly `high`.
+// The greedy rule first assigns the batches that fit within `low`; so it also assigns the samples that are left, either
+// one by one, or, if low and high are neighbours, to a level: each of them takes exactly `high`.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch) {
   const std::vector<Bounds> bounds = settled_bounds(ranks, batch);
   if (!same_quantum(bounds)) return split_unequal_quanta(ranks, bounds, batch);
@@ -162,7 +162,7 @@ Split threshold(std::span<const Rank> ranks, std::int64_t batch) {
   Batches least;
   for (const Bounds& bound : bounds) least.push_back(bound.least);
   Batches batches = within(ranks, bounds, low);
-  if (total_of(batches) >= batch) {  // even the leasts take this long, so the greedy rule fills up below
+  if (total_of(batches) >= batch) {  // even the smallest batches take this long, so the greedy rule fills up below
     const double level = low;
     low = 0;
     high = level;

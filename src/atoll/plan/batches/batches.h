@@ -11,13 +11,13 @@
 
 namespace atl::plan {
 
-/// What a device draws while it computes and while it waits.
+/// Power that a device draws while it computes and while it waits.
 struct Power {
   double busy_watts = 0;
   double idle_watts = 0;
 };
 
-/// What BalanceNet measures on a rank.
+/// Metrics that BalanceNet measures on a rank.
 struct Metrics {
   std::optional<double> ops;          ///< operations per second
   std::optional<double> memory_used;  ///< bytes
@@ -34,25 +34,25 @@ struct Rank {
   Metrics metrics;
 };
 
-/// Samples per rank, and the seconds of the step: the longest of all ranks.
+/// Samples per rank, and the duration of the step: the longest time of all ranks.
 struct Split {
   std::vector<std::int64_t> batches;
   double seconds = 0;
 };
 
-/// The batches of sum `batch` within the ranks' bounds whose longest time is smallest. Both are exact. Of equally long
-/// times the one that leaves a rank with fewer samples goes first, then the lowest rank, so both give the same batches
-/// and every rank of a job computes the same. With unequal quanta both test sums for reachability instead
-/// (ReachableSums has the limit), and ties go to batches near the ranks' capacities. Error(kInvalidArgument) where no
-/// batches fit.
+/// Both functions return the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly.
+/// Of equally long times the one that leaves a rank with fewer samples goes first, then the lowest rank, so both give
+/// the same batches and every rank of a job computes the same. With unequal quanta both test sums for reachability
+/// instead (ReachableSums has the limit), and ties go to batches near the ranks' capacities. They throw
+/// Error(kInvalidArgument) if no batches fit.
 ///
-/// One sample at a time to the rank that is done first with it: O(batch * log(ranks)).
+/// Gives one sample at a time to the rank that finishes it first: O(batch * log(ranks)).
 Split greedy(std::span<const Rank> ranks, std::int64_t batch);
-/// Halves the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
+/// Bisects the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
 /// inversions of a cost.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch);
 
-/// The longest seconds(batches[i]) of all ranks.
+/// Returns the longest seconds(batches[i]) of all ranks.
 double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
 
 /// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that

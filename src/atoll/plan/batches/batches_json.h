@@ -12,10 +12,10 @@ Json write_rank(const Rank& rank);
 Rank read_rank(const Json& value, std::size_t place);
 
 Json write_metrics(const Metrics& metrics);
-/// The keys "ops", "memory_used", "latency" and "latencies" of `fields`; `name` is whose they are.
+/// Reads the keys "ops", "memory_used", "latency" and "latencies" of `fields`; `name` names their rank in errors.
 Metrics read_metrics(Fields& fields, const std::string& name);
 
-/// The list of ranks under "ranks".
+/// Reads the list of ranks under "ranks".
 std::vector<Rank> read_ranks(Fields& fields);
 
 }  // namespace atl::plan

@@ -14,7 +14,7 @@ constexpr double kSlack = 0.5;
 constexpr double kLimit = 5;
 constexpr std::size_t kResiduals = 20;
 constexpr std::size_t kFewResiduals = 5;
-constexpr double kFirstDeviation = 0.05;  // until there are a few residuals
+constexpr double kFirstDeviation = 0.05;  // used until there are a few residuals
 constexpr double kMinDeviation = 0.005;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -33,7 +33,7 @@ double natural_log(double value) {
   return exponent * kLn2 + 2 * z * sum;
 }
 
-// 1.4826 times the median distance from zero: the standard deviation of what is normal, whatever a few windows did.
+// 1.4826 times the median distance from zero: a robust estimate of the standard deviation, despite a few outliers.
 double SpeedEstimate::deviation() const {
   if (residuals_.size() < kFewResiduals) return kFirstDeviation;
   std::vector<double> distances;

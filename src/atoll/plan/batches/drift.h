@@ -5,28 +5,28 @@
 
 namespace atl::plan {
 
-/// The natural logarithm from the four basic operations, so that ranks on unlike processors get the same bits. `value`
-/// must be finite and above 0.
+/// Computes the natural logarithm by the four basic operations alone, so that ranks on different processors get the
+/// same bits. `value` must be finite and above 0.
 double natural_log(double value);
 
-/// How slow one rank is, compared with its measured cost, while it trains: an average of the windows that weighs each
-/// new one with a fifth. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5, limit 5),
-/// tells a change from noise; what is usual is an average that weighs each new window with a twentieth. After a
-/// change both averages start anew.
+/// Estimates how slow a rank is relative to its measured cost while it trains: a moving average of the windows in which
+/// each new one has the weight 1/5. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5,
+/// limit 5), distinguishes a change from noise; the usual ratio is a moving average in which each new window has the
+/// weight 1/20. After a change both averages restart.
 class SpeedEstimate {
  public:
-  /// `ratio` is the window's median time over what the unscaled cost says, finite and above 0. Returns whether the
+  /// Adds a window. `ratio` is its median time divided by the unscaled cost, finite and above 0. Returns whether the
   /// speed has changed.
   bool observe(double ratio);
 
   /// 1 before the first window.
   double factor() const noexcept { return factor_; }
 
-  /// Everything that decides what it says next.
+  /// Everything that later results depend on.
   struct State {
     double factor = 1;
     double usual = 1;
-    int windows = 0;  // since the averages began, up to the number at which their weights no longer change
+    int windows = 0;  // since the averages started, up to the number at which their weights are constant
     double risen = 0;
     double fallen = 0;
     std::vector<double> residuals;  // the latest, oldest first

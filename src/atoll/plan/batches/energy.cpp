@@ -24,7 +24,7 @@ struct Problem {
   std::int64_t batch = 0;
   double idle_watts = 0;  // of all ranks
 
-  // What `count` samples on `rank` add to what idle ranks draw.
+  // Joules that `count` samples on `rank` add to those of idle ranks.
   double joules(std::size_t rank, std::int64_t count) const {
     const Power& power = *ranks[rank].power;
     return (power.busy_watts - power.idle_watts) * ranks[rank].cost.seconds(count);
@@ -52,7 +52,7 @@ Problem problem_of(std::span<const Rank> ranks, std::int64_t batch) {
   return problem;
 }
 
-// Every length in [shortest, limit] that a step can have.
+// Returns every length in [shortest, limit] that a step can have.
 std::vector<double> lengths_of(const Problem& problem, double shortest, double limit) {
   std::vector<double> lengths;
   for (std::size_t i = 0; i < problem.ranks.size(); ++i) {
@@ -69,8 +69,8 @@ std::vector<double> lengths_of(const Problem& problem, double shortest, double l
   return lengths;
 }
 
-// Min-plus dynamic programme over the ranks: the least joules of each sum within `length`. Returns the least for the
-// batch; with `chosen` also the batches.
+// Runs a min-plus dynamic program over the ranks: the least joules of each sum within `length`. Returns the least for
+// the batch; with `chosen` also the batches.
 double least_within(const Problem& problem, std::int64_t unit, double length, Batches* chosen) {
   const std::size_t size = static_cast<std::size_t>(problem.batch / unit) + 1;
   std::vector<double> before(size, HUGE_VAL);
@@ -104,8 +104,8 @@ double least_within(const Problem& problem, std::int64_t unit, double length, Ba
   return before[size - 1];
 }
 
-// The longest step allowed gives the least joules above idle. A shorter one saves idle energy only, so the search from
-// the shortest upwards ends when even that least cannot win. Nothing when it needs more than `most` programmes.
+// The longest step allowed has the least joules above idle. A shorter one only saves idle energy, so the search from
+// the shortest upwards ends when even that least cannot win. Returns none if it would need more than `most` programs.
 std::optional<Batches> exact_batches(const Problem& problem, std::int64_t unit, const std::vector<double>& lengths,
                                      double most) {
   const double floor = least_within(problem, unit, lengths.back(), nullptr);
@@ -124,7 +124,7 @@ std::optional<Batches> exact_batches(const Problem& problem, std::int64_t unit, 
   return batches;
 }
 
-// Corners of the lower convex hull of a rank's joules, from its least to its most within `length`.
+// Returns the corners of the lower convex hull of a rank's joules, from its least to its most within `length`.
 Batches hull_of(const Problem& problem, std::size_t rank, double length) {
   const auto cross = [&](std::int64_t a, std::int64_t b, std::int64_t c) {
     const double first = (problem.joules(rank, b) - problem.joules(rank, a)) / static_cast<double>(b - a);
@@ -170,7 +170,7 @@ Batches marginal_batches(const Problem& problem, double length) {
   return batches;
 }
 
-// Tries lengths from the shortest to the limit, then twice more between the neighbours of the best.
+// Tries lengths from the shortest to the limit, then refines twice between the neighbours of the best.
 Batches approximate_batches(const Problem& problem, const Split& shortest, double limit) {
   Batches best = shortest.batches;
   if (!same_quantum(problem.bounds)) return best;

@@ -12,15 +12,15 @@ struct EnergySplit {
   bool exact = false;
 };
 
-/// The joules of one step: each rank draws its busy watts for its own seconds and its idle watts for the rest.
+/// Returns the joules of one step: each rank draws its busy watts while it computes and its idle watts for the rest.
 double step_joules(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
 
-/// The batches of sum `batch` of the least step_joules among those whose step takes at most `limit` seconds; at least
-/// one must. Exact, by one dynamic programme for each length that the step can have and that may win, while these
-/// take fewer than 2^29 additions (batch times choices of all ranks each). Beyond, with equal quanta, a few lengths
-/// are tried and each sample goes where the lower convex hull of the energy rises least, which is not exact; with
-/// unequal quanta the split is that of threshold(). Error(kInvalidArgument) for ranks without watts, or with more
-/// idle than busy watts.
+/// Returns the batches of sum `batch` with the least step_joules among those whose step takes at most `limit` seconds;
+/// there must be at least one. Exact, by one dynamic program for each possible step length that may win, if these take
+/// fewer than 2^29 additions (batch times choices of all ranks each). Above that, with equal quanta, a few lengths are
+/// tried and each sample goes where the lower convex hull of the energy rises least, which is not exact; with unequal
+/// quanta the split is that of threshold(). Throws Error(kInvalidArgument) for ranks without watts, or with more idle
+/// than busy watts.
 EnergySplit least_energy(std::span<const Rank> ranks, std::int64_t batch, double limit);
 
 }  // namespace atl::plan

@@ -32,7 +32,7 @@ std::vector<BalanceNetRank> metrics(const Request& request, BalanceNetRule rule)
 Explanation explain(const Request& request) {
   Explanation explanation;
   explanation.names = names_of(request.ranks);
-  threshold(request.ranks, request.batch);  // what fits nowhere is an error and not nine policies left out
+  threshold(request.ranks, request.batch);  // a batch that fits nowhere is an error, not nine policies left out
   for (const std::string_view policy : policies()) {
     add(explanation, request, policy, "normalised");
     if (policy.starts_with("balancenet")) add(explanation, request, policy, "literal");

@@ -36,7 +36,7 @@ double exposed_seconds(const Network& network, std::span<const std::size_t> rank
   return (1 - network.overlap) * (inside + bridge);
 }
 
-// The step of `set`, or nothing when the batch does not fit it or its communication is unknown.
+// Returns the step of `set`, or none if the batch does not fit or its communication is unknown.
 std::optional<double> step_of(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication,
                               const Set& set) {
   const double exposed = communication(set);
@@ -98,11 +98,11 @@ std::vector<std::string> advice_of(const Membership& result, const std::vector<s
     const bool in_best = std::find(result.best.begin(), result.best.end(), rank) != result.best.end();
     if (!step && !result.all_step) {
       advice.push_back((in_best ? "keep " + name + ": it is in" : "leave out " + name + ": it is not in") +
-                       " the best set, and nothing fits all ranks or all others");
+                       " the best set, and the batch fits neither all ranks nor all others");
     } else if (!step) {
-      advice.push_back("keep " + name + ": nothing fits the others alone");
+      advice.push_back("keep " + name + ": the batch does not fit the others alone");
     } else if (!result.all_step) {
-      advice.push_back("leave out " + name + ": nothing fits all ranks");
+      advice.push_back("leave out " + name + ": the batch does not fit all ranks");
     } else {
       advice.push_back((*step < *result.all_step ? "leave out " : "keep ") + name + ": without it a step is " +
                        difference(*step, *result.all_step));
@@ -130,7 +130,7 @@ Communication communication_of(Network network, std::size_t ranks) {
     refuse("the overlap is " + number(network.overlap) + ": give a share from 0 to 1");
   }
   if (network.islands.size() != ranks) {
-    refuse(std::to_string(network.islands.size()) + " ranks have an island, there are " + std::to_string(ranks) +
+    refuse(std::to_string(network.islands.size()) + " ranks have an island, but there are " + std::to_string(ranks) +
            ": give one for each");
   }
   std::set<int> islands;
@@ -174,7 +174,7 @@ Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Com
     result.best = std::move(set);
   }
   if (!shortest) {
-    threshold(ranks, batch);  // says why
+    threshold(ranks, batch);  // throws with the reason
     refuse("no set of ranks has both room for the global batch and a known time of communication");
   }
   result.best_step = *shortest;

@@ -13,12 +13,12 @@
 
 namespace atl::plan {
 
-/// The seconds of communication that a step of these ranks, in ascending order, does not hide.
+/// Returns the seconds of communication that a step of these ranks, in ascending order, does not hide.
 using Communication = std::function<double(std::span<const std::size_t> ranks)>;
 
-/// What averaging the gradients costs. Inside an island of m ranks, 2 (m - 1) / m of the gradient's bytes pass at the
-/// island's rate, all islands at once; between k islands, 2 (k - 1) / k of them at the bridge's rate, and its latency
-/// twice. The share `overlap` of both hides behind the backward pass.
+/// The cost of averaging the gradients. Inside an island of m ranks, 2 (m - 1) / m of the gradient's bytes pass at the
+/// island's rate, on all islands at once; between k islands, 2 (k - 1) / k of them at the bridge's rate, plus twice its
+/// latency. The share `overlap` of both is hidden by the backward pass.
 struct Network {
   double gradient_bytes = 0;
   std::vector<int> islands;                     ///< per rank, numbered from 0
@@ -28,30 +28,30 @@ struct Network {
   double overlap = 0;         ///< from 0 to 1
 };
 
-/// Throws Error(kInvalidArgument) for rates that are not above 0 and for islands without one.
+/// Throws Error(kInvalidArgument) for rates that are not above 0 and for islands without a rate.
 Communication communication_of(Network network, std::size_t ranks);
-/// Seconds per set of ranks; a set that the table lacks is not considered.
+/// Maps sets of ranks to seconds; a set that the table lacks is not considered.
 Communication communication_of(std::map<std::vector<std::size_t>, double> table);
 
-/// Whether each rank should take part.
+/// Advice on which ranks should take part.
 struct Membership {
-  std::vector<std::size_t> best;               ///< the ranks whose step is shortest; of equal steps, fewer ranks
+  std::vector<std::size_t> best;               ///< the ranks with the shortest step; of equal steps, fewer ranks
   double best_step = 0;                        ///< its seconds: the optimum of its batches and its communication
-  std::optional<double> all_step;              ///< with all ranks; nothing when the batch does not fit them
-  std::vector<std::optional<double>> without;  ///< with all ranks but this; nothing when the batch does not fit them
-  bool exact = false;                          ///< every set was looked at, or all that were given
+  std::optional<double> all_step;              ///< with all ranks; none if the batch does not fit
+  std::vector<std::optional<double>> without;  ///< with all ranks but this; none if the batch does not fit
+  bool exact = false;                          ///< every set was evaluated, or all that were given
   std::vector<std::string> advice;             ///< the same in words
 
   std::string to_json() const;
 };
 
-/// Looks at `sets`, each of ascending ranks. Without them, at every set of up to 12 ranks; of more, at the fastest one,
-/// two, three, ... and at all but one. Throws Error(kInvalidArgument) when the batch fits no set.
+/// Evaluates `sets`, each of ascending ranks. Without them, evaluates every set of up to 12 ranks; of more ranks, the
+/// fastest one, two, three, ... and all but one. Throws Error(kInvalidArgument) if the batch fits no set.
 Membership membership(std::span<const Rank> ranks, std::int64_t batch, const Communication& communication,
                       std::vector<std::vector<std::size_t>> sets = {});
 
-/// From an object with "ranks" and "batch" and either "network", with the names of Network as keys, or "table", a
-/// list of {"ranks": [...], "seconds": ...} of the sets to look at. Without either, communication takes no time.
+/// Reads an object with "ranks" and "batch" and either "network", with the names of Network as keys, or "table", a list
+/// of {"ranks": [...], "seconds": ...} of the sets to evaluate. Without either, communication takes no time.
 Membership membership_from_json(const std::string& text);
 
 }  // namespace atl::plan

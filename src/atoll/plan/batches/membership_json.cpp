@@ -33,7 +33,7 @@ std::map<std::vector<std::size_t>, double> read_table(const Json& list, std::siz
     std::vector<std::size_t> set;
     for (const std::int64_t rank : fields.integers("ranks")) {
       if (rank < 0 || rank >= static_cast<std::int64_t>(ranks)) {
-        refuse("a row of the table of sets names rank " + std::to_string(rank) + ", there are " +
+        refuse("a row of the table of sets names rank " + std::to_string(rank) + ", but the number of ranks is " +
                std::to_string(ranks));
       }
       set.push_back(static_cast<std::size_t>(rank));

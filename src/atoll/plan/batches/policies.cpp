@@ -54,7 +54,7 @@ std::int64_t probe_of(const Request& request) {
   return std::max<std::int64_t>(1, request.batch / static_cast<std::int64_t>(request.ranks.size()));
 }
 
-// Samples per second, where rank i computes batches[i]. A time of zero counts as the smallest that is above.
+// Returns samples per second when rank i computes batches[i]. A time of zero counts as the smallest positive one.
 Weights speeds(const Request& request, const Batches& batches) {
   double fastest = HUGE_VAL;
   Weights seconds;
@@ -78,7 +78,7 @@ BatchDivision kaitian(const Request& request) {
 }
 
 BatchDivision kaitian_iterative(const Request& request) {
-  if (request.rounds < 0) refuse("rounds are " + std::to_string(request.rounds) + ": give at least 0");
+  if (request.rounds < 0) refuse("rounds is " + std::to_string(request.rounds) + ": give at least 0");
   BatchDivision best = kaitian(request);
   double shortest = step_seconds(request.ranks, best.batches);
   Batches batches = best.batches;
@@ -111,7 +111,8 @@ BatchDivision balancenet_by(const Request& request, BalanceNetRule rule) {
     choice.batches = apportioned(request, none ? Weights(shares.size(), 1) : shares);
     return choice;
   }
-  if (request.form != "literal") refuse("the form is \"" + request.form + "\"; known are normalised, literal");
+  if (request.form != "literal")
+    refuse("the form \"" + request.form + "\" is not known: give one of normalised, literal");
   const std::vector<std::string> names = names_of(request.ranks);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -122,7 +123,7 @@ BatchDivision balancenet_by(const Request& request, BalanceNetRule rule) {
     choice.notes.push_back(rank_name(i, names) + " gets " + counted(batch, "sample") + ", more than its cap of " +
                            std::to_string(request.ranks[i].bounds.most));
   }
-  choice.notes.push_back("literal: the batches add up to " + std::to_string(total) + ", the global batch is " +
+  choice.notes.push_back("literal: the batches add up to " + std::to_string(total) + ", but the global batch is " +
                          std::to_string(request.batch));
   return choice;
 }
@@ -151,7 +152,7 @@ BatchDivision choose(const Request& request) {
   if (request.policy == "minmax") return {threshold(request.ranks, request.batch).batches, true, {}};
   std::string known;
   for (const std::string_view name : kPolicies) known += (known.empty() ? "" : ", ") + std::string(name);
-  refuse("the policy \"" + request.policy + "\" is not known; known are " + known);
+  refuse("the policy \"" + request.policy + "\" is not known: give one of " + known);
 }
 
 }  // namespace

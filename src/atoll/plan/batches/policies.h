@@ -12,7 +12,7 @@
 
 namespace atl::plan {
 
-/// What a policy is asked. Fields that the policy does not use are ignored.
+/// Input of a policy. Fields that the policy does not use are ignored.
 struct Request {
   std::vector<Rank> ranks;
   std::int64_t batch = 0;           ///< the global batch, in samples
@@ -21,18 +21,18 @@ struct Request {
   std::uint64_t seed = 0;           ///< random
   std::int64_t epoch = 0;           ///< random
   std::vector<double> shares;       ///< fixed: one per rank, of any sum
-  std::int64_t probe = 0;           ///< kaitian policies: batch of the scores' times; 0 stands for batch / ranks
+  std::int64_t probe = 0;           ///< kaitian policies: batch at which the scores are measured; 0: batch / ranks
   int rounds = 8;                   ///< kaitian-iterative
-  double slowdown = 0.1;            ///< energy: how much longer than the optimum a step may take
+  double slowdown = 0.1;            ///< energy: by which share a step may exceed the optimum
 
-  /// From an object with these names as keys; see ranks_from_json for the ranks.
+  /// Reads an object with these names as keys; see ranks_from_json for the ranks.
   static Request from_json(const std::string& text);
 };
 
-/// A division of the global batch, with what the ranks' costs predict for it.
+/// A division of the global batch, with its predicted times.
 struct BatchPlan {
   std::string policy;
-  std::string form;  ///< empty where the policy has one form only
+  std::string form;  ///< empty if the policy has only one form
   std::vector<std::string> names;
   std::vector<std::int64_t> batches;
   std::int64_t total = 0;       ///< sum of the batches; differs from the request's batch in literal forms only
@@ -40,13 +40,13 @@ struct BatchPlan {
   double step = 0;              ///< the longest of them
   std::vector<double> idle;     ///< per rank: the share of the step in which it waits
   double mean_idle = 0;
-  double bound = 0;     ///< the shortest step that any division of the request's batch has
-  double distance = 1;  ///< step / bound; where the totals differ, of the times per sample (then it may be below 1)
-  std::optional<double> joules_per_sample;  ///< where all ranks state their watts
-  bool exact = false;                       ///< the policy has an objective, and no division is better by it
+  double bound = 0;                         ///< the shortest step that any division of the request's batch has
+  double distance = 1;                      ///< step / bound; if the totals differ, per sample (then it may be below 1)
+  std::optional<double> joules_per_sample;  ///< if all ranks state their watts
+  bool exact = false;                       ///< no division is better by the policy's objective
   std::vector<std::string> notes;
 
-  /// 16 hexadecimal digits that are equal for equal policies and batches.
+  /// Returns 16 hexadecimal digits, equal for equal policies and batches.
   std::string id() const;
   std::string to_json() const;
 };
@@ -55,19 +55,19 @@ struct BatchPlan {
 /// random              by random weights of the request's seed and epoch
 /// fixed               in proportion to the request's shares
 /// kaitian             in proportion to the ranks' speeds at the probe batch
-/// kaitian-iterative   the same rule again at the batches that it gave, the best of all rounds
+/// kaitian-iterative   the same rule repeated at the resulting batches; the best of all rounds
 /// balancenet-eq5      by compute, memory and pairwise latencies, equation 5 of BalanceNet
 /// balancenet-alg1     by compute, memory and one latency per rank, Algorithm 1 of BalanceNet
-/// energy              the least joules per sample among steps that are at most `slowdown` longer than the optimum
+/// energy              the least joules per sample among steps at most `slowdown` longer than the optimum
 /// minmax              the shortest step
 std::span<const std::string_view> policies() noexcept;
 
-/// Divides request.batch by request.policy, within the ranks' bounds; literal forms keep to no bounds and say so.
-/// Throws Error(kInvalidArgument) when no division fits, when the policy is unknown or lacks what it needs. Pure:
-/// equal requests give equal plans.
+/// Divides request.batch by request.policy within the ranks' bounds; literal forms ignore the bounds and note it.
+/// Throws Error(kInvalidArgument) if no division fits, or if the policy is unknown or lacks an input. Pure: equal
+/// requests give equal plans.
 BatchPlan plan_batches(const Request& request);
 
-/// What the costs predict for `batches`, compared with the optimum for request.batch.
+/// Predicts the times of `batches` and compares them with the optimum for request.batch.
 BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches);
 
 }  // namespace atl::plan

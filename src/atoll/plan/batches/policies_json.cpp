@@ -38,7 +38,7 @@ Request read_request(Fields& fields) {
   if (fields.has("shares")) request.shares = fields.numbers("shares");
   request.probe = fields.integer("probe", 0);
   const std::int64_t rounds = fields.integer("rounds", request.rounds);
-  if (rounds < 0 || rounds > 1000) refuse("rounds are " + std::to_string(rounds) + ": give 0 to 1000");
+  if (rounds < 0 || rounds > 1000) refuse("rounds is " + std::to_string(rounds) + ": give 0 to 1000");
   request.rounds = static_cast<int>(rounds);
   request.slowdown = fields.number("slowdown", request.slowdown);
   return request;

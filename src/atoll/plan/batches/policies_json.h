@@ -7,7 +7,7 @@
 namespace atl::plan {
 
 Json write_plan(const BatchPlan& plan);
-/// Reads a request's keys; the caller asks `fields` for keys of its own and ends with done().
+/// Reads a request's keys; the caller may read keys of its own from `fields`, and must call done().
 Request read_request(Fields& fields);
 
 }  // namespace atl::plan

@@ -12,17 +12,17 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kLevels = 100;  // of a part, from nothing to all
+constexpr int kLevels = 100;  // of a part, from 0 to 1
 
-// The plan's weighted busy times are at least `least`.
+// A constraint: the plan's weighted busy times are at least `least`.
 struct Condition {
   double robot = 0;
   double server = 0;
   double radio = 0;
   double least = 0;
 
-  // The least time in which it can hold, when server and radio are busy for no longer than that, nor than the parts of
-  // it, or of a longer period, that the robot has.
+  // Returns the least time in which it can hold if server and radio are busy for no longer than that, nor than the
+  // robot's parts of it or of a longer period.
   double seconds(double period, double server_part, double radio_part) const {
     const double whole = robot + server * server_part + radio * radio_part;
     if (least >= whole * period) return whole > 0 ? least / whole : 0;
@@ -42,7 +42,7 @@ std::vector<Condition> conditions_of(const FleetRobot& robot) {
   constexpr int kSteps = 8;
   FluidBounds bounds(*robot.graph);
   const FluidBound alone = bounds.at(robot.link);
-  // A latency belongs to no part: only a robot as a whole waits for it.
+  // A latency uses no part: only the robot as a whole waits for it.
   LinkCost link = robot.link;
   link.latency = 0;
   std::vector<Condition> conditions;
@@ -56,12 +56,12 @@ std::vector<Condition> conditions_of(const FleetRobot& robot) {
       add(on_robot / double{kSteps}, server / double{kSteps}, radio / double{kSteps});
     }
   }
-  // Next to nothing on the robot: what it takes to have the others do all.
+  // Almost nothing on the robot: the cost of leaving everything to the other resources.
   for (const double share : {1e-4, 1e-3, 1e-2, 1.0 / 32}) {
     for (const double server : {0.0, 0.5, 1.0}) add(share, (1 - share) * server, (1 - share) * (1 - server));
   }
   if (robot.link.is_half_duplex) add(alone.robot, alone.server, alone.up);
-  // Whatever the parts.
+  // For any parts.
   conditions.push_back({1, 0, 0, alone.seconds});
   return conditions;
 }
@@ -69,12 +69,12 @@ std::vector<Condition> conditions_of(const FleetRobot& robot) {
 // A robot's least times by level of its parts.
 struct Times {
   std::vector<double> seconds;  // by level of the server, then of the radio
-  int robots = 0;               // that are equal
+  int robots = 0;               // number of equal robots
 
   double at(std::size_t server, std::size_t radio) const { return seconds[server * (kLevels + 1) + radio]; }
 };
 
-// Levels are closer where parts are small. A level stands for the parts from the one before it up to its own.
+// Levels are denser where parts are small. A level stands for the parts from the one before it up to its own.
 double part(std::size_t level) { return std::pow(static_cast<double>(level) / kLevels, 2); }
 double lower_part(std::size_t level) { return level == 0 ? 0 : part(level - 1); }
 

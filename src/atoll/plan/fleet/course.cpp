@@ -37,7 +37,7 @@ class CourseMaker {
  private:
   bool is_input(int index) const { return operator_at(graph_, index).is_input(); }
 
-  // Of what goes to `to`: inputs, or all else.
+  // The messages to `to`: inputs, or all others.
   void add_messages(Side to, bool of_inputs) {
     for (int i = 0; i < static_cast<int>(shares_.size()); ++i) {
       const std::vector<Region>& lacks = needs_[place(to)].lacks[as_index(i)];
@@ -53,16 +53,17 @@ class CourseMaker {
       message.is_output = to == Side::kRobot && is_output_[as_index(i)];
       if (of_inputs && !stream_.operators.empty()) {
         for (const Chunk& chunk : stream_.chunks) {
-          if (chunk.input == i) message.behind.push_back(static_cast<double>(chunk.behind) / rows * message.bytes);
+          if (chunk.input == i)
+            message.bytes_after.push_back(static_cast<double>(chunk.rows_after) / rows * message.bytes);
         }
       } else {
-        message.behind.push_back(0);
+        message.bytes_after.push_back(0);
       }
-      course_.parts += static_cast<int>(message.behind.size());
+      course_.parts += static_cast<int>(message.bytes_after.size());
     }
   }
 
-  // What leaves `side` when the operator is done.
+  // Notes the messages that leave `side` when the operator is done.
   int message_from(Side side, int index) const {
     return messages_[place(side == Side::kRobot ? Side::kServer : Side::kRobot)][as_index(index)];
   }
@@ -76,7 +77,7 @@ class CourseMaker {
     legs.back().is_output = is_output;
   }
 
-  // Notes that the part will be there; false when that was known.
+  // Notes that the part will have arrived; false if that was known.
   bool take(int part) {
     if (is_there_[as_index(part)]) return false;
     is_there_[as_index(part)] = true;
@@ -99,7 +100,7 @@ class CourseMaker {
       for (; awaited < awaits.size() && awaits[awaited].user == i; ++awaited) {
         const Course::Message& message =
             course_.messages[as_index(messages_[place(side)][as_index(awaits[awaited].producer)])];
-        const int last = message.first_part + static_cast<int>(message.behind.size()) - 1;
+        const int last = message.first_part + static_cast<int>(message.bytes_after.size()) - 1;
         if (take(last)) parts.push_back(last);
       }
       const RowCost& cost = side == Side::kRobot ? operator_at(graph_, i).robot : operator_at(graph_, i).server;
@@ -108,13 +109,13 @@ class CourseMaker {
     }
   }
 
-  // A leg for each chunk, and more where a message can leave between.
+  // Adds a leg for each chunk, and more if a message can leave between.
   void add_streamed(std::vector<Course::Leg>& legs) {
-    std::vector<std::size_t> last(shares_.size(), 0);  // the chunk after which it is done
+    std::vector<std::size_t> last(shares_.size(), 0);  // the chunk that completes it
     for (std::size_t c = 0; c < stream_.chunks.size(); ++c) {
       for (const OperatorRows& possible : stream_.chunks[c].possible) last[as_index(possible.index)] = c;
     }
-    std::vector<int> next(shares_.size(), 0);  // of an input: its chunks that have come
+    std::vector<int> next(shares_.size(), 0);  // of an input: its chunks that have arrived
     for (std::size_t c = 0; c < stream_.chunks.size(); ++c) {
       const Chunk& chunk = stream_.chunks[c];
       const Course::Message& message =
@@ -136,7 +137,7 @@ class CourseMaker {
   Stream stream_;
   std::vector<bool> is_output_;
   std::array<std::vector<int>, 2> messages_;  // by the side they go to, and producer
-  std::vector<bool> is_there_;                // by part, as far as the legs have come
+  std::vector<bool> is_there_;                // by part, up to the current leg
   Course course_;
 };
 

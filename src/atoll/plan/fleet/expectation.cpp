@@ -11,11 +11,11 @@ namespace {
 
 struct Use {
   double alone = 0;
-  double up = 0;  // seconds on the radio; where that is one medium, `down` is part of it
+  double up = 0;  // seconds on the radio; includes `down` if it is one medium
   double down = 0;
   double server = 0;
   double period = 0;
-  // What is expected.
+  // Expected values.
   double seconds = 0;
   double waited = 0;
   double up_taken = 0;
@@ -39,7 +39,7 @@ Use use_of(const FleetSimulator& fleet, std::size_t robot, std::size_t chosen) {
   return use;
 }
 
-// What `self` meets of the others.
+// The load that `self` sees from the others.
 void expect(std::vector<Use>& uses, std::size_t self, const Shared& shared) {
   ServerLoad load;
   load.turns = shared.turns;
@@ -60,7 +60,7 @@ void expect(std::vector<Use>& uses, std::size_t self, const Shared& shared) {
   load.messages = down_messages;
   const double down = use.down * expected_stretch(load) / shared.airtime;
   const double waited = use.server > 0 ? expected_wait(load) : 0;
-  // Half of the way, lest the robots answer one another in turns.
+  // Damped by half, so that the robots do not oscillate in response to one another.
   use.up_taken = (use.up_taken + up) / 2;
   use.down_taken = (use.down_taken + down) / 2;
   use.waited = (use.waited + waited) / 2;

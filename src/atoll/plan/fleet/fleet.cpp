@@ -31,25 +31,25 @@ struct State {
   const OperatorPlan& plan;
   const Course& course;
 
-  // Of the frame that runs.
+  // The current frame.
   bool is_running = false;
   double came = 0;
-  double begun = 0;
+  double started = 0;
   double output = 0;
-  std::size_t left = 0;  // legs and messages that are not over
+  std::size_t left = 0;  // legs and messages that have not ended
   std::vector<bool> is_there{};
-  std::vector<Arrival> arrivals{};  // that are on their way
+  std::vector<Arrival> arrivals{};  // in transit
   std::size_t leg[2] = {0, 0};
-  double end[2] = {kInfinity, kInfinity};          // of the leg that is being computed
-  std::set<std::pair<double, int>> ready[2] = {};  // by medium: messages that wait for the robot's link
+  double end[2] = {kInfinity, kInfinity};          // of the current leg
+  std::set<std::pair<double, int>> ready[2] = {};  // by medium: messages waiting for the robot's link
   int on_air[2] = {-1, -1};
   bool has_turn = false;
-  double wanted = kInfinity;  // since when it waits for a turn
+  double wanted = kInfinity;  // when it requested a turn
   double keeps_until = kInfinity;
 
-  // Of all frames.
-  int begun_frames = 0;
-  double done = 0;  // when the last one was
+  // All frames.
+  int started_frames = 0;
+  double done = 0;  // when the last one was done
   std::vector<double> latencies{};
   RobotUse sums{};
 };
@@ -69,7 +69,7 @@ class Events {
     FleetRun result;
     result.seconds = now_;
     for (State& state : states_) {
-      if (state.is_running) throw Error(ErrorKind::kInternal, "a simulated frame waits for what never comes");
+      if (state.is_running) throw Error(ErrorKind::kInternal, "a simulated frame waits forever: please report it");
       result.robots.push_back(summed_up(state));
     }
     return result;
@@ -88,14 +88,14 @@ class Events {
   }
 
   double next_frame(const State& state) const {
-    if (state.is_running || (span_.frames > 0 && state.begun_frames >= span_.frames)) return kInfinity;
-    const double comes = state.robot.period > 0 ? state.robot.first + state.begun_frames * state.robot.period
+    if (state.is_running || (span_.frames > 0 && state.started_frames >= span_.frames)) return kInfinity;
+    const double comes = state.robot.period > 0 ? state.robot.first + state.started_frames * state.robot.period
                                                 : std::max(state.robot.first, state.done);
     return span_.seconds > 0 && comes >= span_.seconds ? kInfinity : comes;
   }
 
-  // What can happen at this moment, in an order that does not depend on the order of robots but for turns: computing
-  // first, so that a robot's messages are in order of readiness before the next one goes onto its link.
+  // Processes everything that can happen at this moment, in an order that depends on the order of robots only for
+  // turns: computing first, so that a robot's messages are in order of readiness before the next one enters its link.
   void settle() {
     do {
       bool has_moved = true;
@@ -134,9 +134,9 @@ class Events {
   void begin(State& state) {
     const Course& course = state.course;
     state.came = next_frame(state);
-    state.begun = state.output = now_;
+    state.started = state.output = now_;
     state.is_running = true;
-    ++state.begun_frames;
+    ++state.started_frames;
     state.left = course.messages.size() + course.robot.size() + course.server.size();
     state.is_there.assign(as_index(course.parts), false);
     state.leg[kRobot] = state.leg[kServer] = 0;
@@ -152,7 +152,7 @@ class Events {
       has_moved = true;
       const Course::Message& message = state.course.messages[as_index(arrival.message)];
       state.is_there[as_index(message.first_part) + arrival.mark] = true;
-      if (arrival.mark + 1 < message.behind.size()) continue;
+      if (arrival.mark + 1 < message.bytes_after.size()) continue;
       --state.left;
       if (message.is_output) state.output = now_;
     }
@@ -203,7 +203,7 @@ class Events {
     }
   }
 
-  // For rows, until the turn is given up.
+  // Waits for rows until the turn is given up.
   bool has_waited(State& state) {
     if (!state.has_turn) return false;
     if (state.keeps_until == kInfinity) state.keeps_until = now_ + shared_.patience;
@@ -238,7 +238,7 @@ class Events {
     return has_moved;
   }
 
-  // What is over on the media; where nothing is, what can go onto them.
+  // Processes messages that have ended on the media; if there are none, starts those that can.
   bool send() {
     bool has_moved = false;
     for (std::size_t medium = 0; medium < 2; ++medium) {
@@ -269,7 +269,7 @@ class Events {
     state.on_air[medium] = message;
     const Course::Message& sent = state.course.messages[as_index(message)];
     std::vector<double> marks;
-    for (const double bytes : sent.behind) marks.push_back(seconds_of(state, sent.lane, bytes));
+    for (const double bytes : sent.bytes_after) marks.push_back(seconds_of(state, sent.lane, bytes));
     media_[medium].start(index, seconds_of(state, sent.lane, sent.bytes), std::move(marks), now_);
     return true;
   }
@@ -278,11 +278,11 @@ class Events {
     state.is_running = false;
     state.done = now_;
     state.latencies.push_back(state.output - state.came);
-    state.sums.frame_wait += state.begun - state.came;
+    state.sums.frame_wait += state.started - state.came;
     const double sending =
         seconds_of(state, Lane::kUp, state.plan.up_bytes) + seconds_of(state, Lane::kDown, state.plan.down_bytes);
     const RobotPower& power = state.robot.power;
-    const double idle = std::max(0.0, state.output - state.begun - state.plan.robot_busy);
+    const double idle = std::max(0.0, state.output - state.started - state.plan.robot_busy);
     state.sums.joules +=
         power.compute_watts * state.plan.robot_busy + power.idle_watts * idle + power.radio_watts * sending;
   }
@@ -321,7 +321,7 @@ void check(std::span<const FleetRobot> robots, const Shared& shared) {
   if (!(shared.airtime > 0 && shared.airtime <= 1)) {
     refuse("the radio's airtime is " + number(shared.airtime) + ": give a share above 0 and up to 1");
   }
-  if (shared.turns < 1) refuse("the server gives " + counted(shared.turns, "turn") + " at once: give at least 1");
+  if (shared.turns < 1) refuse("the server has " + counted(shared.turns, "turn") + " at once: give at least 1");
   require_amount("the server's patience", shared.patience);
   for (std::size_t i = 0; i < robots.size(); ++i) {
     const FleetRobot& robot = robots[i];
@@ -363,12 +363,13 @@ FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpa
   for (std::size_t i = 0; i < choice.size(); ++i) {
     if (choice[i] >= candidates_[i].size()) {
       refuse(name_of(i) + " has " + counted(static_cast<std::int64_t>(candidates_[i].size()), "candidate") +
-             ", and number " + std::to_string(choice[i]) + " is chosen, counted from 0");
+             ", but number " + std::to_string(choice[i]) + " is chosen, counted from 0");
     }
     const OperatorPlan& plan = candidates_[i][choice[i]];
     if (!(plan.seconds > 0) && robots_[i].period == 0 && span.frames < 1) {
-      refuse(name_of(i) +
-             " infers in no time and without a pause: give it a period, or the simulation a number of frames");
+      refuse(
+          name_of(i) +
+          " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
     }
     states.push_back(State{robots_[i], plan, courses_[i][choice[i]]});
   }

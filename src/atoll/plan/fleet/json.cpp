@@ -26,7 +26,7 @@ struct FleetRequest {
   RoundOptions rounds;
 };
 
-// Robots with the same model over the same link.
+// A group of robots with the same model and the same link.
 void read_robots(const Json& value, const TableOptions& table, FleetRequest& request) {
   Fields fields(value, "robots");
   std::optional<std::int64_t> input_bytes;
@@ -65,7 +65,7 @@ FleetRequest read(const std::string& text) {
   request.options.joule_seconds = fields.number("joule_seconds", 0);
   const std::string objective = fields.text("objective", "total");
   if (objective != "total" && objective != "worst") {
-    refuse("the objective \"" + objective + "\" is not known; known are total, worst");
+    refuse("the objective \"" + objective + "\" is not known: give one of total, worst");
   }
   if (objective == "worst") request.options.objective = FleetOptions::Objective::kWorst;
   request.options.span.seconds = fields.number("seconds", 0);

@@ -15,7 +15,7 @@ namespace {
 
 using FleetChoice = std::vector<std::size_t>;
 
-constexpr double kMinFleetGain = 1e-9;  // of which anything smaller is rounding
+constexpr double kMinFleetGain = 1e-9;  // anything smaller is rounding
 
 class Planner {
  public:
@@ -41,7 +41,7 @@ class Planner {
     return choice;
   }
 
-  // The best of all that were simulated.
+  // The best choice simulated so far.
   FleetPlan aware() {
     const FleetChoice starts[] = {selfish(), local()};
     for (const FleetChoice& start : starts) simulated(start);
@@ -135,7 +135,7 @@ class Planner {
     return choice;
   }
 
-  // The choices that differ in one robot, those first that are expected to be best.
+  // Returns the choices that differ in one robot, in the order of their expected values.
   std::vector<FleetChoice> neighbours(const FleetChoice& choice, std::size_t robot) const {
     std::vector<std::pair<double, FleetChoice>> found;
     for (std::size_t plan = 0; plan < fleet_.candidates(robot); ++plan) {
@@ -209,7 +209,7 @@ FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, con
   if (policy == "local") return planner.plan_of(policy, planner.local());
   std::string known;
   for (const std::string& name : fleet_policies()) known += (known.empty() ? "" : ", ") + name;
-  refuse("the policy \"" + policy + "\" for several robots is not known; known are " + known);
+  refuse("the policy \"" + policy + "\" for several robots is not known: give one of " + known);
 }
 
 }  // namespace atl::plan

@@ -13,10 +13,10 @@ namespace atl::plan {
 struct FleetOptions {
   enum class Objective { kTotal, kWorst };
   Objective objective = Objective::kTotal;  ///< the sum of the robots' mean seconds, or the largest of them
-  double joule_seconds = 0;                 ///< seconds that a robot's mean joule counts as, added to its seconds
-  FleetSpan span;                           ///< of each simulation; without an end: usual_span()
-  int simulations = 200;                    ///< that `aware` may use to improve what it has found
-  int most_choices = 100;                   ///< where there are no more choices, `aware` simulates all of them
+  double joule_seconds = 0;                 ///< seconds added to a robot's mean seconds for each joule of its mean
+  FleetSpan span;                           ///< of each simulation; usual_span() if it has no end
+  int simulations = 200;                    ///< that `aware` may use to improve its best choice
+  int most_choices = 100;                   ///< up to this number of choices, `aware` simulates all of them
 };
 
 struct FleetPlan {
@@ -25,23 +25,23 @@ struct FleetPlan {
   FleetRun run;
   double value = 0;         ///< of the objective
   bool is_optimum = false;  ///< all choices were simulated, and none has a smaller value
-  int simulations = 0;      ///< that were needed
+  int simulations = 0;      ///< used
 };
 
-/// 15 frames of the slowest robot, each with the plan that is best for it alone.
+/// Returns 15 frames of the slowest robot, each with the plan that is best for it alone.
 FleetSpan usual_span(const FleetSimulator& fleet);
 
-/// What the objective says of a run.
+/// Returns the value of the objective for a run.
 double value_of(const FleetRun& run, const FleetOptions& options);
 
-/// local    each robot's fastest candidate that needs nobody; where there is none, as selfish
+/// local    each robot's fastest candidate that does not use the server; if there is none, as selfish
 /// selfish  each robot's best candidate as if it were alone
-/// aware    the best that is found, by simulation, and so never worse than the other two
+/// aware    the best that the search finds by simulation, never worse than the other two
 std::vector<std::string> fleet_policies();
 
-/// The plan of the policy. `aware` begins with the other two, goes from each to what is best by expected_seconds(), one
-/// robot at a time, until nothing improves, and then does the same by simulation from the best of all four.
-/// Deterministic. Error(kInvalidArgument) for a policy that is not known, a weight that is negative or infinite, and as
+/// Plans by the policy. `aware` starts from the other two, moves from each to the best by expected_seconds(), one robot
+/// at a time, until nothing improves, and then does the same by simulation from the best of all four. Deterministic.
+/// Throws Error(kInvalidArgument) for an unknown policy and for a weight that is negative or infinite, and as
 /// FleetSimulator::run.
 FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, const FleetOptions& options = {});
 

@@ -9,7 +9,7 @@
 namespace atl::plan {
 namespace {
 
-// Each candidate of a robot, as its session predicts it.
+// Predicts each candidate of a robot as its session does.
 std::vector<double> predicted(const FleetSimulator& fleet, const ServerLoad& load, std::size_t index) {
   const FleetRobot& robot = fleet.robots()[index];
   LinkCost link = robot.link;
@@ -47,7 +47,7 @@ ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t
 }
 
 FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options) {
-  if (options.rounds < 1) refuse("robots play " + counted(options.rounds, "round") + ": give at least 1");
+  if (options.rounds < 1) refuse("rounds is " + std::to_string(options.rounds) + ": give at least 1");
   FleetOptions each;
   each.span = options.span;
   FleetRounds result;

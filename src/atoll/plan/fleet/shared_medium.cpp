@@ -26,7 +26,7 @@ std::vector<SharedMedium::Passed> SharedMedium::pass(double now) {
     while (message.passed < message.marks.size() && time_of_next(message) <= now) {
       const std::size_t mark = message.passed++;
       const bool is_last = message.passed == message.marks.size();
-      result.push_back({message.sender, mark, is_last, message.begun});
+      result.push_back({message.sender, mark, is_last, message.started});
       is_any_over = is_any_over || is_last;
     }
   }

@@ -23,7 +23,7 @@ const char* name_of(LayerSchedule schedule) {
   return "";
 }
 
-// Whole where it is, null where there is no limit.
+// Writes an integer if the number is one, null for no limit.
 Json bytes(double value) {
   if (!std::isfinite(value)) return nullptr;
   if (value == std::floor(value) && std::abs(value) < 0x1p53) return static_cast<std::int64_t>(value);
@@ -68,7 +68,7 @@ Json write_pipelines(const LayerRequest& request, const LayerPlan& plan) {
   return pipelines;
 }
 
-// Which items are in which chunk, beside the pipelines that leave it open.
+// Writes the items of each chunk, which the pipelines leave open.
 void write_chunks(const LayerRequest& request, const LayerPlan& plan, Json& pipelines) {
   const LayerCosts costs(request, plan.micro_batch);
   for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
@@ -132,7 +132,7 @@ Json devices_without_stage(const LayerRequest& request, const LayerPlan& plan) {
   return left_out;
 }
 
-// What any plan says of itself.
+// Writes the keys that every plan has.
 Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound) {
   std::int64_t micro_batches = 0;
   for (const LayerPipeline& pipeline : plan.pipelines) micro_batches += pipeline.micro_batches;
@@ -156,7 +156,7 @@ Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound
           {"formats", write_formats(request, plan)}};
 }
 
-// Why nothing fits, or a given plan does not, and what would.
+// Writes why nothing fits, or why a given plan does not, and what would.
 void write_reason(const LayerRequest& request, const LayerAnswer& answer, Json& value) {
   value["reason"] = answer.reason;
   value["tightest"] = nullptr;

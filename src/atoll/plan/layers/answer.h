@@ -6,10 +6,10 @@
 
 namespace atl::plan {
 
-/// The answer of plan_layers as docs/plan-layers.md describes it.
+/// Writes the answer of plan_layers as docs/plan-layers.md describes it.
 Json write_answer(const LayerRequest& request, const LayerAnswer& answer);
 
-/// A plan that was priced, in the same form; where it does not fit, with the reason and the nearest plan that does.
+/// Writes a priced plan in the same form; if it does not fit, with the reason and the nearest plan that does.
 Json write_priced(const LayerRequest& request, const LayerPlan& plan);
 
 }  // namespace atl::plan

@@ -38,7 +38,7 @@ void check_times(const std::string& name, const LayerItem& item, const LayerRequ
 }
 
 void check_items(const LayerRequest& request) {
-  if (request.items.empty()) refuse("there are no items: give at least one");
+  if (request.items.empty()) refuse("the request has no items: give at least one");
   if (request.items.size() > kMaxLayerItems) {
     refuse("there are " + std::to_string(request.items.size()) + " items: join some, up to " +
            std::to_string(kMaxLayerItems));
@@ -59,7 +59,7 @@ void check_items(const LayerRequest& request) {
 }
 
 void check_devices(const LayerRequest& request) {
-  if (request.devices.empty()) refuse("there are no devices: give at least one class");
+  if (request.devices.empty()) refuse("the request has no devices: give at least one class");
   std::set<std::string> names;
   std::set<std::int64_t> ranks;
   for (const LayerDevices& devices : request.devices) {
@@ -103,20 +103,21 @@ void check_ties(const LayerRequest& request) {
     require_amount(name + "'s optimiser_bytes", tie.optimiser_bytes);
     const std::set<std::size_t> items(tie.items.begin(), tie.items.end());
     for (const std::size_t item : items) {
-      if (item >= request.items.size()) refuse(name + " has the item " + std::to_string(item) + ", which is not there");
+      if (item >= request.items.size())
+        refuse(name + " has the item " + std::to_string(item) + ", which does not exist");
     }
     if (tie.items.size() < 2 || items.size() != tie.items.size()) {
       std::string names;
       for (const std::size_t item : tie.items) names += (names.empty() ? "" : ", ") + request.items[item].name;
-      refuse(name + " is of " + (names.empty() ? "no items" : names) +
-             ": give two or more, each once, or leave out what is in one item alone");
+      refuse(name + " has " + (names.empty() ? "no items" : "the items " + names) +
+             ": give two or more, each once; a weight of a single item needs no tie");
     }
     for (const std::size_t item : items) {
       const LayerItem& each = request.items[item];
       if (each.weight_bytes < tie.weight_bytes || each.gradient_bytes < tie.gradient_bytes ||
           each.optimiser_bytes < tie.optimiser_bytes) {
         refuse(name + " shares more bytes than its item " + each.name +
-               " has: an item's bytes contain the shared ones");
+               " has: an item's bytes include the shared ones");
       }
     }
   }
@@ -144,7 +145,7 @@ void check_step(const LayerRequest& request) {
   const auto items = static_cast<std::int64_t>(request.items.size());
   if (!request.leave_out && devices > items * std::min(most, devices)) {
     refuse(std::to_string(devices) + " devices are more than " + counted(most, "pipeline") + " of " +
-           counted(items, "item") + " can use: set leave_out, or ask for more replicas");
+           counted(items, "item") + " can use: set leave_out, or allow more replicas");
   }
   bool is_divided = false;
   bool is_shared = false;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kMaxLooks = std::size_t{1} << 22;
 
-// Bytes that devices lack, seconds of the step, and how uneven the devices are: a smaller one is better.
+// Bytes that devices lack, seconds of the step, and how uneven the devices are; compared in this order, smaller is
+// better.
 using Worth = std::tuple<double, double, double>;
 
 class Division {
@@ -57,8 +58,8 @@ class Division {
     return seconds + both_ways;
   }
 
-  // busy() falls with `begin`, so that no earlier one helps where the range alone is longer than what is known, or
-  // where all divisions up to it are.
+  // busy() does not increase with `begin`, so no earlier one helps if the range alone takes longer than the best known,
+  // or if all divisions up to it do.
   bool cut_evenly() {
     const std::size_t items = costs_.items();
     if (ranges_ > items) return false;
@@ -99,7 +100,7 @@ class Division {
     }
   }
 
-  // Cuts `first` to `past` - 1 go `step` items further, or back.
+  // Moves the cuts from `first` to `past` - 1 by `step` items forward, or back.
   bool try_move(std::size_t first, std::size_t past, int step, Worth& best) {
     const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
     const std::size_t room = step > 0 ? ends_[past] - ends_[past - 1] : ends_[first] - begin;
@@ -144,7 +145,7 @@ class Division {
       found.fill += each.forward + each.backward + each.send;
     }
     found.period = *std::max_element(seconds.begin(), seconds.end());
-    // A device that holds copies in several ranges is counted once for each: it adds them up as others do theirs.
+    // A device that holds copies in several ranges counts once for each, because it adds them up as other devices do.
     found.ties = positions_ > 1 ? tie_seconds(costs_, found.stages) : 0;
     found.seconds =
         costs_.weight_of_busy(found.micro_batches) * found.period + found.fill / costs_.chunks() + found.ties;
@@ -170,7 +171,7 @@ class Division {
     return {lack, found.seconds, squares};
   }
 
-  // What several ranges of a device hold once.
+  // Bytes that several ranges of a device hold once.
   double shared_bytes(const LayerTie& tie, std::size_t position) const {
     double holders = 0;
     for (std::size_t range = position; range < ranges_; range += positions_) {

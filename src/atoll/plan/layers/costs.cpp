@@ -74,7 +74,7 @@ double LayerCosts::most_kept(std::size_t begin, std::size_t end) const {
   return std::max(most_[level][begin], most_[level][end - (std::size_t{1} << level)]);
 }
 
-// While one item is recomputed and run backward, its own activations lie there once.
+// While one item is recomputed and run backward, its own activations are held once.
 double LayerCosts::memory(std::size_t begin, std::size_t end, bool recompute, double in_flight) const {
   double bytes = state_[end] - state_[begin];
   for (const LayerTie& tie : request_.ties) {
@@ -127,7 +127,7 @@ double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t it
   return best;
 }
 
-// A price for a second of each class, in proportion to its speed on the whole model: however items are divided, all
+// A price for a second of each class, in proportion to its speed on the whole model: for any division of the items, all
 // seconds together cost at least the cheapest of each item, and at most the period (linear programming duality).
 double LayerCosts::spread(const std::vector<std::int64_t>& counts, OfItem seconds) const {
   const bool recompute = request_.recompute == LayerRecompute::kAlways;

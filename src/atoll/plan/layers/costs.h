@@ -8,7 +8,7 @@
 
 namespace atl::plan {
 
-/// What stages of a request take at one size of micro-batches, in constant time each. Holds a reference to the request,
+/// Costs of a request's stages at one size of micro-batches, in constant time each. Holds a reference to the request,
 /// which must outlive it. Classes are numbered as the request's devices; classes() stands for "no stage".
 class LayerCosts {
  public:
@@ -18,7 +18,7 @@ class LayerCosts {
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
   std::size_t items() const noexcept { return request_.items.size(); }
   std::size_t classes() const noexcept { return request_.devices.size(); }
-  /// Ranges that a device has: 1 but for interleaved schedules.
+  /// Ranges per device: 1 except for interleaved schedules.
   double chunks() const noexcept { return chunks_; }
 
   double forward(std::size_t device, std::size_t begin, std::size_t end) const {
@@ -27,15 +27,16 @@ class LayerCosts {
   double compute(std::size_t device, std::size_t begin, std::size_t end, bool recompute) const {
     return total_[recompute][device][end] - total_[recompute][device][begin];
   }
-  /// Adding gradients to those of earlier micro-batches.
+  /// Seconds of adding gradients to those of earlier micro-batches.
   double accumulate(std::size_t device, std::size_t begin, std::size_t end) const {
     return added_[device][end] - added_[device][begin];
   }
-  /// Both directions over the boundary behind item end - 1.
+  /// Seconds for both directions over the boundary after item end - 1.
   double send(std::size_t device, std::size_t next, std::size_t end) const {
     return next == classes() ? 0 : 2 * one_way(device, next, end);
   }
-  /// By how much a stage keeps the pipeline busy for each micro-batch after the first. Falls with `begin`, to the last bit.
+  /// Seconds for which a stage keeps the pipeline busy for each micro-batch after the first. Exactly non-increasing in
+  /// `begin`.
   double busy(std::size_t device, std::size_t next, std::size_t begin, std::size_t end, bool recompute) const {
     const double seconds = compute(device, begin, end, recompute) + accumulate(device, begin, end);
     if (next == classes()) return seconds;
@@ -45,24 +46,25 @@ class LayerCosts {
   /// Running sums of compute over items: [items + 1] values.
   const std::vector<double>& totals(std::size_t device, bool recompute) const { return total_[recompute][device]; }
 
-  /// Weights, gradients and optimiser, and the activations of `in_flight` micro-batches. Falls with `begin`.
+  /// Bytes of weights, gradients and optimiser, and of the activations of `in_flight` micro-batches. Non-increasing in
+  /// `begin`.
   double memory(std::size_t begin, std::size_t end, bool recompute, double in_flight) const;
   double cap(std::size_t device) const { return cap_[device]; }
-  /// Micro-batches whose activations the stage holds that is the `from_end`-th (from 1) of `stages`.
+  /// Returns the micro-batches whose activations are held by the `from_end`-th stage (from 1) of `stages`.
   double in_flight(std::int64_t from_end, std::int64_t stages, std::int64_t micro_batches) const;
-  /// Whether in_flight looks at `stages`.
+  /// Returns whether in_flight depends on `stages`.
   bool needs_stages() const noexcept;
 
-  /// Seconds of an all_reduce of `bytes` among as many devices as `members` names classes: a ring over the slowest
-  /// link.
+  /// Returns the seconds of an all_reduce of `bytes` among the devices, one for each class in `members`: a ring over
+  /// the slowest link.
   double reduce_seconds(double bytes, const std::vector<std::size_t>& members) const;
 
   /// A step of one pipeline takes weight_of_busy(m) * (its longest busy) + (sum of compute and send) / chunks().
   double weight_of_busy(std::int64_t micro_batches) const { return static_cast<double>(micro_batches) - 1 / chunks_; }
 
-  /// Bounds from below for `counts` devices by class. `spread`: seconds for each micro-batch after a pipeline's first if
-  /// items could be divided at will; pipelines side by side share it. `first_spread`: the same for the first.
-  /// `longest_item`: no pipeline's longest stage is shorter. `least_fill`: nor the sum of its stages.
+  /// Lower bounds for `counts` devices by class. `spread`: seconds for each micro-batch after a pipeline's first if
+  /// items could be divided at will, shared by parallel pipelines. `first_spread`: the same for the first.
+  /// `longest_item`: no pipeline's longest stage is shorter. `least_fill`: no pipeline's sum of stages is smaller.
   double spread(const std::vector<std::int64_t>& counts) const { return spread(counts, &LayerCosts::steady_item); }
   double first_spread(const std::vector<std::int64_t>& counts) const { return spread(counts, &LayerCosts::first_item); }
   double longest_item(const std::vector<std::int64_t>& counts) const;
@@ -92,7 +94,7 @@ class LayerCosts {
   std::vector<std::vector<double>> forward_;   // [class][items + 1]
   std::vector<std::vector<double>> total_[2];  // [recompute][class][items + 1]
   std::vector<std::vector<double>> added_;     // [class][items + 1]
-  std::vector<double> state_, kept_, inputs_;  // [items + 1]; inputs_: what recomputation keeps
+  std::vector<double> state_, kept_, inputs_;  // [items + 1]; inputs_: bytes kept with recomputation
   std::vector<double> output_;                 // [items]
   std::vector<std::vector<double>> most_;      // [level][item]: most bytes kept by one of 2^level items
   std::vector<double> cap_;

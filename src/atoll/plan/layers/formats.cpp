@@ -8,26 +8,25 @@
 namespace atl::plan {
 namespace {
 
-// The stages that all pipelines have.
+// Returns the stages that all pipelines share.
 const std::vector<LayerStage>& common_stages(const LayerRequest& request, const LayerPlan& plan,
                                              const std::string& format) {
   if (plan.pipelines.empty()) refuse("the plan has no pipelines");
   if (request.schedule == LayerSchedule::kInterleaved) {
-    refuse(format +
-           " is written for one range of items on each device, and an interleaved plan has chunks: plan for 1f1b");
+    refuse(format + " supports one range of items per device, but an interleaved plan has chunks: plan for 1f1b");
   }
   const LayerPipeline& first = plan.pipelines.front();
   for (const LayerPipeline& pipeline : plan.pipelines) {
     if (pipeline.micro_batches != first.micro_batches) {
-      refuse(format + " gives all pipelines as many micro-batches; these have " + std::to_string(first.micro_batches) +
-             " and " + std::to_string(pipeline.micro_batches));
+      refuse(format + " requires equally many micro-batches in all pipelines; these have " +
+             std::to_string(first.micro_batches) + " and " + std::to_string(pipeline.micro_batches));
     }
     const bool same = std::equal(first.stages.begin(), first.stages.end(), pipeline.stages.begin(),
                                  pipeline.stages.end(), [&](const LayerStage& a, const LayerStage& b) {
                                    return a.begin == b.begin && a.end == b.end &&
                                           request.devices[a.device].kind == request.devices[b.device].kind;
                                  });
-    if (!same) refuse(format + " has one division for all pipelines; these are divided differently");
+    if (!same) refuse(format + " requires the same stages in all pipelines; these differ");
     for (const LayerStage& stage : pipeline.stages) {
       if (stage.recompute != first.stages.front().recompute) {
         refuse(format + " recomputes on all stages or on none: plan with recompute never or always");
@@ -37,7 +36,7 @@ const std::vector<LayerStage>& common_stages(const LayerRequest& request, const 
   return first.stages;
 }
 
-// Blocks by stage, where the embedding comes first and norm and head come last.
+// Counts blocks by stage; the embedding must come first, norm and head last.
 std::vector<std::int64_t> blocks_of(const LayerRequest& request, const std::vector<LayerStage>& stages,
                                     const std::string& format) {
   std::vector<std::int64_t> blocks;
@@ -59,18 +58,18 @@ std::vector<std::int64_t> blocks_of(const LayerRequest& request, const std::vect
         case LayerKind::kBlock:
           if (i > 0 && request.items[i - 1].kind != LayerKind::kBlock &&
               request.items[i - 1].kind != LayerKind::kEmbedding) {
-            wrong("has all blocks before the final norm and the head");
+            wrong("requires all blocks before the final norm and the head");
           }
           ++blocks.back();
           break;
         case LayerKind::kEmbedding:
-          if (i > 0) wrong("has one embedding, before all else");
+          if (i > 0) wrong("requires one embedding, before everything else");
           break;
         case LayerKind::kNorm:
         case LayerKind::kHead:
-          if (k + 1 != stages.size()) wrong("keeps the final norm and the head on the last stage");
+          if (k + 1 != stages.size()) wrong("requires the final norm and the head on the last stage");
           break;
-        case LayerKind::kOther: wrong("knows embedding, blocks, final norm and head"); break;
+        case LayerKind::kOther: wrong("supports embedding, blocks, final norm and head"); break;
       }
     }
   }

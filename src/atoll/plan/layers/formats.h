@@ -9,12 +9,12 @@
 
 namespace atl::plan {
 
-// A plan as other runtimes take it. All throw Error(kInvalidArgument) that says what the format cannot express: unequal
-// pipelines, unequal shares of micro-batches, recomputation on some stages only, the chunks of an interleaved plan, and
-// what each names itself.
+// A plan in the formats of other runtimes. All functions throw Error(kInvalidArgument) that names what the format
+// cannot express: unequal pipelines, unequal shares of micro-batches, recomputation on some stages only, the chunks of
+// an interleaved plan, and the limits documented for each format.
 
-/// Megatron-Core's --pipeline-model-parallel-layout: "Et*15|t*17L". E is the embedding, t a block, L the loss with the
-/// final norm and the head, which must therefore be on the last stage.
+/// Returns Megatron-Core's --pipeline-model-parallel-layout: "Et*15|t*17L". E is the embedding, t a block, L the loss
+/// with the final norm and the head, which must therefore be on the last stage.
 std::string megatron_layout(const LayerRequest& request, const LayerPlan& plan);
 
 /// FlagScale's hetero_* settings. Embedding, norm and head go with the first and the last block; each stage needs a
@@ -26,13 +26,13 @@ struct FlagScaleSettings {
 };
 FlagScaleSettings flagscale_settings(const LayerRequest& request, const LayerPlan& plan);
 
-/// torchtitan's module_fqns_per_model_part: the items' names by stage, which must be the model's module names.
+/// Returns torchtitan's module_fqns_per_model_part: the items' names by stage, which must be the model's module names.
 std::vector<std::vector<std::string>> torchtitan_modules(const LayerRequest& request, const LayerPlan& plan);
 
-/// The plan's ranks in the order in which these runtimes number theirs: stage by stage, in each all pipelines.
+/// Returns the plan's ranks in the order in which these runtimes number theirs: stage by stage, in each all pipelines.
 std::vector<std::int64_t> stage_order(const LayerRequest& request, const LayerPlan& plan);
 
-/// The job's rank of a device.
+/// Returns a device's rank in the job.
 std::int64_t rank_of(const LayerRequest& request, std::size_t device, std::int64_t number);
 
 }  // namespace atl::plan

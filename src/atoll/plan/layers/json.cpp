@@ -21,7 +21,7 @@ Value named(const std::map<std::string, Value>& known, const std::string& name, 
   if (found != known.end()) return found->second;
   std::string names;
   for (const auto& [each, ignored] : known) names += (names.empty() ? "" : ", ") + each;
-  refuse(what + " \"" + name + "\" is not known; known are " + names);
+  refuse(what + " \"" + name + "\" is not known: give one of " + names);
 }
 
 LayerOverlap overlap(Fields& fields, const std::string& key) {
@@ -114,7 +114,7 @@ void read_link(const Json& value, const std::string& what, std::pair<std::string
   fields.done();
 }
 
-// Pairs of classes before pairs of islands before the default.
+// Pairs of classes take precedence over pairs of islands, and these over the default.
 void read_links(Fields& fields, LayerRequest& request) {
   LayerLink fallback;
   if (fields.has("default_link")) read_link(fields.at("default_link"), "default_link", nullptr, fallback);
@@ -130,11 +130,11 @@ void read_links(Fields& fields, LayerRequest& request) {
       for (const std::string& name : {between.first, between.second}) {
         if (names.contains(name)) continue;
         std::string message = what;
-        refuse(message.append(" is of \"").append(name).append("\", which is no class and no island"));
+        refuse(message.append(" names \"").append(name).append("\", which is neither a class nor an island"));
       }
       if (between.second < between.first) std::swap(between.first, between.second);
       if (!known.emplace(between, link).second) {
-        refuse("the link between " + between.first + " and " + between.second + " comes twice: give it once");
+        refuse("the link between " + between.first + " and " + between.second + " is given twice: give it once");
       }
     }
   }
@@ -156,7 +156,7 @@ void read_ties(Fields& fields, LayerRequest& request) {
       const auto found = std::find_if(request.items.begin(), request.items.end(), [&](const LayerItem& item) {
         return name.is_string() && item.name == name.get<std::string>();
       });
-      if (found == request.items.end()) refuse("a tie has the item " + name.dump() + ", which is not there");
+      if (found == request.items.end()) refuse("a tie has the item " + name.dump() + ", which does not exist");
       tie.items.push_back(static_cast<std::size_t>(found - request.items.begin()));
     }
     tie.weight_bytes = tie_fields.number("weight_bytes", 0);
@@ -173,14 +173,14 @@ std::vector<std::int64_t> one_or_more(Fields& fields, const std::string& key) {
   return {fields.integer(key)};
 }
 
-// Sizes that every item has a time for on every class, and that divide the batch.
+// Returns sizes at which every item is measured on every class, and that divide the batch.
 std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
   std::vector<std::int64_t> sizes;
   const bool is_measured = std::all_of(request.items.begin(), request.items.end(), [](const LayerItem& item) {
     return !item.times.empty() && std::none_of(item.times.begin(), item.times.end(),
                                                [](const std::vector<LayerTime>& times) { return times.empty(); });
   });
-  if (request.items.empty() || !is_measured || request.batch < 1) return {1};  // the check says what is wrong
+  if (request.items.empty() || !is_measured || request.batch < 1) return {1};  // check() reports the error
   for (const LayerTime& time : request.items.front().times.front()) {
     const auto everywhere = std::all_of(request.items.begin(), request.items.end(), [&](const LayerItem& item) {
       return std::all_of(item.times.begin(), item.times.end(), [&](const std::vector<LayerTime>& times) {
@@ -237,7 +237,7 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
       Fields stage_fields(stage_value, "stage " + std::to_string(pipeline.stages.size()));
       const std::vector<std::int64_t> items = stage_fields.integers("items");
       if (items.size() != 2 || items[0] < 0 || items[1] < items[0])
-        refuse("a stage's \"items\" are not [first, past the last]");
+        refuse("a stage's \"items\" must be [first, past the last]");
       LayerStage stage;
       stage.begin = static_cast<std::size_t>(items[0]);
       stage.end = static_cast<std::size_t>(items[1]);
@@ -252,7 +252,7 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
 
 LayerRequest read(const Json& root, LayerPlan* plan) {
   Fields fields(root, "the request");
-  if (fields.integer("schema", 1) != 1) refuse("the request's schema is not 1, which is all that is known here");
+  if (fields.integer("schema", 1) != 1) refuse("the request's schema is not 1, the only one supported");
   LayerRequest request;
   if (fields.list("devices").size() > kMaxClasses) {
     refuse("there are " + std::to_string(fields.list("devices").size()) +

@@ -13,7 +13,8 @@
 namespace atl::plan {
 namespace {
 
-// The request for devices of one kind, any number of which may be used, in any number of equally large pipelines.
+// Returns the request for devices of one kind, any number of which may be used, in any number of equally large
+// pipelines.
 LayerRequest of_one_kind(const LayerRequest& request, const std::string& kind) {
   LayerRequest part = request;
   part.leave_out = true;
@@ -38,8 +39,8 @@ void compare_homogeneous(const LayerRequest& request, LayerAnswer& answer) {
     LayerSearch found;
     try {
       found = search_layers(of_one_kind(request, kind));
-    } catch (const Error& error) {  // more states than the request's own pipelines have
-      answer.notes.push_back("no plan was looked for on devices of kind " + kind + " alone: " + error.what());
+    } catch (const Error& error) {  // more states than StageSearch allows
+      answer.notes.push_back("did not search for a plan on devices of kind " + kind + " alone: " + error.what());
     }
     if (!found.plan || (answer.homogeneous && answer.homogeneous->seconds <= found.plan->seconds)) continue;
     answer.homogeneous = std::move(found.plan);

@@ -10,38 +10,38 @@
 
 namespace atl::plan {
 
-/// The most items of a request.
+/// The maximum number of items of a request.
 inline constexpr std::size_t kMaxLayerItems = 2048;
-/// The most of a batch, of micro-batches and of a request's other numbers of that kind.
+/// The maximum batch, number of micro-batches, and other counts of a request.
 inline constexpr std::int64_t kMaxLayerCount = std::int64_t{1} << 30;
 
-/// What other runtimes call an item; the planner itself treats all alike.
+/// The kind of an item in other runtimes; the planner itself treats all alike.
 enum class LayerKind { kEmbedding, kBlock, kNorm, kHead, kOther };
 
 /// One measurement of an item: seconds of a micro-batch of `samples`.
 struct LayerTime {
   double samples = 1;
   double forward = 0;
-  double backward = 0;    ///< the first of a step, whose gradients are new
-  double accumulate = 0;  ///< more for each further one, whose gradients are added to those that are there
+  double backward = 0;    ///< of the first in a step, whose gradients are new
+  double accumulate = 0;  ///< extra seconds for each further one, whose gradients are added
 };
 
-/// What is given to a stage as a whole: an embedding, a block, a head.
+/// A part of the model that is assigned to a stage as a whole: an embedding, a block, a head.
 struct LayerItem {
   std::string name;
   LayerKind kind = LayerKind::kBlock;
-  std::vector<std::vector<LayerTime>> times;  ///< by class of devices; between the points linear, as Cost::table
+  std::vector<std::vector<LayerTime>> times;  ///< by class of devices; linear between the points, as Cost::table
   double weight_bytes = 0;
   double gradient_bytes = 0;
   double optimiser_bytes = 0;
   double kept_bytes = 0;                  ///< activations kept for the backward pass, for each sample
-  std::optional<double> recompute_bytes;  ///< the same with recomputation; without a value it is never recomputed
-  double output_bytes = 0;                ///< what goes to the next item, for each sample
+  std::optional<double> recompute_bytes;  ///< the same with recomputation; none: never recomputed
+  double output_bytes = 0;                ///< sent to the next item, for each sample
 
   double state_bytes() const { return weight_bytes + gradient_bytes + optimiser_bytes; }
 };
 
-/// Items that share a weight. Each item's own bytes contain the shared ones, which a stage with several of the items
+/// Items that share a weight. Each item's own bytes include the shared ones, which a stage with several of the items
 /// holds once; stages that hold copies add their gradients once in a step.
 struct LayerTie {
   std::vector<std::size_t> items;
@@ -60,7 +60,7 @@ struct LayerDevices {
   std::string island;
   std::int64_t count = 1;
   double memory_bytes = std::numeric_limits<double>::infinity();  ///< of each
-  std::vector<std::int64_t> ranks;                                ///< of each; empty: numbered through all classes
+  std::vector<std::int64_t> ranks;                                ///< of each; empty: numbered across all classes
 };
 
 /// One direction takes latency + bytes * seconds_per_byte.
@@ -88,12 +88,12 @@ struct LayerRequest {
   LayerOverlap transfers = LayerOverlap::kExposed;
   LayerOverlap gradients = LayerOverlap::kExposed;
   LayerRecompute recompute = LayerRecompute::kAuto;
-  bool leave_out = false;  ///< whether devices may stay without a stage
-  double margin = 0;       ///< share of each memory that stays free
+  bool leave_out = false;  ///< whether some devices may have no stage
+  double margin = 0;       ///< share of each memory to leave free
   std::int64_t most_placements = 2000;
 };
 
-/// Items [begin, end) on a device of class `device`. The rest is what the pricing says of it.
+/// Items [begin, end) on a device of class `device`. The other fields are set by pricing.
 struct LayerStage {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -105,8 +105,8 @@ struct LayerStage {
   double forward = 0;       ///< seconds of a micro-batch
   double backward = 0;      ///< with the second forward where it recomputes
   double accumulate = 0;    ///< of all micro-batches but the first
-  double send = 0;          ///< both directions over the boundary behind it
-  double seconds = 0;       ///< by which it keeps the pipeline busy for each micro-batch
+  double send = 0;          ///< both directions over the boundary after it
+  double seconds = 0;       ///< for which it keeps the pipeline busy for each micro-batch
   double memory_bytes = 0;
   double cap_bytes = 0;
   bool fits() const { return memory_bytes <= cap_bytes; }
@@ -117,7 +117,7 @@ struct LayerPipeline {
   std::vector<LayerStage> stages;
   double period = 0;     ///< the longest stage
   double fill = 0;       ///< a micro-batch through all stages and back
-  double ties = 0;       ///< added once in a step
+  double ties = 0;       ///< tied gradients, added once in a step
   double gradients = 0;  ///< the longest reduction of a stage's gradients with the other pipelines
   double seconds = 0;    ///< without the gradients
 };
@@ -126,16 +126,17 @@ struct LayerPlan {
   std::int64_t micro_batch = 0;
   std::vector<LayerPipeline> pipelines;
   double seconds = 0;  ///< of a step
-  bool fits = false;   ///< every stage its memory
+  bool fits = false;   ///< every stage fits its memory
 };
 
-/// How a plan was found. `stages`: no other stages are faster at this micro-batch, placement and share of
-/// micro-batches. `search`: neither is any other allowed micro-batch size, number of replicas, placement or share.
+/// How a plan was found. `stages`: no other stages are faster at this micro-batch, placement and division of
+/// micro-batches. `search`: no other allowed micro-batch size, number of replicas, placement or division is faster
+/// either.
 struct LayerProof {
   bool stages = false;
   bool search = false;
   std::int64_t examined = 0;  ///< placements at a micro-batch size
-  std::int64_t pruned = 0;    ///< of these, excluded by a bound
+  std::int64_t pruned = 0;    ///< of these, those excluded by a bound
 };
 
 /// A change of the request that makes a plan feasible.
@@ -148,7 +149,7 @@ struct LayerChange {
 
 struct LayerAnswer {
   std::optional<LayerPlan> plan;
-  double bound = 0;  ///< no plan of the request is shorter
+  double bound = 0;  ///< no plan of the request is faster
   LayerProof proof;
   std::optional<LayerPlan> homogeneous;  ///< the best on devices of one kind
   std::string homogeneous_kind;
@@ -157,27 +158,28 @@ struct LayerAnswer {
 
   // Without a plan:
   std::string reason;
-  std::optional<LayerStage> tightest;  ///< of the plan that lacks least, or of the given one
+  std::optional<LayerStage> tightest;  ///< of the plan that lacks the least memory, or of the given one
   std::vector<LayerChange> nearest;    ///< the fastest first
 };
 
-/// Throws Error(kInvalidArgument) that names the item, class or option with what would do: numbers that are negative,
-/// not finite or too large, unknown references, fewer items than devices must hold, a batch that no micro-batch
-/// divides.
+/// Throws Error(kInvalidArgument) that names the item, class or option, and what is allowed: for numbers that are
+/// negative, not finite or too large, unknown references, fewer items than devices must hold, and a batch that no
+/// micro-batch divides.
 void check(const LayerRequest& request);
 
-/// The fastest plan by the stated model. Steps: for each micro-batch size, number of pipelines and division of the
-/// devices among them (enumerated, pruned by bounds), the shares of micro-batches (minimax, exact) of the fastest
-/// stages of each pipeline (exact: layer_pipeline.h). Throws as `check`; that nothing fits is an answer.
+/// Returns the fastest plan by the model described in docs/plan-layers.md. Steps: for each micro-batch size, number of
+/// pipelines and division of the devices among them (enumerated, pruned by bounds), the division of micro-batches
+/// (minimax, exact) over the fastest stages of each pipeline (exact: pipeline.h). Throws as `check`; if nothing fits,
+/// the answer says why.
 LayerAnswer plan_layers(const LayerRequest& request);
 
-/// What a given plan takes: of `plan`, the sizes of the micro-batches and begin, end, device and recompute of the
-/// stages are read. Each pipeline must hold all items in order, and no class more stages than devices; whether memories
-/// suffice is in the result. Throws Error(kInvalidArgument).
+/// Prices a given plan: of `plan`, the sizes of the micro-batches and begin, end, device and recompute of the stages
+/// are read. Each pipeline must hold all items in order, and no class may have more stages than devices; the result
+/// reports whether memories suffice. Throws Error(kInvalidArgument).
 LayerPlan price_layers(const LayerRequest& request, const LayerPlan& plan);
 
-/// No plan of the request takes less: all work spread over all devices by their speeds, the longest item, and one
-/// micro-batch through the fastest devices.
+/// Returns a lower bound on the seconds of any plan of the request: all work spread over all devices by their speeds,
+/// the longest item, and one micro-batch through the fastest devices.
 double layer_bound(const LayerRequest& request);
 
 }  // namespace atl::plan

@@ -14,7 +14,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::int64_t kFewPlacements = 20;  // that are looked at for the bytes that lack
+constexpr std::int64_t kFewPlacements = 20;  // searched for the missing bytes
 constexpr std::size_t kFewStages = 8;        // that a sentence names
 
 std::string gib(double bytes) {
@@ -27,7 +27,7 @@ void attempt(LayerAnswer& answer, const LayerRequest& request, const std::string
     found = search_layers(request);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;
-    return;  // more states than the request's own pipelines have
+    return;  // more states than StageSearch allows
   }
   if (found.plan) answer.nearest.push_back({change, text, 0, std::move(*found.plan)});
 }
@@ -43,7 +43,7 @@ void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer)
   }
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  // What fits with one size fits with all smaller ones, but for schedules that keep all micro-batches.
+  // A plan that fits with one size fits with all smaller ones, except for schedules that keep all micro-batches.
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
     LayerRequest smaller = request;
     smaller.micro_batches = {*size};
@@ -53,8 +53,8 @@ void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer)
   }
 }
 
-// A search for each number of replicas would be thousands on large machines. So the numbers fall in steps that double
-// until one fits; then the largest that does is looked for between it and the last that did not.
+// A search for each number of replicas would be thousands on large machines. So the number decreases in steps that
+// double until one fits; then the largest that fits is searched between it and the last that did not.
 void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
   const std::vector<std::int64_t> counts = counts_of(request);
   const std::int64_t devices = total_of(counts);
@@ -84,7 +84,7 @@ void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
   }
 }
 
-// Whether shares of the micro-batches exist with which all pipelines of the placement fit.
+// Returns whether the micro-batches can be divided so that all pipelines of the placement fit.
 bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement& placement, double extra) {
   std::int64_t replicas = 0;
   for (const PlacementPart& part : placement) replicas += part.times;
@@ -103,7 +103,7 @@ bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement&
   return total >= all;
 }
 
-// The fewest whole bytes more on each device with which some plan fits.
+// Returns the fewest whole bytes more on each device with which some plan fits.
 double missing_bytes(const LayerRequest& request) {
   double least = HUGE_VAL;
   const std::vector<std::int64_t> counts = counts_of(request);
@@ -149,7 +149,7 @@ LayerStage tightest_of(const LayerPlan& plan) {
   return tightest;
 }
 
-// "other stages: 4 items on a, 3 items on b (recomputed)", of each pipeline; without them where there are many.
+// "other stages: 4 items on a, 3 items on b (recomputed)", for each pipeline; without the list if there are many.
 std::string other_stages(const LayerRequest& request, const LayerPlan& plan) {
   std::size_t stages = 0;
   std::string text;
@@ -183,7 +183,7 @@ void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   const double missing = missing_bytes(request);
   if (missing == HUGE_VAL) return;
   LayerRequest larger = request;
-  // A byte for rounding where a share of the memory stays free.
+  // One byte for rounding if a share of the memory stays free.
   const double more = request.margin > 0 ? missing / (1 - request.margin) + 1 : missing;
   for (LayerDevices& devices : larger.devices) devices.memory_bytes += more;
   LayerSearch found = search_layers(larger);
@@ -232,7 +232,7 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
            ((a.change == "memory") == (b.change == "memory") && a.plan.seconds < b.plan.seconds);
   });
   answer.reason = request.ties.empty() ? "no plan fits the devices' memories"
-                                       : "no plan fits the devices' memories and keeps tied items as asked";
+                                       : "no plan fits the devices' memories and keeps tied items as required";
   if (answer.tightest) answer.reason += ": " + stage_text(request, *answer.tightest) + " at best";
   answer.reason += what_would_help(answer.nearest);
 }

@@ -12,7 +12,7 @@
 namespace atl::plan {
 namespace {
 
-// Limits of the period from candidate `first` to `last`, and a sum that none of their pipelines goes below.
+// Limits of the period from candidate `first` to `last`, and a lower bound on the sums of their pipelines.
 struct Interval {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -64,7 +64,7 @@ class PipelineSearch {
     }
   }
 
-  // The sum of a pipeline with this period that takes as long as the best one.
+  // Returns the sum with which a pipeline of this period takes as long as the best one.
   double sum_for(double period) const {
     return best_ < kInfinity ? costs_.chunks() * (best_ - weight_ * period) * (1 + kPipelineRounding) : kInfinity;
   }
@@ -117,7 +117,7 @@ class PipelineSearch {
     open.push_back({first, past - 1, least_sum, weight_ * limits[first] + least_sum / costs_.chunks()});
   }
 
-  // What stages can take, from the least period to below `below`, in order.
+  // Returns the seconds that stages can take, from the least period to below `below`, in order.
   std::vector<double> candidates(double below) const {
     std::vector<double> found;
     for (std::size_t device = 0; device < costs_.classes(); ++device) {

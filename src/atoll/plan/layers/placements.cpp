@@ -14,7 +14,7 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-constexpr std::int64_t kMaxEnumerationSteps = 200000;  // of the enumeration, most of which may lead nowhere
+constexpr std::int64_t kMaxEnumerationSteps = 200000;  // of the enumeration, most of which may be dead ends
 
 Placement gathered(const std::map<Counts, std::int64_t, std::greater<>>& parts) {
   Placement placement;
@@ -22,7 +22,7 @@ Placement gathered(const std::map<Counts, std::int64_t, std::greater<>>& parts) 
   return placement;
 }
 
-// Class by class, one device more for the pipelines that have fewest.
+// Deals the devices class by class, each to the pipeline that has fewest.
 Placement dealt(const Counts& counts, std::int64_t replicas) {
   std::vector<Counts> pipelines(static_cast<std::size_t>(replicas), Counts(counts.size(), 0));
   std::size_t next = 0;
@@ -37,7 +37,7 @@ Placement dealt(const Counts& counts, std::int64_t replicas) {
   return gathered(parts);
 }
 
-// Each class for itself; none where there are fewer pipelines than classes.
+// Makes pipelines of one class each; none if there are fewer pipelines than classes.
 Placement separate(const Counts& counts, std::int64_t replicas) {
   std::vector<double> weights;
   std::vector<Bounds> bounds;
@@ -67,7 +67,7 @@ class Enumeration {
     for (const Placement& each : out.all) known_.insert(key(each));
   }
 
-  // Parts come in falling order, so that each way is met once.
+  // Parts come in descending order, so that each way occurs once.
   void divide(const Counts& left, std::int64_t replicas, const Counts& last) {
     if (!out_.complete || ++steps_ > kMaxEnumerationSteps) {
       out_.complete = false;
@@ -96,7 +96,7 @@ class Enumeration {
     Counts part(left.size(), 0);
     for (std::size_t device = 0; device < left.size(); ++device) part[device] = left[device] / times;
     const Counts most = part;
-    // All parts of at most `most` and below `last`, in falling order.
+    // Enumerates all parts of at most `most` and below `last`, in descending order.
     while (out_.complete && steps_ <= kMaxEnumerationSteps) {
       ++steps_;
       const std::int64_t devices = total_of(part);

@@ -12,8 +12,8 @@
 namespace atl::plan {
 namespace {
 
-// Seconds by pipeline and stage of adding its items' gradients with those of the other pipelines. Between two cuts of
-// any pipeline the same stages hold all items, and reduce them as one.
+// Returns, by pipeline and stage, the seconds of adding its items' gradients with those of the other pipelines. Between
+// two cuts of any pipeline the same stages hold all items, and reduce them as one.
 std::vector<std::vector<double>> reductions(const LayerCosts& costs, const std::vector<LayerPipeline>& pipelines) {
   std::vector<std::vector<double>> seconds;
   std::set<std::size_t> cuts;
@@ -21,7 +21,7 @@ std::vector<std::vector<double>> reductions(const LayerCosts& costs, const std::
     seconds.emplace_back(pipeline.stages.size(), 0);
     for (const LayerStage& stage : pipeline.stages) cuts.insert({stage.begin, stage.end});
   }
-  std::vector<std::size_t> places(pipelines.size(), 0);  // of the stage that holds the items at hand
+  std::vector<std::size_t> places(pipelines.size(), 0);  // of the stage that holds the current items
   for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
     const std::size_t end = *std::next(cut);
     double bytes = 0;
@@ -105,8 +105,7 @@ LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipeline
     const bool overlaps = costs.request().gradients == LayerOverlap::kOverlapped;
     double end = plan.seconds;
     for (std::size_t r = 0; r < pipelines.size(); ++r) {
-      // Stage k is done with its gradients when the last micro-batch has only the stages before it left to go back
-      // through.
+      // Stage k has its gradients when the last micro-batch has only the stages before it left on its way back.
       double ready = overlaps ? pipelines[r].seconds : plan.seconds;
       for (std::size_t k = 0; k < pipelines[r].stages.size(); ++k) {
         pipelines[r].gradients = std::max(pipelines[r].gradients, seconds[r][k]);
@@ -122,7 +121,7 @@ LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipeline
 }
 
 LayerPlan price_layers(const LayerRequest& request, const LayerPlan& plan) {
-  LayerRequest any = request;  // what is given may use any number of devices
+  LayerRequest any = request;  // a given plan may use any number of devices
   any.leave_out = true;
   check(any);
   if (plan.micro_batch < 1)
@@ -140,10 +139,10 @@ LayerPlan price_layers(const LayerRequest& request, const LayerPlan& plan) {
     for (const LayerStage& stage : pipeline.stages) {
       if (stage.begin != begin || stage.end <= begin || stage.end > costs.items()) {
         refuse(name + " has a stage of items " + std::to_string(stage.begin) + " to " + std::to_string(stage.end) +
-               " behind item " + std::to_string(begin) + " of " + std::to_string(costs.items()) +
+               " after item " + std::to_string(begin) + " of " + std::to_string(costs.items()) +
                ": give ranges that follow each other");
       }
-      if (stage.device >= costs.classes()) refuse(name + " has a stage on a class that is not known");
+      if (stage.device >= costs.classes()) refuse(name + " has a stage on an unknown class");
       if (++used[stage.device] > request.devices[stage.device].count) {
         refuse("the plan has more stages than devices of the class " + request.devices[stage.device].name);
       }

@@ -5,12 +5,12 @@
 
 namespace atl::plan {
 
-/// Everything that a pipeline of these stages takes, of which begin, end, device and recompute are read; without what
-/// happens between pipelines.
+/// Prices a pipeline of these stages, of which begin, end, device and recompute are read, without the communication
+/// between pipelines.
 LayerPipeline priced(const LayerCosts& costs, std::vector<LayerStage> stages, std::int64_t micro_batches);
 
-/// The plan of these priced pipelines: numbers its devices class by class, adds the reduction of gradients between
-/// pipelines, and sums up.
+/// Assembles the plan of these priced pipelines: numbers its devices class by class, adds the reduction of gradients
+/// between pipelines, and computes the totals.
 LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipelines);
 
 }  // namespace atl::plan

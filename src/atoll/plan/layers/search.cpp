@@ -17,10 +17,10 @@ namespace {
 
 constexpr int kMaxPlacementSteps = 32;  // down in time, for one placement
 
-// A pipeline's devices and micro-batches, and what is known of the best pipeline for them.
+// A pipeline's devices and micro-batches, and the best known pipeline for them.
 struct Known {
   std::optional<LayerPipeline> pipeline;
-  double above = 0;  // without one: nothing takes less
+  double above = 0;  // without one: lower bound on the seconds
 };
 
 class PlacementSearch {
@@ -30,7 +30,7 @@ class PlacementSearch {
 
   void examine(const Placement& placement) {
     ++out_.proof.examined;
-    // What the gradients take at least does not change with the stages.
+    // A lower bound on the gradients, which does not depend on the stages.
     const double gradients = least_gradients(placement);
     double below = best() - gradients;
     for (int step = 0; step < kMaxPlacementSteps; ++step) {
@@ -47,12 +47,12 @@ class PlacementSearch {
  private:
   double best() const { return out_.plan ? out_.plan->seconds : kInfinity; }
 
-  // The best pipeline if it takes less than `cutoff`.
+  // Returns the best pipeline if it takes less than `cutoff`.
   const LayerPipeline* solve(const std::vector<std::int64_t>& counts, std::int64_t micro_batches, double cutoff) {
     const auto [place, is_new] = known_.try_emplace({counts, micro_batches});
     Known& known = place->second;
     if (is_new || (!known.pipeline && known.above < cutoff)) {
-      // Asked again with a later cutoff: once and for all.
+      // A second request, with a later cutoff, is solved without one.
       const double limit = is_new ? cutoff : kInfinity;
       known.pipeline = best_pipeline(costs_, counts, micro_batches, request_.leave_out, limit);
       if (!known.pipeline) known.above = limit;
@@ -60,17 +60,18 @@ class PlacementSearch {
     return known.pipeline && known.pipeline->seconds < cutoff ? &*known.pipeline : nullptr;
   }
 
-  // The same where something fits for sure, since it does for more micro-batches; it takes hardly more than `cutoff`.
+  // Returns the same when something is known to fit, since it does for more micro-batches; it takes hardly more than
+  // `cutoff`.
   const LayerPipeline& solved(const std::vector<std::int64_t>& counts, std::int64_t micro_batches, double cutoff) {
     const LayerPipeline* pipeline = solve(counts, micro_batches, cutoff);
     if (pipeline == nullptr) pipeline = solve(counts, micro_batches, kInfinity);
     if (pipeline == nullptr) {
-      throw Error(ErrorKind::kInternal, "a pipeline fits more micro-batches and not fewer: please report it");
+      throw Error(ErrorKind::kInternal, "a pipeline fits more micro-batches but not fewer: please report it");
     }
     return *pipeline;
   }
 
-  // The pipeline with most stages spreads its gradients over them, and no link is faster than the fastest.
+  // The pipeline with the most stages spreads its gradients over them, and no link is faster than the fastest.
   double least_gradients(const Placement& placement) const {
     if (request_.gradients == LayerOverlap::kOverlapped) return 0;
     std::int64_t replicas = 0;
@@ -91,7 +92,7 @@ class PlacementSearch {
     return 2 * static_cast<double>(replicas - 1) * fastest.seconds(each);
   }
 
-  // How many micro-batches a bound allows below `cutoff`, up to all but one for each other pipeline.
+  // Returns how many micro-batches a bound allows below `cutoff`, up to all but one for each other pipeline.
   std::int64_t most_allowed(const std::vector<std::int64_t>& counts, std::int64_t others, double cutoff) const {
     const std::int64_t most = micro_batches_ - others;
     const double first = pipeline_bound(costs_, counts, 1);
@@ -102,8 +103,8 @@ class PlacementSearch {
         std::min(static_cast<double>(most), 1 + std::floor((cutoff - first) / more + 1e-6)));
   }
 
-  // For each part the most micro-batches that a pipeline of it does in less than `cutoff`; empty where they are not
-  // enough together.
+  // Returns for each part the most micro-batches that one of its pipelines does in less than `cutoff`; empty if these
+  // are not enough together.
   std::vector<std::int64_t> most_by_part(const Placement& placement, double cutoff) {
     std::int64_t replicas = 0;
     for (const PlacementPart& part : placement) replicas += part.times;
@@ -117,7 +118,7 @@ class PlacementSearch {
     for (std::size_t i = 0; i < placement.size(); ++i) {
       const PlacementPart& part = placement[i];
       if (total < micro_batches_) return {};
-      // With fewer than these, the others' most are not enough.
+      // With fewer than these, the maxima of the others are not enough.
       const std::int64_t others = total - part.times * most[i];
       const std::int64_t needed = std::max<std::int64_t>(1, (micro_batches_ - others + part.times - 1) / part.times);
       const std::int64_t found = most_below(part.counts, needed, most[i], cutoff);
@@ -141,7 +142,7 @@ class PlacementSearch {
     return low;
   }
 
-  // The minimax split for pipelines whose stages stay as they are, none above its most.
+  // Returns the minimax division for pipelines of unchanged stages, none above its maximum.
   std::vector<std::int64_t> shares(const Placement& placement, const std::vector<std::int64_t>& most) {
     std::vector<Rank> ranks;
     for (std::size_t i = 0; i < placement.size(); ++i) {
@@ -155,7 +156,7 @@ class PlacementSearch {
     return threshold(ranks, micro_batches_).batches;
   }
 
-  // The seconds of its longest pipeline.
+  // Returns the seconds of its longest pipeline.
   double take(const Placement& placement, const std::vector<std::int64_t>& shares) {
     std::vector<LayerPipeline> pipelines;
     for (const PlacementPart& part : placement) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxStates = std::size_t{1} << 24;
 
-// The first of [0, end] for which `fits` holds, which it does for all later ones; `end` stands for none.
+// Returns the first of [0, end] for which `fits` holds, as it does for all later ones; `end` stands for none.
 template <class Fits>
 std::size_t first_that(std::size_t end, const Fits& fits) {
   std::size_t low = 0;
@@ -52,7 +52,7 @@ StageSearch::StageSearch(const LayerCosts& costs, std::vector<std::int64_t> coun
   if (codes_ > kMaxStates / (classes_ * (items_ + 1))) {
     refuse("stages of " + std::to_string(items_) + " items on " + std::to_string(classes_) +
            " classes of devices have more than 2^24 states: give equal devices as one class, join items, or "
-           "ask for more replicas");
+           "allow more replicas");
   }
   for (std::size_t code = 0; code < codes_; ++code) {
     std::int64_t sum = 0;
@@ -76,7 +76,7 @@ StageSearch::StageSearch(const LayerCosts& costs, std::vector<std::int64_t> coun
 }
 
 double StageSearch::flight(std::int64_t from_end) const {
-  return costs_.in_flight(from_end, stages_behind(), micro_batches_);
+  return costs_.in_flight(from_end, most_stages(), micro_batches_);
 }
 
 void StageSearch::find_memory_limits() {
@@ -158,7 +158,7 @@ std::size_t StageSearch::reach_before(std::size_t code, double limit) const {
   for (std::size_t device = 0; device < classes_; ++device) {
     if (digit(code, device) == 0) continue;
     const std::size_t begin = late_[code - unit_[device]];
-    // With all devices in use, as many stages come behind as devices are not in `code`.
+    // If all devices must be used, the stages that follow are as many as the devices not in `code`.
     const double held = flight(leave_out_ ? 1 : all_ - total_[code] + 1);
     const auto stays = [&](std::size_t end, bool recompute) {
       const LayerRecompute wish = costs_.request().recompute;
@@ -226,14 +226,14 @@ void StageSearch::extend(std::size_t code, std::size_t next, std::size_t device,
   const std::int64_t from_end = total_[to];
   if (static_cast<std::size_t>(from_end) > items_ || (stages_ > 0 && from_end > stages_)) return;
   std::size_t floor = reach_[to];
-  if (!leave_out_ || stages_ > 0) floor = std::max(floor, static_cast<std::size_t>(stages_behind() - from_end));
+  if (!leave_out_ || stages_ > 0) floor = std::max(floor, static_cast<std::size_t>(most_stages() - from_end));
   const std::size_t ceiling = late_[codes_ - 1 - to];
   if (floor > ceiling) return;
   const std::size_t limits = (device * (classes_ + 1) + next) * (items_ + 1);
   for (std::size_t end = code == 0 ? items_ : floor + 1; end <= items_; ++end) {
-    const double behind = value_at(code, next, end);
-    if (!(behind < kInfinity) || ties.blocked[end] || behind + least_before_[end] > most) continue;
-    const double sum = behind + costs_.send(device, next, end);
+    const double later = value_at(code, next, end);
+    if (!(later < kInfinity) || ties.blocked[end] || later + least_before_[end] > most) continue;
+    const double sum = later + costs_.send(device, next, end);
     const std::size_t plain = lowest(device, from_end, end, false);
     for (const bool recompute : {false, true}) {
       const std::size_t first = std::max({recompute ? lowest(device, from_end, end, true) : plain,
@@ -282,7 +282,7 @@ std::vector<LayerStage> StageSearch::found(std::size_t code, std::size_t device,
   while (code > 0) {
     std::size_t next = classes_;
     const std::optional<LayerStage> stage = step(code, device, begin, ties, next);
-    if (!stage) throw Error(ErrorKind::kInternal, "the stages of a pipeline cannot be found again: please report it");
+    if (!stage) throw Error(ErrorKind::kInternal, "the stages of a pipeline cannot be recovered: please report it");
     stages.push_back(*stage);
     code -= unit_[device];
     begin = stage->end;
@@ -291,7 +291,7 @@ std::vector<LayerStage> StageSearch::found(std::size_t code, std::size_t device,
   return stages;
 }
 
-// The choice that gave a state its value: the same sums in the same order give the same bits.
+// Finds the choice that gave a state its value: the same sums in the same order give the same bits.
 std::optional<LayerStage> StageSearch::step(std::size_t code, std::size_t device, std::size_t begin,
                                             const TieCase& ties, std::size_t& next) const {
   const double value = value_at(code, device, begin);
@@ -299,9 +299,9 @@ std::optional<LayerStage> StageSearch::step(std::size_t code, std::size_t device
   for (next = 0; next <= classes_; ++next) {
     const std::size_t limits = (device * (classes_ + 1) + next) * (items_ + 1);
     for (std::size_t end = begin + 1; end <= items_; ++end) {
-      const double behind = value_at(before, next, end);
-      if (!(behind < kInfinity) || ties.blocked[end] || begin < ties.lowest[device][end]) continue;
-      const double sum = behind + costs_.send(device, next, end);
+      const double later = value_at(before, next, end);
+      if (!(later < kInfinity) || ties.blocked[end] || begin < ties.lowest[device][end]) continue;
+      const double sum = later + costs_.send(device, next, end);
       const std::size_t plain = lowest(device, total_[code], end, false);
       for (const bool recompute : {false, true}) {
         if (recompute ? begin >= plain || begin < lowest(device, total_[code], end, true) : begin < plain) continue;

@@ -18,7 +18,7 @@ TieCase free_case(const LayerCosts& costs) {
   return free;
 }
 
-// The tied items from `item` on lie behind the one before: no stage has both.
+// Separates the tied items from `item` on from the one before: no stage has both.
 void part(TieCase& each, std::size_t before, std::size_t item) {
   for (std::vector<std::size_t>& lowest : each.lowest) {
     for (std::size_t end = item + 1; end < lowest.size(); ++end) lowest[end] = std::max(lowest[end], before + 1);
@@ -33,7 +33,7 @@ void force(TieCase& each, std::size_t item, std::size_t device) {
   }
 }
 
-// Goes through the gaps between a tie's items, from the first: joined, or parted with each class behind.
+// Enumerates the gaps between a tie's items, from the first: joined, or separated, with each class for the later stage.
 class Ways {
  public:
   Ways(const LayerCosts& costs, const std::vector<std::int64_t>& counts, const LayerTie& tie)

@@ -109,7 +109,7 @@ Json written(const FluidBound& bound) {
           {"down", bound.down}};
 }
 
-// Each policy at other rates, the ratio of both directions kept.
+// Plans by each policy at other rates, with the ratio of both directions kept.
 Json sensitivity_of(const OperatorRequest& request, const std::vector<double>& rates,
                     const std::vector<std::string>& policies) {
   Json answer = Json::array();
@@ -125,7 +125,8 @@ Json sensitivity_of(const OperatorRequest& request, const std::vector<double>& r
   return answer;
 }
 
-// Everything up to an operator on the robot, the rest on the server: [operator, seconds, up bytes, robot, link, server].
+// Puts everything up to an operator on the robot, the rest on the server: [operator, seconds, up bytes, robot, link,
+// server].
 Json cuts_of(const OperatorRequest& request, const LinkCost& link) {
   const OperatorGraph& graph = request.model.graph;
   std::vector<Share> shares = everything_on(Side::kServer, graph);
@@ -190,7 +191,7 @@ Trace read_trace(Fields& fields) {
           fields.has("down") ? fields.numbers("down") : std::vector<double>{}};
 }
 
-// All replays of one request over one trace.
+// Runs all replays of one request over one trace.
 class Replays {
  public:
   Replays(const OperatorRequest& request, const Json& value) : request_(request) {
@@ -262,7 +263,8 @@ class Replays {
     return choose_by_forecast(table(), *past_, options);
   }
 
-  // Without rates one plan, for the median of the past; otherwise one for each of them, as the last bin was.
+  // Without rates one plan, for the median of the past; otherwise one for each of them, chosen by the rate of the last
+  // bin.
   Chooser planned(const std::string& policy, std::vector<double> rates, std::vector<OperatorPlan>& plans) {
     std::vector<double> predicted;
     const auto add = [&](const std::string& name, double rate) {
@@ -293,7 +295,7 @@ std::vector<std::string> names_in(Fields& fields, const std::string& key, std::v
   if (!fields.has(key)) return fallback;
   std::vector<std::string> names;
   for (const Json& each : fields.list(key)) {
-    if (!each.is_string()) refuse("the request has \"" + key + "\" that are no names: " + each.dump().substr(0, 80));
+    if (!each.is_string()) refuse("the request has \"" + key + "\" that are not names: " + each.dump().substr(0, 80));
     names.push_back(each.get<std::string>());
   }
   return names;

@@ -5,9 +5,9 @@
 
 namespace atl::plan {
 
-/// What policies would do with a model over a link, at other rates, and over a recorded link: a request and its answer
-/// as JSON (docs/plan-infer.md has both). Error(kInvalidArgument) that names the key, also for one that is not known,
-/// and as make_plan() and replay().
+/// Plans a model over a link by several policies, at other rates, and over a recorded link; docs/plan-infer.md
+/// describes the JSON of request and answer. Throws Error(kInvalidArgument) that names the key if the request is
+/// invalid or a key unknown, and as make_plan() and replay().
 std::string plan_operators(const std::string& request);
 
 }  // namespace atl::plan

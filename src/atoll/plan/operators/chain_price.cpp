@@ -8,7 +8,8 @@
 namespace atl::plan {
 namespace {
 
-// Whether a share of the consumer's rows needs at least that share of the operand's, for the first and last rows.
+// Returns whether a share of the consumer's rows needs at least that share of the operand's, for the first and last
+// rows.
 bool is_proportional(const Operand& operand, std::int64_t made, std::int64_t rows) {
   if (!operand.needed || made == 0) return true;
   const auto is_enough = [&](std::int64_t part) {
@@ -21,8 +22,8 @@ bool is_proportional(const Operand& operand, std::int64_t made, std::int64_t row
   return is_enough(made);
 }
 
-// By stage: the bytes that cross the link when what enters is on one side and what leaves on the other: of some path
-// through, the smallest tensor.
+// Returns by stage the bytes that cross the link when the operands are on one side and the exits on the other: for some
+// path through, its smallest tensor.
 std::vector<double> crossings(const OperatorGraph& graph, const StageChain& chain) {
   std::vector<double> width(graph.operators.size(), 0);
   for (const int input : chain.inputs) width[static_cast<std::size_t>(input)] = HUGE_VAL;

@@ -9,11 +9,11 @@ namespace atl::plan {
 namespace {
 
 constexpr int kMaxPrices = 64;
-constexpr double kMinPriceGain = 1e-9;  // what a further price must gain, of the whole
+constexpr double kMinPriceGain = 1e-9;  // share of the whole that a further price must gain
 
 Region all_of(const Operator& each) { return {0, each.rows}; }
 
-// A plan and its place in the plane of energy over time.
+// A plan and its point in the plane of energy over time.
 struct Corner {
   LayerCut cut;
   double seconds = 0;
@@ -35,7 +35,7 @@ CutGraph::CutGraph(const OperatorGraph& graph)
   for (std::size_t i = 0; i < count; ++i) {
     const Operator& each = graph.operators[i];
     operand_edges_.emplace_back(each.operands.size());
-    // The robot holds an input and the server does not: both nodes are on the sink's side for good.
+    // The robot holds an input and the server does not: both nodes stay on the sink's side.
     if (each.is_input() || !wanted_[i]) {
       nodes_.push_back({sink_, sink_});
       continue;
@@ -54,7 +54,8 @@ CutGraph::CutGraph(const OperatorGraph& graph)
   }
 }
 
-// A node between says "the server has it", "the robot has not"; with one consumer, that consumer's node says as much.
+// An intermediate node stands for "the server has it" or "the robot does not have it"; with one consumer, that
+// consumer's node serves as it.
 void CutGraph::add_sending(int index, const Consumers& consumers) {
   const Nodes& nodes = nodes_[as_index(index)];
   OperatorEdges& edges = edges_[as_index(index)];
@@ -99,7 +100,7 @@ void CutGraph::set_weights(const CutWeights& weights) {
     set(edges_[i].robot, weights.robot * each.robot.seconds(each.rows));
     set(edges_[i].server, weights.server * each.server.seconds(each.rows));
   }
-  // After the operands' edges: the edge of a single consumer is that of the sending too.
+  // This comes after the operands' edges, because the edge of a single consumer is also that of sending.
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const double bytes = static_cast<double>(graph_.operators[i].bytes);
     set(edges_[i].up, weights.up * bytes);
@@ -128,7 +129,7 @@ LayerCut CutGraph::cheapest(const CutWeights& weights) {
   return plan;
 }
 
-// A cut may compute for nothing what nobody there uses: that is left out.
+// A cut may compute at no cost what nothing on that side uses: that is left out.
 LayerCut CutGraph::plan_of(std::vector<bool> robot, std::vector<bool> server) const {
   LayerCut plan;
   plan.shares.resize(nodes_.size());

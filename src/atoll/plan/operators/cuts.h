@@ -11,7 +11,7 @@ namespace atl::plan {
 
 enum class Side { kRobot, kServer };
 
-/// The price of a second of computing, and of a byte on the link.
+/// Prices of a second of computing on each side, and of a byte in each direction.
 struct CutWeights {
   double robot = 0;
   double server = 0;
@@ -19,7 +19,7 @@ struct CutWeights {
   double down = 0;
 };
 
-/// What a plan uses.
+/// Resources that a plan uses.
 struct Totals {
   double robot_seconds = 0;
   double server_seconds = 0;
@@ -33,39 +33,38 @@ struct Totals {
   }
 };
 
-/// A plan in which each operator runs whole: on one side, on both, or nowhere when nobody wants its output.
+/// A plan in which each operator runs whole: on one side, on both, or not at all if nothing needs its output.
 struct LayerCut {
   std::vector<Share> shares;
   Totals totals;
   double value = 0;  ///< of the minimum cut, which is the price of the totals
 };
 
-/// The plans of a graph that keep operators whole, as cuts. Two nodes stand for an operator: "the server computes
-/// it" and "the robot does not". An uncut edge sees to it that somebody does; computing cuts an edge, and so does
-/// sending a tensor, once per direction however many operators want it. The construction is that of Hu et al.,
-/// "Dynamic adaptive DNN surgery for inference acceleration on the edge" (2019), with operators that both sides
-/// compute. The graph must pass check() and outlive this.
+/// The plans of a graph that keep operators whole, as cuts. Two nodes stand for an operator: "the server computes it"
+/// and "the robot does not". An uncut edge ensures that one of them does; computing cuts an edge, and so does sending a
+/// tensor, once per direction for any number of operators that need it. The construction is that of Hu et al., "Dynamic
+/// adaptive DNN surgery for inference acceleration on the edge" (2019), extended by operators that both sides compute.
+/// The graph must pass check() and outlive this object.
 class CutGraph {
  public:
   explicit CutGraph(const OperatorGraph& graph);
 
-  /// The plan of the least price; of several, one with as little as possible on the server.
+  /// Returns the plan with the lowest price; of several, one with as little as possible on the server.
   LayerCut cheapest(const CutWeights& weights);
-  /// Everything that is wanted on one side.
+  /// Returns the plan that computes everything that is needed on one side.
   LayerCut everything_on(Side side) const;
-  /// Whether the operator is an output, or one is computed from it.
+  /// Returns whether the operator is an output, or an output depends on it.
   bool is_wanted(int index) const { return wanted_[static_cast<std::size_t>(index)]; }
 
-  /// The multipliers of a cut's conditions: by how much its value falls per unit that a condition is relaxed,
-  /// at most.
+  /// The multipliers of a cut's conditions: the most by which its value falls per unit that a condition is relaxed.
   struct Multipliers {
-    std::vector<double> computed;               ///< by operator: somebody computes it
-    std::vector<std::vector<double>> operands;  ///< by operator and operand: who computes one has the other, both sides
+    std::vector<double> computed;               ///< by operator: a side computes it
+    std::vector<std::vector<double>> operands;  ///< by operator and operand: a side that computes one has the other
   };
-  /// Of the last cheapest().
+  /// Returns the multipliers of the last cheapest().
   Multipliers multipliers();
-  /// Drops the condition that whoever computes the operator has this operand, or takes it up again. Without it,
-  /// a value is still a bound, and a plan need not be one.
+  /// Drops or restores the condition that a side that computes the operator has this operand. Without it, a value is
+  /// still a bound, but the shares need not be a plan.
   void set_required(int index, int operand, bool is_required);
 
  private:
@@ -102,25 +101,25 @@ class CutGraph {
   std::vector<std::vector<OperandEdges>> operand_edges_;
 };
 
-/// Every operator whole on one side, wanted or not. Inputs stay with the robot. The graph must pass check().
+/// Returns every operator whole on one side, needed or not. Inputs stay with the robot. The graph must pass check().
 std::vector<Share> everything_on(Side side, const OperatorGraph& graph);
 
-/// The seconds of a plan of whole operators that run one after the other, sending included, with the latency once
-/// for each direction that is used.
+/// Returns the seconds of a plan of whole operators that run one after the other, including sending, with the latency
+/// once for each direction that is used.
 double serial_seconds(const Totals& totals, const LinkCost& link) noexcept;
-/// The robot's joules in serial_seconds.
+/// Returns the robot's joules in serial_seconds.
 double serial_joules(const Totals& totals, const LinkCost& link, const RobotPower& power) noexcept;
 
-/// The plan of whole operators of the least serial_seconds. Exact without latency; with it, the best of everything
-/// on the robot and the plan that is best without. Error(kInvalidArgument) as check().
+/// Returns the plan of whole operators with the smallest serial_seconds. Exact without latency; with it, the better of
+/// everything on the robot and the plan that is best without latency. Throws as check().
 std::vector<Share> best_layer_cut(const OperatorGraph& graph, const LinkCost& link);
-/// The same for many links of one graph; the link must pass check().
+/// Returns the same for many links of one graph; the link must pass check().
 LayerCut best_layer_cut(CutGraph& cuts, const LinkCost& link);
 
-/// The plan of whole operators with the least serial_joules that takes at most `deadline` serial_seconds, among
-/// those on the lower envelope of energy over time: these are minimum cuts for some price of a second, found
-/// by bisection. Plans inside the envelope, which may be better, are missed. When the deadline cannot be met,
-/// best_layer_cut. Error(kInvalidArgument) as check().
+/// Returns the plan of whole operators with the smallest serial_joules that takes at most `deadline` serial_seconds,
+/// among those on the lower envelope of energy over time: these are minimum cuts for some price of a second, found by
+/// bisection. Plans inside the envelope, which may be better, are missed. If the deadline cannot be met, returns
+/// best_layer_cut. Throws as check().
 std::vector<Share> energy_cut(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power,
                               double deadline);
 

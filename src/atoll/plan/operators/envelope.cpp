@@ -23,18 +23,18 @@ LinkCost link_at(LinkCost link, double rate) {
   return link;
 }
 
-// The bytes that take as long upwards as these do in both directions.
+// Returns the bytes that take as long upwards as these do in both directions.
 double bytes_as_up(const LinkCost& link, double up, double down) {
   return up + down * link.up_bytes_per_second / link.down_bytes_per_second;
 }
 
-// On the line over 1 / rate through two points.
+// Interpolates on the line over 1 / rate through two points.
 double between(double rate, double low_rate, double low_seconds, double high_rate, double high_seconds) {
   const double share = (1 / rate - 1 / high_rate) / (1 / low_rate - 1 / high_rate);
   return high_seconds + share * (low_seconds - high_seconds);
 }
 
-// The first of some times that is within the margin of the least.
+// Returns the first of some times that is within the margin of the least.
 std::size_t simplest(const std::vector<double>& seconds, double margin) {
   const double limit = *std::min_element(seconds.begin(), seconds.end()) * (1 + margin);
   const auto found = std::find_if(seconds.begin(), seconds.end(), [&](double value) { return value <= limit; });
@@ -45,7 +45,7 @@ double mean(const std::vector<double>& seconds, std::span<const RateWeight> like
   double sum = 0;
   double weights = 0;
   for (std::size_t i = 0; i < seconds.size(); ++i) {
-    if (likely[i].weight == 0) continue;  // whose time may be infinite
+    if (likely[i].weight == 0) continue;  // its time may be infinite
     sum += likely[i].weight * seconds[i];
     weights += likely[i].weight;
   }
@@ -113,7 +113,7 @@ class TableMaker {
     candidates_.push_back(std::move(candidate));
   }
 
-  // A convex function that is on the line in the middle is on it everywhere between.
+  // A convex function that meets its chord in the middle is equal to it everywhere between.
   void fill(Candidate& candidate, std::size_t low, std::size_t high) const {
     if (high - low < 2) return;
     const std::size_t middle = (low + high) / 2;
@@ -164,7 +164,7 @@ class TableMaker {
     add_corners(cuts, fast, slow);
   }
 
-  // Whether all searches were through in time.
+  // Returns whether all searches finished in time.
   bool add_regions() {
     const Clock::time_point begin = Clock::now();
     FluidBounds bounds(graph_);
@@ -265,7 +265,7 @@ PlanTable make_table(const OperatorGraph& graph, const LinkCost& link, const Rob
   if (options.rates < 2) refuse("a table of plans has " + counted(options.rates, "rate") + ": give at least 2");
   if (!(options.least_rate > 0 && options.least_rate < options.most_rate && std::isfinite(options.most_rate))) {
     refuse("the rates of a table of plans go from " + number(options.least_rate) + " to " + number(options.most_rate) +
-           " bytes per second: let them ascend from above 0");
+           " bytes per second: they must ascend from above 0");
   }
   return TableMaker(graph, link, power, options).make();
 }

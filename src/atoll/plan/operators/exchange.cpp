@@ -41,7 +41,7 @@ void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
   }
 }
 
-// The needs of one side.
+// Computes the needs of one side.
 class Wanting {
  public:
   Wanting(const OperatorGraph& graph, std::span<const Share> shares, Side side)
@@ -69,7 +69,7 @@ class Wanting {
     }
   }
 
-  // Until `settle`, the lacks are what is needed of operators that are not wholly at hand.
+  // Until `settle`, the lacks are the needed rows of operators that are not wholly available.
   bool want(int producer, Region rows) {
     if (made_by(shares_[as_index(producer)], side_).holds(rows)) return false;
     needs_.lacks[as_index(producer)].push_back(rows);
@@ -86,7 +86,7 @@ class Wanting {
       if (others.holds(part)) continue;
       refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " +
              operator_name(graph_, producer) + " and computes " + text(own) + ", the " + name_of(other(side_)) +
-             " computes " + text(others) + ": give every row that is needed to one of them");
+             " computes " + text(others) + ": assign every needed row to one of them");
     }
   }
 
@@ -96,7 +96,7 @@ class Wanting {
   Needs needs_;
 };
 
-// The row behind the first `count` rows of the regions.
+// Returns the row after the first `count` rows of the regions.
 std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
   for (const Region region : regions) {
     if (count <= region.size()) return region.begin + count;
@@ -105,7 +105,7 @@ std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions
   return regions.back().end;
 }
 
-// What the server can compute as far as inputs have come.
+// Tracks what the server can compute with the inputs that have arrived.
 class Streaming {
  public:
   Streaming(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs)
@@ -116,7 +116,7 @@ class Streaming {
   const std::vector<int>& operators() const { return operators_; }
   int next() const { return next_; }
 
-  // Takes the input's rows up to `end`.
+  // Receives the input's rows up to `end`.
   std::vector<OperatorRows> take(int input, std::int64_t end) {
     reach_[as_index(input)] = end;
     std::vector<OperatorRows> possible;
@@ -149,7 +149,7 @@ class Streaming {
     }
   }
 
-  // The row up to which the operator can be computed.
+  // Returns the row up to which the operator can be computed.
   std::int64_t possible_end(int index) const {
     const std::int64_t begin = made(index).begin;
     const auto& operands = operator_at(graph_, index).operands;
@@ -174,7 +174,7 @@ class Streaming {
 
   const OperatorGraph& graph_;
   std::span<const Share> shares_;
-  std::vector<std::int64_t> reach_;  // by operator, the row behind those that are there
+  std::vector<std::int64_t> reach_;  // by operator, the row after the available ones
   std::vector<int> operators_;
   int next_ = 0;
 };

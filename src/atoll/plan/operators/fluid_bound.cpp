@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxCuts = 200;
 constexpr double kGap = 1e-6;
 
-// Rows of an operator that some plan must compute. Rows are looked at one by one only where they are not all wanted:
+// Rows of an operator that some plan must compute. Rows are examined one by one only if not all are needed, because
 // operators may have many.
 struct Wanted {
   bool is_all = false;
@@ -27,7 +27,7 @@ struct Wanted {
     --marks[static_cast<std::size_t>(region.end)];
   }
 
-  // By row, whether it is wanted; empty where all are.
+  // Returns by row whether it is needed; empty if all are.
   std::vector<char> by_row(std::int64_t rows) {
     std::vector<char> wanted;
     if (is_all) return wanted;
@@ -40,7 +40,7 @@ struct Wanted {
 
 bool is_wanted(const std::vector<char>& wanted, std::size_t row) { return wanted.empty() || wanted[row] != 0; }
 
-// Whether each row needs the same row of the operand, and no other.
+// Returns whether each row needs the same row of the operand, and no other.
 bool is_same_rows(const Operand& operand, std::int64_t users, std::int64_t rows) {
   if (users != rows) return false;
   for (std::int64_t row = 0; row < users; ++row) {
@@ -50,11 +50,11 @@ bool is_same_rows(const Operand& operand, std::int64_t users, std::int64_t rows)
   return true;
 }
 
-// The most by which the share of a region in the user's rows exceeds the share of what it needs in the operand's
-// `rows`. What a region needs holds what its first and its last row need, `needed` being monotonous.
+// Returns the most by which the share of a region in the consumer's rows exceeds the share of its needs in the
+// operand's `rows`. The needs of a region include those of its first and its last row, because `needed` is monotonic.
 double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
   const auto users = static_cast<std::int64_t>(needed.size());
-  std::vector<std::int64_t> begins(needed.size());  // of the next row that needs any, or -1
+  std::vector<std::int64_t> begins(needed.size());  // of the next row with needs, or -1
   std::int64_t begin = -1;
   for (std::size_t row = needed.size(); row-- > 0;) {
     if (!needed[row].is_empty()) begin = needed[row].begin;
@@ -62,8 +62,8 @@ double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
   }
   constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
   std::int64_t most = 0;       // in units of 1 / (users * rows)
-  std::int64_t start = kNone;  // the most that a first row gives
-  std::int64_t end = -1;       // of the last row that needs any
+  std::int64_t start = kNone;  // maximum for a first row
+  std::int64_t end = -1;       // of the last row with needs
   std::int64_t idle_run = 0;
   for (std::int64_t row = 0; row < users; ++row) {
     const auto index = static_cast<std::size_t>(row);
@@ -110,7 +110,7 @@ void FluidBounds::look_at_rows() {
     local_seconds_ += each.robot.seconds(computed);
     is_proportional_ = is_proportional_ && (computed == each.rows || each.operands.empty());
     bool does_each_need = each.operands.empty();
-    std::vector<char> needs_any;  // by row, where some operand needs other rows
+    std::vector<char> needs_any;  // by row, if some operand needs other rows
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
       Wanted& from = wants[as_index(operand.producer)];
@@ -127,7 +127,7 @@ void FluidBounds::look_at_rows() {
       } else {
         const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);
         needs_any.resize(needed.size(), 0);
-        Region run;  // of rows that touch: one entry for many
+        Region run;  // adjacent rows, merged into one entry
         for (std::size_t row = 0; row < needed.size(); ++row) {
           if (needed[row].is_empty()) continue;
           needs_any[row] = 1;
@@ -145,7 +145,7 @@ void FluidBounds::look_at_rows() {
   }
 }
 
-// What bounds the time of a plan that uses the server, by resource.
+// The amounts that bound the time of a plan that uses the server, by resource.
 Amounts FluidBounds::column(const Totals& totals, const LinkCost& link) const {
   const double up = totals.up_bytes / link.up_bytes_per_second;
   const double down = totals.down_bytes / link.down_bytes_per_second;
@@ -163,8 +163,8 @@ LayerCut FluidBounds::cheapest(const Amounts& weights, const LinkCost& link) {
   return cut;
 }
 
-// By weak duality a cut's value, less what relaxing each condition may save, bounds the plans that the conditions
-// leave out. Conditions that spare something are tried both ways: at that price, and dropped.
+// By weak duality a cut's value, minus what relaxing each condition may save, bounds the plans that the conditions
+// exclude. Conditions with a possible saving are tried both ways: at that price, and dropped.
 double FluidBounds::certified(const Amounts& weights, const LinkCost& link) {
   double best = 0;
   for (const bool required : {false, true}) {

@@ -11,11 +11,11 @@
 namespace atl::plan {
 namespace {
 
-constexpr double kMinRate = 12'500;  // a logarithm needs one
+constexpr double kMinRate = 12'500;  // keeps the logarithm finite
 constexpr double kRecentSeconds = 5;
-constexpr double kMaxAge = 10;  // seconds, after which a rate tells nothing
+constexpr double kMaxAge = 10;  // seconds after which a rate is ignored
 constexpr int kQuantiles = 20;
-// The middles of nine equally likely parts of the normal distribution.
+// The midpoints of nine equally likely parts of the normal distribution.
 constexpr std::array<double, 9> kNormal = {-1.5932, -0.9674, -0.5895, -0.2822, 0, 0.2822, 0.5895, 0.9674, 1.5932};
 
 double log_rate(double rate) { return std::log(std::max(rate, kMinRate)); }
@@ -34,7 +34,7 @@ std::vector<RateWeight> recent(const LinkPast& past, std::span<const SeenRate> s
   return likely.empty() ? long_run(past) : likely;
 }
 
-// In bins, from the middle of what was seen.
+// The age in bins, from the middle of the measurement.
 double age_of(const SeenRate& last, const LinkPast& past, double now) {
   return std::max(0.0, now - last.time) / past.bin_seconds() + 0.5;
 }
@@ -121,7 +121,7 @@ std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, 
   if (name == "neighbours") return seen.empty() ? long_run(past) : neighbours(past, seen.back(), now);
   std::string known;
   for (const std::string& each : forecasts()) known += (known.empty() ? "" : ", ") + each;
-  refuse("the forecast \"" + name + "\" is not known; known are " + known);
+  refuse("the forecast \"" + name + "\" is not known: give one of " + known);
 }
 
 }  // namespace atl::plan

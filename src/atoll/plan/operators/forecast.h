@@ -9,28 +9,28 @@
 
 namespace atl::plan {
 
-/// A rate, in bytes per second, that was seen until `time`.
+/// A rate, in bytes per second, measured until `time`.
 struct SeenRate {
   double time = 0;
   double rate = 0;
 };
 
-/// What rates a link has in the long run: from a record of it, in bins of equal length.
+/// The long-run rates of a link, from a record of it in bins of equal length.
 class LinkPast {
  public:
-  /// Error(kInvalidArgument) for no bins, a length that is not above 0, and rates that are negative or infinite.
+  /// Throws Error(kInvalidArgument) for no bins, a length that is not above 0, and rates that are negative or infinite.
   LinkPast(double bin_seconds, std::vector<double> rates);
 
   double bin_seconds() const noexcept { return bin_seconds_; }
   double median() const noexcept;
-  /// That share of the bins has at most this rate.
+  /// Returns the rate that this share of the bins does not exceed.
   double quantile(double share) const noexcept;
-  /// Of the logarithms of the rates, of which those below 0.1 Mbit/s count as that.
+  /// Mean and deviation of the logarithms of the rates, with rates below 0.1 Mbit/s raised to that.
   double mean_log() const noexcept { return mean_; }
   double deviation_log() const noexcept { return deviation_; }
-  /// The correlation of one bin with the next, at least 0.
+  /// Returns the correlation of one bin with the next, at least 0.
   double correlation() const noexcept { return correlation_; }
-  /// What followed `bins` bins later on those bins, `count` at most, whose rates were most like `rate`, in ratio.
+  /// Returns the rates `bins` bins after those bins, at most `count`, whose rates were closest to `rate` in ratio.
   std::vector<double> after(double rate, std::size_t bins, std::size_t count) const;
 
  private:
@@ -42,18 +42,18 @@ class LinkPast {
   double correlation_ = 0;
 };
 
-/// last        the last rate that was seen, as if it stayed; the median of the past where none was
-/// aged        the same, drawn towards the median of the past as it ages, by the correlation
-/// recent      all rates that were seen in the last 5 s, equally likely; else as long-run
+/// last        the last measured rate, as if it stayed; if there is none, the median of the past
+/// aged        the same, moved towards the median of the past as it ages, by the correlation
+/// recent      all rates measured in the last 5 s, equally likely; if there are none, as long-run
 /// ar1         a first-order autoregressive process of the logarithm: nine equally likely rates around `aged`, which
 ///             spread with age (Box and Jenkins, "Time series analysis: forecasting and control", 1970)
-/// neighbours  what followed in the past on rates like the last one, as much later as it is old (Lorenz, "Atmospheric
+/// neighbours  what followed similar rates in the past, after as long as the last one is old (Lorenz, "Atmospheric
 ///             predictability as revealed by naturally occurring analogues", 1969); after 10 s as long-run
-/// long-run    twenty quantiles of the past, whatever was seen
+/// long-run    twenty quantiles of the past, whatever was measured
 std::vector<std::string> forecasts();
 
-/// How likely which rate is at `now`. `seen` ascends in time and ends before `now`. Error(kInvalidArgument) for a name
-/// that is not known.
+/// Returns the likely rates at `now`. `seen` ascends in time and ends before `now`. Throws Error(kInvalidArgument) for
+/// an unknown name.
 std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, std::span<const SeenRate> seen,
                                  double now);
 

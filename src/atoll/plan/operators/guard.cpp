@@ -11,9 +11,9 @@ namespace atl::plan {
 namespace {
 
 constexpr double kDeadlineRounding = 1e-9;  // of the deadline
-constexpr double kTriedFor = 1.2;           // of a deadline: what the robot alone may take, which is not known well
+constexpr double kTriedFor = 1.2;           // of a deadline: the robot's own time is known only roughly
 
-// The rows of `wanted` that are not held, from the first to the last.
+// Returns the rows of `wanted` that are not held, from the first to the last.
 Region missing(Region wanted, std::vector<Region> held) {
   std::sort(held.begin(), held.end(), [](Region a, Region b) { return a.begin < b.begin; });
   for (const Region each : held) {

@@ -13,37 +13,38 @@
 
 namespace atl::plan {
 
-/// The seconds by which a guard has the robot's own answer, in replays and in sessions, where the whole model takes `alone`
-/// there: the deadline, where the robot alone can meet it, or misses it by a fifth at most: local execution then begins
-/// at once. Where it misses it by more, local execution begins when the deadline has passed. Where a user gave none,
-/// twice `alone`: local execution begins when a robot without a server would answer.
+/// Returns the seconds after which a guard provides the robot's own answer, in replays and in sessions, if the whole
+/// model takes `alone` there: the deadline, if the robot alone can meet it or misses it by at most a fifth: local
+/// execution then begins immediately. If it misses it by more, local execution begins when the deadline has passed.
+/// Without a deadline, returns twice `alone`, so that local execution begins when a robot without a server would have
+/// answered.
 double guarded_deadline(std::optional<double> deadline, double alone) noexcept;
 
-/// What became of an inference that a guard watched. Times are seconds from its beginning.
+/// The result of an inference that a guard watched. Times are seconds from its start.
 struct Guarded {
   double seconds = 0;      ///< until the first answer
-  bool is_local = false;   ///< whose answer that is
-  double local_begin = 0;  ///< when local execution began; infinite: it did not
-  double link_end = 0;     ///< when the link was given up, or the answer was there
-  double robot_busy = 0;   ///< for the plan and for local execution, until that stopped behind an operator
+  bool is_local = false;   ///< local execution gave that answer
+  double local_begin = 0;  ///< when local execution began; infinite: never
+  double link_end = 0;     ///< when the link was released: on giving up, or with the answer
+  double robot_busy = 0;   ///< for the plan and for local execution, until that stopped after an operator
 };
 
-/// Sees to it that a plan's inference is answered by its deadline. Local execution begins at the latest time that still
-/// meets it, counting on what the robot has computed and received until then. The plan's operators on the robot stop
-/// for that behind the one at hand, and none begins that would leave too little time. The server's answer counts as
-/// long as nothing of the plan is left to the robot, the first answer ends the inference, and local execution then
-/// stops behind the operator at hand. The deadline is taken as guarded_deadline() says.
+/// Ensures that a plan's inference is answered by its deadline. Local execution begins at the latest time that still
+/// meets it, given what the robot will have computed and received by then. For that, the plan's operators on the robot
+/// stop after the current one, and none starts that would leave too little time. The server's answer still counts if
+/// the plan leaves nothing to the robot; the first answer ends the inference, and local execution then stops after the
+/// current operator. The deadline is adjusted by guarded_deadline().
 class Guard {
  public:
   /// The graph must pass check() and the shares must be a plan of it (simulate()); both are borrowed.
   Guard(const OperatorGraph& graph, std::span<const Share> shares);
 
-  /// `timeline` is what the plan does when nobody stops it, over a link of that latency.
+  /// `timeline` is what the plan does without a guard, over a link of that latency.
   Guarded watch(const Timeline& timeline, double latency, double deadline);
 
  private:
   struct Rest {
-    std::vector<double> seconds;  // by operator, without those that cost nothing
+    std::vector<double> seconds;  // by operator, without those of no cost
     double total = 0;
   };
   struct Message {
@@ -54,7 +55,7 @@ class Guard {
 
   const OperatorGraph& graph_;
   std::span<const Share> shares_;
-  std::map<std::pair<std::size_t, std::vector<int>>, Rest> rests_;  // by operators that are over, and what was received
+  std::map<std::pair<std::size_t, std::vector<int>>, Rest> rests_;  // by completed operators, and what was received
 };
 
 }  // namespace atl::plan

@@ -111,7 +111,7 @@ Operator read_operator(const Json& value, std::size_t place) {
 
 Json written(const RowCost& cost) { return {{"fixed", cost.fixed}, {"per_row", cost.per_row}}; }
 
-// Rows of the operand that each row of the output needs.
+// Returns the rows of the operand that each row of the output needs.
 std::vector<Region> rows_of_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
   std::vector<Region> all;
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -120,7 +120,7 @@ std::vector<Region> rows_of_map(const Operand& operand, std::int64_t rows, std::
   return all;
 }
 
-// The window of which these are the rows; none where they do not follow one.
+// Returns the window that gives these rows; none if they do not follow one.
 std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t operand_rows) {
   const auto inner = std::adjacent_find(rows.begin(), rows.end(), [&](const Region& a, const Region& b) {
     return a.begin > 0 && b.begin > a.begin && a.end < operand_rows;
@@ -176,7 +176,7 @@ OperatorGraph read_operators(Fields& fields) {
   }
   for (const std::int64_t output : fields.integers("outputs")) {
     if (output < 0 || output >= static_cast<std::int64_t>(graph.operators.size())) {
-      refuse("output " + std::to_string(output) + " is none of the " +
+      refuse("output " + std::to_string(output) + " is not one of the " +
              counted(static_cast<std::int64_t>(graph.operators.size()), "operator"));
     }
     graph.outputs.push_back(static_cast<int>(output));

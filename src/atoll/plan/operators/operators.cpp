@@ -25,11 +25,11 @@ void check_operand(const OperatorGraph& graph, int index, const Operand& operand
   if (!operand.needed) return;
   if (graph.operators[as_index(operand.producer)].is_state) {
     refuse(name + " says which rows of the state " + std::to_string(operand.producer) +
-           " it needs, and a state is needed of all rows: leave `needed` empty");
+           " it needs, but a state is needed for all rows: leave `needed` empty");
   }
   const int one = graph.operators[as_index(operand.producer)].rows == 1 ? operand.producer : index;
   if (graph.operators[as_index(one)].rows == 1) {
-    refuse(name + " says which rows of operand " + std::to_string(operand.producer) + " it needs, and " +
+    refuse(name + " says which rows of operand " + std::to_string(operand.producer) + " it needs, but " +
            operator_name(graph, one) + " has 1 row, which is not split: leave `needed` empty");
   }
 }
@@ -72,18 +72,18 @@ void check(const OperatorGraph& graph) {
     check_cost(name + ".robot", each.robot);
     check_cost(name + ".server", each.server);
     if (each.operands.empty() && !(is_free(each.robot) && is_free(each.server))) {
-      refuse(name + " has no operands, so it is an input, and costs something: give its cost to those who use it");
+      refuse(name + " has no operands, so it is an input, but has a cost: move the cost to its consumers");
     }
-    if (each.is_state && each.operands.empty()) refuse(name + " is a state of nothing: give it an operand");
+    if (each.is_state && each.operands.empty()) refuse(name + " is a state without operands: give it one");
     for (const Operand& operand : each.operands) check_operand(graph, i, operand);
   }
-  if (graph.outputs.empty()) refuse("a graph has no outputs: name the operators whose outputs the robot wants");
+  if (graph.outputs.empty()) refuse("a graph has no outputs: name the operators whose outputs the robot needs");
   for (const int output : graph.outputs) {
     if (output < 0 || output >= count) {
-      refuse("output " + std::to_string(output) + " is none of the " + counted(count, "operator"));
+      refuse("output " + std::to_string(output) + " is not one of the " + counted(count, "operator"));
     }
     if (graph.operators[as_index(output)].is_state) {
-      refuse("output " + std::to_string(output) + " is a state: name the operator that makes something of it");
+      refuse("output " + std::to_string(output) + " is a state: name the operator that uses it");
     }
   }
 }

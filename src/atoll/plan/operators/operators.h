@@ -10,9 +10,9 @@
 
 namespace atl::plan {
 
-/// What `rows` of an operator's output cost on one device. No rows cost nothing.
+/// The cost of `rows` of an operator's output on one device. No rows cost nothing.
 struct RowCost {
-  double fixed = 0;  ///< seconds of a launch: small parts do not shrink beyond it
+  double fixed = 0;  ///< seconds of a launch, however few rows
   double per_row = 0;
 
   double seconds(std::int64_t rows) const noexcept {
@@ -23,13 +23,13 @@ struct RowCost {
 /// One operand of an operator.
 struct Operand {
   int producer = 0;  ///< index of the operator that makes it
-  /// The rows of the operand that given rows of the output are computed from, cut to those that exist. Empty: all of it is needed
-  /// for any row. Must be monotonous: more rows never need fewer.
+  /// Returns the rows of the operand that given rows of the output are computed from, clipped to those that exist.
+  /// Empty: any row needs the whole operand. Must be monotonic: more rows never need fewer.
   std::function<Region(Region)> needed;
 };
 
-/// One operator of a model, with its output. A model's input is an operator without operands, of no cost, whose output the robot
-/// holds at the beginning.
+/// One operator of a model, with its output. A model's input is an operator without operands and without cost, whose
+/// output the robot holds at the start.
 struct Operator {
   std::string name;
   std::int64_t rows = 1;   ///< of its output along the dimension that is split; 1: computed on one side, or on both
@@ -37,14 +37,15 @@ struct Operator {
   RowCost robot;
   RowCost server;
   std::vector<Operand> operands;
-  /// Its rows are summed up: whichever of them a message has, it has all of `bytes`, and a user needs those of all rows. It
-  /// is no output; its rows are those of its first operand.
+  /// Its rows are summed up: a message with any of its rows has all of `bytes`, and a consumer needs the states of all
+  /// rows. It is not an output; its rows are those of its first operand.
   bool is_state = false;
 
   bool is_input() const noexcept { return operands.empty(); }
 };
 
-/// Operators in an order in which they can run: operands come before whoever uses them. The robot wants the outputs of `outputs`.
+/// Operators in an order in which they can run: operands come before their consumers. The robot needs the outputs of
+/// `outputs`.
 struct OperatorGraph {
   std::vector<Operator> operators;
   std::vector<int> outputs;
@@ -53,53 +54,54 @@ struct OperatorGraph {
   double server_seconds() const noexcept;
 };
 
-/// "operator 3 (conv1)", for messages.
+/// Names an operator in messages: "operator 3 (conv1)".
 std::string operator_name(const OperatorGraph& graph, int index);
 
-/// By operator: whether it is an output, or used by what is wanted.
+/// Returns for each operator whether it is an output, or an output depends on it.
 std::vector<bool> wanted_operators(const OperatorGraph& graph);
 
 struct LinkCost {
   double up_bytes_per_second = 0;
   double down_bytes_per_second = 0;
   double latency = 0;           ///< seconds of a message, whatever its size
-  bool is_half_duplex = false;  ///< both directions share one medium, which sends at one of the two rates at a time
+  bool is_half_duplex = false;  ///< both directions share one medium, which sends in one direction at a time
 };
 
-/// Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that are
-/// negative or infinite, negative bytes, fewer rows than 1, an input that costs something, an operand with `needed`
-/// where it or its user has 1 row or the operand is a state, states that are inputs or outputs, and outputs that
-/// are missing or do not exist.
+/// Throws Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that
+/// are negative or infinite, negative bytes, fewer rows than 1, an input with a cost, an operand with `needed` if it or
+/// its consumer has 1 row or the operand is a state, states that are inputs or outputs, and outputs that are missing or
+/// do not exist.
 void check(const OperatorGraph& graph);
-/// Error(kInvalidArgument) for rates that are not above 0 and a latency that is negative or infinite.
+/// Throws Error(kInvalidArgument) for rates that are not above 0 and a latency that is negative or infinite.
 void check(const LinkCost& link);
 
-/// What the robot draws. Computing and waiting exclude each other; the radio adds to either.
+/// Power that the robot draws. Computing and waiting exclude each other; the radio adds to either.
 struct RobotPower {
   double compute_watts = 13.35;
   double idle_watts = 4.04;
   double radio_watts = 0.21;
 };
 
-/// The rows of one operator's output that each side computes; together all of them. Both may compute the same ones.
+/// The rows of one operator's output that each side computes; together they are all of them. Both may compute the same
+/// rows.
 struct Share {
   Region robot;
   Region server;
   bool operator==(const Share&) const = default;
 };
 
-/// Who computes what, and what that is predicted to take.
+/// What each side computes, and the predicted result.
 struct OperatorPlan {
   std::string policy;
-  std::vector<Share> shares;  ///< by operator; of inputs, what the robot has: all
-  int chunks = 1;             ///< in which what goes up is sent, the server computing behind them
+  std::vector<Share> shares;  ///< by operator; of inputs, the robot has all rows
+  int chunks = 1;             ///< messages per input upwards; the server computes as they arrive
   double seconds = 0;         ///< from the input to the last output on the robot
   double robot_busy = 0;      ///< seconds of computing
   double server_busy = 0;
   double up_bytes = 0;
   double down_bytes = 0;
   double joules = 0;      ///< of the robot
-  double rows_twice = 0;  ///< seconds of the robot's computing that the server does too
+  double rows_twice = 0;  ///< seconds that the robot computes rows that the server computes too
   bool operator==(const OperatorPlan&) const = default;
 };
 

@@ -22,13 +22,13 @@ using Shares = std::vector<Share>;
 Share all_on_robot(std::int64_t rows) { return {{0, rows}, {}}; }
 Share all_on_server(std::int64_t rows) { return {{}, {0, rows}}; }
 
-// Whether parts of the rows need only parts of some operand.
+// Returns whether parts of the rows need only parts of some operand.
 bool is_divisible(const Operator& made) {
   return made.rows > 1 && std::any_of(made.operands.begin(), made.operands.end(),
                                       [](const Operand& operand) { return operand.needed != nullptr; });
 }
 
-// The server's first `cut` rows; the robot's the rest.
+// Gives the server the first `cut` rows and the robot the rest.
 Share divided(std::int64_t cut, std::int64_t rows) {
   if (cut <= 0) return all_on_robot(rows);
   if (cut >= rows) return all_on_server(rows);
@@ -79,10 +79,10 @@ Shares at_random(const OperatorGraph& graph, std::uint64_t seed) {
   return shares;
 }
 
-// The problem that both papers call LOSS, with their constraint on messages: M_i and N_i, what a layer i receives, are
-// empty for layers whose output is larger than the model's input. As the reason they give that some layers have much
-// smaller outputs than the input. So in earnest large tensors are not sent; literally, large layers receive
-// nothing.
+// The problem that both papers call LOSS, with their constraint on messages: M_i and N_i, the inputs that a layer i
+// receives, are empty for layers whose output is larger than the model's input. The reason they give is that some
+// layers have much smaller outputs than the input. So by default large tensors are not sent; with is_literal, large
+// layers receive nothing.
 class SharesProblem {
  public:
   enum class Unit { kOperator, kStage };
@@ -111,7 +111,7 @@ class SharesProblem {
 
   std::size_t variables() const noexcept { return variables_; }
 
-  // Variables are the robot's shares.
+  // The variables are the robot's shares.
   Shares shares(std::span<const double> robot_shares) const {
     Shares needed(graph_.operators.size());  // without a message
     for (const int output : graph_.outputs) {
@@ -197,7 +197,7 @@ Shares by_evolution(const OperatorGraph& graph, const LinkCost& link, const Robo
   EvolutionOptions evolution;
   evolution.evaluations = options.evaluations;
   evolution.seed = options.seed;
-  // The papers begin with everything on the robot.
+  // The papers start with everything on the robot.
   const std::vector<std::vector<double>> starts(1, std::vector<double>(problem.variables(), 1.0));
   return problem.shares(differential_evolution(seconds, problem.variables(), evolution, starts).best);
 }
@@ -240,7 +240,7 @@ OperatorPlan make_plan(const std::string& policy, const OperatorGraph& graph, co
   } else {
     std::string known;
     for (const std::string& name : operator_policies()) known += (known.empty() ? "" : ", ") + name;
-    refuse("the policy \"" + policy + "\" is not known; known are " + known);
+    refuse("the policy \"" + policy + "\" is not known: give one of " + known);
   }
   predict(graph, link, power, plan);
   return plan;

@@ -31,11 +31,11 @@ struct Layer {
 
 std::vector<std::int64_t> first_shape(const Json& shapes, const std::string& name) {
   if (shapes.empty()) return {};
-  if (!shapes[0].is_array()) refuse(name + " has output_shapes that are no lists: " + shapes.dump().substr(0, 80));
+  if (!shapes[0].is_array()) refuse(name + " has output_shapes that are not lists: " + shapes.dump().substr(0, 80));
   std::vector<std::int64_t> shape;
   for (const Json& size : shapes[0]) {
     if (!size.is_number_unsigned() || size.get<std::uint64_t>() > kMaxProfileRows) {
-      refuse(name + " has a size that is no count: " + size.dump().substr(0, 80));
+      refuse(name + " has a size that is not a count: " + size.dump().substr(0, 80));
     }
     shape.push_back(size.get<std::int64_t>());
   }
@@ -63,7 +63,7 @@ Layer layer_of(const Json& json, std::size_t place) {
   return layer;
 }
 
-// The same share of `rows` rows as the region is of `users` rows.
+// Returns the same share of `rows` rows as the region is of `users` rows.
 Region same_share(Region region, std::int64_t rows, std::int64_t users) {
   if (region.is_empty()) return {};
   return {region.begin * rows / users, (region.end * rows + users - 1) / users};
@@ -127,7 +127,7 @@ class Builder {
       operand.producer = index;
       const std::int64_t rows = graph_.operators[static_cast<std::size_t>(index)].rows;
       if (rows == 1 || layer.rows == 1) continue;
-      if (rows == layer.rows) {  // without divisions: planning asks for every row
+      if (rows == layer.rows) {  // without divisions, because planning calls this for every row
         operand.needed = [](Region region) { return region.is_empty() ? Region{} : region; };
       } else {
         operand.needed = [rows, users = layer.rows](Region region) { return same_share(region, rows, users); };
@@ -146,7 +146,7 @@ class Builder {
   }
 
   OperatorGraph graph_;
-  std::map<std::int64_t, std::vector<int>> stands_for_;  // by layer: whose outputs a user takes
+  std::map<std::int64_t, std::vector<int>> stands_for_;  // by layer: the operators whose outputs its consumers take
   double robot_seconds_left_ = 0;
   double server_seconds_left_ = 0;
 };

@@ -16,7 +16,7 @@ std::vector<std::int64_t> cuts_of(std::int64_t rows, int parts) {
   return cuts;
 }
 
-// The cuts within `window` steps of `cut`, and both ends.
+// Returns the cuts within `window` steps of `cut`, and both ends.
 std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, int window) {
   const auto is_nearer = [&](std::int64_t a, std::int64_t b) { return std::abs(a - cut) < std::abs(b - cut); };
   const auto middle = std::min_element(cuts.begin(), cuts.end(), is_nearer) - cuts.begin();
@@ -66,7 +66,7 @@ std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& ch
     if (here.robot.is_empty() != next.robot.is_empty() || here.server.is_empty() != next.server.is_empty()) {
       is_chosen[k] = true;
     }
-    // What is divided up to here is gathered here: any later it is one side's alone.
+    // Divided tensors up to here must be gathered here: after this one side computes everything.
     if (chain.stages[k].rows > 1 && chain.stages[k + 1].rows == 1) is_chosen[k] = true;
   }
   std::vector<int> stages;

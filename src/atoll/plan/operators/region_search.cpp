@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 struct Clocks {
   double robot = 0;
   double server = 0;
-  double up = 0;  // where the link is half duplex, `up` and `down` are the same
+  double up = 0;  // if the link is half duplex, `up` and `down` are the same
   double down = 0;
 };
 
@@ -31,11 +31,11 @@ struct Label {
   int before = -1;
 };
 
-// By tensor, then by where they come from: the inputs, then each tensor before; then by cut.
+// By tensor, then by origin: the inputs, then each tensor before; then by cut.
 using Passages = std::vector<std::vector<std::vector<Passage>>>;
 
-// One grid, with inputs that are sent whole or in chunks. Labels of a tensor are final when the tensor before it has
-// been gone through: all ways lead forward.
+// Searches one grid, with inputs sent whole or in chunks. Labels of a tensor are final when the tensor before it has
+// been processed: all passages lead forward.
 class GridSearch {
  public:
   GridSearch(const OperatorGraph& graph, const StageChain& chain, const LinkCost& link,
@@ -75,7 +75,7 @@ class GridSearch {
   bool is_over() const noexcept { return is_over_; }
   std::int64_t steps() const noexcept { return steps_; }
 
-  // The best plans below the limit that were met, best first.
+  // Returns the best plans below the limit that were found, best first.
   std::vector<std::vector<Meeting>> plans() const {
     constexpr std::size_t kMax = 4;
     std::vector<std::vector<Meeting>> result;
@@ -90,7 +90,7 @@ class GridSearch {
   }
 
  private:
-  // To the next tensor, from the exits of these stages.
+  // Finds the passages to the next tensor, from the exits of these stages.
   void add_passages(const std::vector<int>& stages) {
     const GridTensor& tensor = tensors_[passages_.size()];
     auto& of_tensor = passages_.emplace_back(stages.size() + 1, std::vector<Passage>(tensor.cuts.size()));
@@ -100,7 +100,8 @@ class GridSearch {
     }
   }
 
-  // Seconds on the link for what the sides lack at the beginning of each passage, -1 where that is nothing.
+  // Computes the seconds on the link for the rows that the sides lack at the start of each passage, -1 if there are
+  // none.
   void set_messages(const Label& label, std::size_t from, std::size_t to) {
     const std::vector<Passage>& by_cut = passages_[to][from];
     for (std::size_t k = 0; k < by_cut.size(); ++k) {
@@ -130,7 +131,7 @@ class GridSearch {
     const GridTensor& tensor = tensors_[to];
     set_messages(label, from, to);
     const std::vector<Passage>& by_cut = passages_[to][from];
-    // A streamed passage may have ended here only because nothing behind it can be computed by rows.
+    // A streamed passage may have ended here only because nothing after it can be computed by rows.
     const bool is_end_of_stream = from > 0 && chunks_ > 1 && label.before == 0 && tensors_[from - 1].is_by_row;
     for (std::size_t end = 0; end < tensor.cuts.size() && !is_over_; ++end) {
       if (!tensor.may_end[end]) continue;
@@ -138,7 +139,7 @@ class GridSearch {
       for (std::size_t begin = 0; begin <= end; ++begin) {
         if (!tensor.may_begin[begin]) continue;
         const Passage& robot = by_cut[begin];
-        // With rows that suffice for the ways that do not stop here, so without a message, one of those is as good.
+        // If the rows suffice for the passages that do not stop here, so without a message, one of those is as good.
         if (from > 0 && !is_end_of_stream && server.server_makes <= label.meeting.server_end &&
             robot.robot_makes >= label.meeting.robot_begin) {
           continue;
@@ -153,14 +154,14 @@ class GridSearch {
     if (Clock::now() > end_) is_over_ = true;
   }
 
-  // As if each chunk made possible the same part of the work: the last one of the link and of the server cannot
-  // overlap.
+  // Assumes that each chunk makes the same part of the work possible: the last chunk on the link and on the server
+  // cannot overlap.
   double streamed(double up, double work, double fixed) const {
     const double chunks = chunks_;
     return link_.latency + std::max(up + work / chunks, up / chunks + work) + fixed * (chunks - 1);
   }
 
-  // The server's half of one passage and the robot's of another, which exchange their states.
+  // Combines the server's half of one passage and the robot's of another, which exchange their states.
   Clocks through(Clocks clocks, const Passage& server, const Passage& robot) const {
     double server_left = server.server_seconds;
     double robot_left = robot.robot_seconds;
@@ -179,7 +180,7 @@ class GridSearch {
     return clocks;
   }
 
-  // A message leaves when its rows are there and the link is free; whoever waits for it computes after that.
+  // A message leaves when its rows are ready and the link is free; its receiver computes after that.
   Clocks sent(const Clocks& before, double up, double down) const {
     Clocks after = before;
     const auto send_up = [&] {
@@ -227,7 +228,7 @@ class GridSearch {
     labels_.push_back(label);
   }
 
-  // Moves each clock to where it can first matter, which lets more labels dominate others.
+  // Moves each clock to the earliest time that can matter, which lets more labels dominate others.
   void settle(Clocks& clocks, const Meeting& meeting, std::int64_t rows) const {
     const bool is_all_on_robot = meeting.server_end == 0;
     const bool is_all_on_server = meeting.robot_begin == rows;
@@ -249,7 +250,7 @@ class GridSearch {
            a.down <= b.down + slack;
   }
 
-  // Whether the cheapest rest after the stage ends too late.
+  // Returns whether the cheapest rest after the stage ends too late.
   bool is_beaten(const Clocks& clocks, int stage) const noexcept {
     if (clocks.robot >= best_) return true;
     for (const Price& price : prices_) {
@@ -267,16 +268,16 @@ class GridSearch {
   const std::vector<GridTensor>& tensors_;
   Passages& passages_;
   int chunks_;
-  // By tensor: by the cut of the server times the number of cuts, plus that of the robot.
+  // By tensor: by the server's cut times the number of cuts, plus the robot's cut.
   std::vector<std::vector<std::vector<int>>> labels_at_;
   double best_;
   double slack_;
   Clock::time_point end_;
-  std::vector<Label> labels_;  // the first one is the beginning
+  std::vector<Label> labels_;  // the first one is the start
   std::vector<int> ends_;      // each better than those before
   std::int64_t steps_ = 0;
   bool is_over_ = false;
-  std::vector<double> up_;  // by cut of the tensor at hand
+  std::vector<double> up_;  // by cut of the current tensor
   std::vector<double> down_;
 };
 

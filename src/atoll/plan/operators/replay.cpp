@@ -35,7 +35,7 @@ class Replay {
       }
       result.push_back(serve(now, choose));
       if (options_.period > 0 || result.back().seconds > 0) continue;
-      refuse("an inference takes no time, so that there is no end of them: give a period above 0");
+      refuse("an inference takes no time, so the replay would not end: give a period above 0");
     }
   }
 
@@ -51,7 +51,7 @@ class Replay {
     if (options_.period == 0) return answer;
     const double periods = std::ceil((answer - options_.begin) / options_.period - kRounding);
     const double gone = std::round((last.begin - options_.begin) / options_.period);
-    return options_.begin + std::max(periods, gone + 1) * options_.period;  // though it took no time
+    return options_.begin + std::max(periods, gone + 1) * options_.period;  // even if it took no time
   }
 
   Served serve(double now, const Chooser& choose) {
@@ -83,7 +83,7 @@ class Replay {
     return served;
   }
 
-  // What server and link did until `end`, and what messages met.
+  // Adds what server and link did until `end`, and the rates that messages had.
   void count_events(const Timeline& timeline, double end, Served& served) {
     for (const Event& event : timeline.events) {
       const double until = std::min(event.end, end);
@@ -155,7 +155,7 @@ std::vector<Served> replay(const OperatorGraph& graph, const Trace& trace, const
   require_amount("the period of a replay", options.period);
   if (options.deadline) require_amount("the deadline", *options.deadline);
   if (options.is_apart && options.period == 0) {
-    refuse("inferences apart from one another begin every 0 s: give a period above 0");
+    refuse("inferences that are apart begin every 0 s: give a period above 0");
   }
   return Replay(graph, trace, power, plans, options).run(choose);
 }

@@ -8,7 +8,7 @@
 namespace atl::plan {
 namespace {
 
-// By operator: the last one that uses its output; the end for an output that has to be kept until then.
+// Returns by operator the last one that uses its output; the end for an output that has to be kept until then.
 std::vector<int> last_uses(const OperatorGraph& graph, const std::vector<bool>& wanted) {
   const int size = static_cast<int>(graph.operators.size());
   std::vector<int> last(graph.operators.size(), -1);
@@ -34,7 +34,7 @@ void clear(const Stage& stage, std::span<Share> shares) {
   for (const int v : stage.operators) shares[static_cast<std::size_t>(v)] = {};
 }
 
-// Of a state that both sides need: that of the rows which they have.
+// Returns the parts of a state that both sides need: each computes that of its own rows.
 Share parts_of_state(const OperatorGraph& graph, const Operator& state, const Share& needed,
                      std::span<const Share> shares) {
   const Region all{0, state.rows};
@@ -46,7 +46,7 @@ Share parts_of_state(const OperatorGraph& graph, const Operator& state, const Sh
   return closed(needed, state.rows);
 }
 
-// What the server needs of the model's inputs, all of which the robot has.
+// Adds the server's needs of the model's inputs, all of which the robot has.
 void add_inputs(const OperatorGraph& graph, const StageChain& chain, std::span<const Share> shares, Passage& passage) {
   for (const int input : chain.inputs) {
     const Operator& made = operator_at(graph, input);
@@ -64,7 +64,7 @@ StageChain stages_of(const OperatorGraph& graph) {
   const std::vector<int> last_use = last_uses(graph, wanted);
   const int size = static_cast<int>(graph.operators.size());
   StageChain chain;
-  int used_until = -1;  // by what was made before the operator at hand
+  int used_until = -1;  // of the outputs before the current operator
   int last = -1;
   for (int v = 0; v < size; ++v) {
     if (operator_at(graph, v).operands.empty()) {
@@ -78,7 +78,7 @@ StageChain stages_of(const OperatorGraph& graph) {
   for (int v = 0; v <= last; ++v) {
     if (!wanted[static_cast<std::size_t>(v)] || operator_at(graph, v).operands.empty()) continue;
     stage.operators.push_back(v);
-    // An output in the middle has to stay until the end, so nothing after it would be alone.
+    // An output in the middle must be kept until the end, so nothing after it would be alone.
     const bool is_kept = v != last && last_use[static_cast<std::size_t>(v)] == size;
     if (used_until <= v && !is_kept) {
       stage.exits = {v};
@@ -149,8 +149,8 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
   for (int k = last; k >= 0; --k) {
     const Stage& stage = chain.stages[static_cast<std::size_t>(k)];
     const std::vector<StateLack> states = compose(graph, stage, shares);
-    const double server_behind = server;
-    const double robot_behind = robot;
+    const double server_later = server;
+    const double robot_later = robot;
     std::size_t first = 0;  // of the states that are not passed
     for (const int v : stage.operators) {
       const Share& share = shares[static_cast<std::size_t>(v)];
@@ -163,8 +163,8 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
       ++first;
     }
     for (std::size_t i = 0; i < first; ++i) {
-      exchanges[i].server_after = server_behind + (server - exchanges[i].server_after);
-      exchanges[i].robot_after = robot_behind + (robot - exchanges[i].robot_after);
+      exchanges[i].server_after = server_later + (server - exchanges[i].server_after);
+      exchanges[i].robot_after = robot_later + (robot - exchanges[i].robot_after);
     }
     if (next == 0 || from[next - 1] != k - 1) continue;
     const int entry = chain.stages[static_cast<std::size_t>(k - 1)].exits.front();
@@ -192,7 +192,7 @@ std::vector<Share> shares_through(const OperatorGraph& graph, const StageChain& 
                                   std::span<const Meeting> meetings) {
   std::vector<Share> result(graph.operators.size());
   // The halves of two passages: the robot's rows follow from where its own part begins, the server's from where its
-  // ends.
+  // part ends.
   std::vector<Share> of_server(graph.operators.size());
   std::vector<Share> of_robot(graph.operators.size());
   for (std::size_t i = meetings.size(); i-- > 0;) {

@@ -20,22 +20,22 @@ struct Machine {
   Side side;
   Lane lane;
   int next = 0;             // operator
-  std::size_t awaited = 0;  // how many of the needs' awaits are over
+  std::size_t awaited = 0;  // number of the needs' awaits that are done
   double free = 0;
   double busy = 0;
   Needs needs{};
-  std::vector<double> begins{};    // by producer: when what lacks goes onto the link
-  std::vector<double> arrivals{};  // by producer: of what lacks
+  std::vector<double> begins{};    // by producer: when its rows enter the link
+  std::vector<double> arrivals{};  // by producer: when its rows arrive
   std::vector<double> finishes{};  // by operator
 };
 
-// One way of the link, towards a machine.
+// One direction of the link, towards a machine.
 struct Way {
   Lane lane;
   double bytes = 0;
   double busy = 0;
-  std::size_t sent = 0;                         // how many of `queue` are over
-  std::vector<std::pair<int, double>> queue{};  // what is sent, and when it is ready
+  std::size_t sent = 0;                         // number of sent entries of `queue`
+  std::vector<std::pair<int, double>> queue{};  // producer, and when it is ready
 };
 
 class Inference {
@@ -85,7 +85,7 @@ class Inference {
     return message_bytes(op(producer), lacks(machine, producer));
   }
 
-  // Puts the next message on the way to `machine` onto the link.
+  // Sends the next message to `machine`.
   void send(std::size_t machine) {
     Way& way = ways_[machine];
     double& free = link_free_[link_.is_half_duplex ? 0 : machine];
@@ -100,7 +100,8 @@ class Inference {
     timeline_.events.push_back({way.lane, producer, begin, free});
   }
 
-  // Both machines wait, so nothing can still become ready before what is. False when nothing is.
+  // Sends a message when both machines wait, so that nothing can become ready before those that are. False if there is
+  // none.
   bool send_next() {
     const auto has = [&](std::size_t machine) { return ways_[machine].sent < ways_[machine].queue.size(); };
     const auto ready = [&](std::size_t machine) { return ways_[machine].queue[ways_[machine].sent].second; };
@@ -114,7 +115,7 @@ class Inference {
     if (!lacks(1 - machine, index).empty()) ways_[1 - machine].queue.emplace_back(index, time);
   }
 
-  // Runs operators until one waits for a message that is not on the link yet.
+  // Runs operators until one waits for a message that has not been sent.
   void advance(std::size_t index) {
     Machine& machine = machines_[index];
     const std::vector<Await>& awaits = machine.needs.awaits;
@@ -147,9 +148,9 @@ class Inference {
     while (server.awaited < awaits.size() && awaits[server.awaited].user < server.next) ++server.awaited;
     for (const Chunk& chunk : stream.chunks) {
       const auto rows = static_cast<double>(rows_of(lacks(kServer, chunk.input)));
-      const double bytes = (rows - static_cast<double>(chunk.behind)) / rows * bytes_of(kServer, chunk.input);
-      const double begun = server.begins[as_index(chunk.input)];
-      const double there = std::isfinite(begun) ? link_.end(Lane::kUp, begun, bytes) : begun;
+      const double bytes = (rows - static_cast<double>(chunk.rows_after)) / rows * bytes_of(kServer, chunk.input);
+      const double first = server.begins[as_index(chunk.input)];
+      const double there = std::isfinite(first) ? link_.end(Lane::kUp, first, bytes) : first;
       server.free = std::max(server.free, there + link_.latency);
       for (const OperatorRows& possible : chunk.possible) {
         const double begin = server.free;

@@ -19,7 +19,7 @@ Trace::Trace(double bin_seconds, std::vector<double> up, std::vector<double> dow
   if (up.empty()) refuse("a trace has no bins: give at least one rate");
   if (!down.empty() && down.size() != up.size()) {
     refuse("a trace has " + counted(static_cast<std::int64_t>(up.size()), "bin") + " up and " +
-           std::to_string(down.size()) + " down: give as many");
+           std::to_string(down.size()) + " down: give equal numbers");
   }
   up_ = way_of(std::move(up));
   if (!down.empty()) down_ = way_of(std::move(down));
@@ -56,7 +56,7 @@ double Trace::end(Lane way, double begin, double bytes) const {
   if (total == 0) return kInfinity;
   double turns = std::floor(begin / seconds());
   double left = bytes_until(rates, begin - turns * seconds()) + bytes;
-  const double more = std::ceil(left / total) - 1;  // so that something is left for the last turn
+  const double more = std::ceil(left / total) - 1;  // so that something is left for the last pass
   turns += more;
   left = std::clamp(left - more * total, 0.0, total);
   const auto found = std::lower_bound(rates.sums.begin() + 1, rates.sums.end(), left);
@@ -68,7 +68,7 @@ double Trace::end(Lane way, double begin, double bytes) const {
 
 double Trace::rate_before(Lane way, double time) const {
   const std::vector<double>& all = rates(way);
-  // A time that is a whole number of bins but for rounding counts as one.
+  // A time that is a whole number of bins except for rounding counts as one.
   const auto over = static_cast<std::uint64_t>(std::floor(time / bin_seconds_ + 1e-9));
   return all[static_cast<std::size_t>((over + all.size() - 1) % all.size())];
 }

@@ -62,9 +62,9 @@ Actions looped(const Shape& shape, int place) {
   return actions;
 }
 
-// Depth first: a round of micro-batches goes through all stages of a place before the next round begins. A place does
+// Depth first: a round of micro-batches passes all stages of a place before the next round starts. A place does
 // `warm_up` forwards, more of them for each hop to the last place, then a forward and a backward in turn, then the
-// backwards that are left. Where gradients of weights are apart, each follows `delay` backwards behind.
+// remaining backwards. If gradients of weights are separate, each follows `delay` backwards later.
 class DepthFirst {
  public:
   DepthFirst(const Shape& shape, int place, int forwards_per_hop, bool is_split)
@@ -113,8 +113,8 @@ class DepthFirst {
   int in_round_ = 1;
 };
 
-// Each place has one stage on the way there and one on the way back. The order is made for at least 2 places - 1
-// micro-batches; with fewer, those that are missing are left out of it.
+// Each place has one stage on the way down and one on the way back. The order is made for at least 2 places - 1
+// micro-batches; with fewer, the missing ones are skipped.
 class InV {
  public:
   InV(const Shape& shape, int place) : shape_(shape), place_(place) {}
@@ -191,21 +191,21 @@ void check_shape(Order order, const Shape& shape, const std::string& name) {
   const std::string with = name + " has " + shape_text(shape) + ", but " + to_string(order);
   const bool is_single = order == Order::kGPipe || order == Order::k1F1B;
   if (is_single && shape.stages != shape.places) {
-    refuse(with + " needs one stage for each rank: take Interleaved1F1B or LoopedBFS, or as many stages as ranks");
+    refuse(with + " needs one stage for each rank: use Interleaved1F1B or LoopedBFS, or as many stages as ranks");
   }
-  if (shape.stages % shape.places != 0) refuse(with + " needs as many stages on each rank");
+  if (shape.stages % shape.places != 0) refuse(with + " needs the same number of stages on each rank");
   if (order == Order::kZeroBubbleV && shape.stages != 2 * shape.places) refuse(with + " needs two stages on each rank");
   if (order == Order::kInterleaved || order == Order::kZeroBubble) {
     const int rounds = std::max(1, shape.micro_batches / shape.places);
     if (shape.micro_batches % rounds != 0) {
       const int fitting = shape.micro_batches / rounds * rounds;
-      refuse(with + " runs them in " + counted(rounds, "round") + " of equally many: take " + std::to_string(fitting) +
+      refuse(with + " runs them in " + counted(rounds, "round") + " of equal size: use " + std::to_string(fitting) +
              " or " + std::to_string(fitting + rounds) + " micro-batches");
     }
   }
 }
 
-// What has been seen of one micro-batch on one stage.
+// The actions found for one micro-batch on one stage.
 struct Seen {
   int counts[4] = {0, 0, 0, 0};
 };
@@ -254,7 +254,7 @@ Order order_of(const std::string& name) {
     if (lower(each.name) == lower(name)) return each.order;
     known.append(known.empty() ? "" : ", ").append(each.name);
   }
-  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known; known are " + known);
+  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + known);
 }
 
 const char* to_string(Order order) noexcept {

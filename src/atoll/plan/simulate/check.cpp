@@ -28,7 +28,7 @@ void require_index(const std::string& name, int index, std::size_t size) {
   refuse(name + " is " + std::to_string(index) + ", but there are only " + std::to_string(size) + ", from 0");
 }
 
-// Bounds beyond which sums of times would no longer be finite numbers.
+// Bounds that keep sums of times finite.
 constexpr double kMaxSeconds = 1e9;
 constexpr double kMaxBytes = 1e18;
 constexpr double kMaxSlowdown = 1e6;
@@ -116,7 +116,7 @@ void check_stage(const std::string& name, const Stage& stage) {
   for (const auto& [key, value] : bytes) require_within(name + "'s " + key, value, 0, kMaxBytes);
 }
 
-// What the stage costs on the rank that has it.
+// Checks the costs of the stage on its rank.
 void check_times(const std::string& name, const Stage& stage, const std::string& device_class) {
   const auto found = [&](const char* key, const Amounts& amounts) {
     const std::optional<double> seconds = amounts.find(device_class);
@@ -148,7 +148,7 @@ void check_pipeline(const Plan& plan, std::size_t index, std::set<int>& taken) {
   for (const int rank : pipeline.ranks) {
     require_index(name + "'s rank", rank, plan.ranks.size());
     if (!taken.insert(rank).second) {
-      refuse("rank " + std::to_string(rank) + " is in " + name + " and has a place already: give it one");
+      refuse("rank " + std::to_string(rank) + " is in " + name + " and already has a place: give it only one");
     }
   }
   const auto stages = static_cast<int>(pipeline.stages.size());
@@ -192,7 +192,7 @@ void check_size(const Plan& plan) {
   events *= plan.steps;
   if (events <= kMaxEvents) return;
   refuse("the plan has about " + number(events) + " events: at most " + std::to_string(kMaxEvents) +
-         " can be simulated; take fewer steps or micro-batches");
+         " can be simulated: use fewer steps or micro-batches");
 }
 
 }  // namespace
@@ -213,7 +213,8 @@ std::vector<Reduction> reductions_by_stage(const std::vector<Pipeline>& pipeline
   for (std::size_t i = 0; i < pipelines.size(); ++i) {
     if (pipelines[i].stages.size() != stages.size()) {
       refuse("pipelines 0 and " + std::to_string(i) + " have " + std::to_string(stages.size()) + " and " +
-             std::to_string(pipelines[i].stages.size()) + " stages: give \"reductions\", which stages belong together");
+             std::to_string(pipelines[i].stages.size()) +
+             " stages: give \"reductions\" to state which stages belong together");
     }
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       reductions[stage].members.push_back({static_cast<int>(i), static_cast<int>(stage)});

@@ -153,7 +153,7 @@ void Engine::run() {
   }
 }
 
-// Begins what the rank can do now.
+// Starts what the rank can do now.
 void Engine::wake(int rank) {
   Lane& its = lane(rank);
   if (its.is_busy || its.is_done) return;
@@ -185,7 +185,7 @@ bool Engine::is_there(int rank, const Action& action) {
   return false;
 }
 
-// The one of the lane's own last event, its last send and `other` that ended last.
+// Returns the latest to end of the lane's own last event, its last send and `other`.
 std::int32_t Engine::latest(const Lane& lane, std::int32_t other) const {
   std::int32_t result = lane.last;
   for (const std::int32_t each : {lane.last_send, other}) {
@@ -194,7 +194,7 @@ std::int32_t Engine::latest(const Lane& lane, std::int32_t other) const {
   return result;
 }
 
-// For what the rank has waited since its last event.
+// Accounts for the time that the rank has waited since its last event.
 void Engine::account(Lane& lane, std::int32_t cause) {
   const double since = end_of(lane.last);
   const double wait = now_ - since;

@@ -25,23 +25,23 @@ struct StageSeconds {
 };
 StageSeconds seconds_of(const Stage& stage, const Rank& rank);
 
-/// One run of a plan that check() accepts: made, run once, then asked.
+/// Runs a plan that check() accepts: construct it, call run() once, then result().
 class Engine {
  public:
   explicit Engine(const Plan& plan);
 
-  /// Error(kInvalidArgument) that names the ranks which wait for each other where the actions cannot go on.
+  /// Throws Error(kInvalidArgument) that names the ranks that wait for each other if the actions deadlock.
   void run();
 
-  /// The events and what ranks, stages and rails have done. The rest of the simulation is not filled in.
+  /// Returns the events and the statistics of ranks, stages and rails; the rest of the simulation is not filled in.
   Simulation result();
 
  private:
-  // What a stage needs of another one for one micro-batch; numbers of events, -1 for none.
+  // An input that a stage needs from another one for one micro-batch; event numbers, -1 for none.
   struct Edge {
-    std::int32_t arrived = -1;  // that brought it
-    std::int32_t offered = -1;  // that made it, while the other end of a blocking transport has not come
-    bool is_wanted = false;     // the receiver of a blocking transport has come
+    std::int32_t arrived = -1;  // the transfer that delivered it
+    std::int32_t offered = -1;  // the computation that made it, while a blocking transport waits for the receiver
+    bool is_wanted = false;     // the receiver of a blocking transport is waiting
   };
   struct Unit {  // one micro-batch on one stage
     Edge input{};
@@ -53,11 +53,11 @@ class Engine {
     std::vector<int> ranks{};
     std::vector<StageSeconds> seconds{};
     std::vector<const Path*> there{};  // to the next stage; null on the same rank
-    std::vector<const Path*> back{};   // to the one before
+    std::vector<const Path*> back{};   // to the previous stage
     std::vector<std::vector<int>> groups{};
     std::vector<int> in_flight{};
     std::vector<int> most_in_flight{};
-    std::vector<int> gradients{};  // of weights, that have begun
+    std::vector<int> gradients{};  // of weights, started
     std::vector<Unit> units{};
   };
   struct Lane {  // one rank
@@ -65,19 +65,19 @@ class Engine {
     const std::vector<Action>* actions = nullptr;
     std::vector<int> stages{};
     int reductions = 0;
-    std::size_t next = 0;  // action; behind the last one comes the optimiser
+    std::size_t next = 0;  // action; after the last one comes the optimiser
     int step = 0;
     bool is_busy = false;
     bool is_done = false;
     bool is_at_barrier = false;
-    bool has_gradients = false;   // has said so for all its stages, where reductions do not overlap
+    bool has_gradients = false;   // has announced those of all its stages, if reductions do not overlap
     std::int32_t last = -1;       // event of its own
-    std::int32_t last_send = -1;  // that it has waited for
+    std::int32_t last_send = -1;  // the last send that it waited for
     std::int32_t last_reduction = -1;
-    int sends = 0;  // that it waits for
+    int sends = 0;  // sends that it waits for
     int open_reductions = 0;
     int on_their_way = 0;
-    double since = 0;  // something is on its way
+    double since = 0;  // start of the current transfers
     double held_bytes = 0;
     RankUse use{};
   };
@@ -93,7 +93,7 @@ class Engine {
     std::vector<Member> members{};
     std::vector<int> ranks{};
     std::vector<Phase> phases{};  // of a bucket
-    std::vector<int> ready{};     // by bucket, members whose gradients are there
+    std::vector<int> ready{};     // by bucket, members whose gradients are ready
     std::size_t bucket = 0;
     std::size_t phase = 0;
     std::size_t flows = 0;
@@ -108,7 +108,7 @@ class Engine {
   enum class Kind : std::uint8_t { kComputed, kLegOver, kPhaseOver, kReady };
   struct Entry {
     double time;
-    std::uint64_t order;  // which was first among equals
+    std::uint64_t order;  // insertion order, which breaks ties
     Kind kind;
     int index;
     bool operator>(const Entry& other) const noexcept {
@@ -130,7 +130,7 @@ class Engine {
   void make_line(int pipeline);
   void make_groups();
 
-  // Of ranks.
+  // Ranks.
   void wake(int rank);
   bool is_there(int rank, const Action& action);
   void begin(int rank, const Action& action);
@@ -143,7 +143,7 @@ class Engine {
   void take_memory(const Lane& lane, Lane& holder, int stage, int change);
   Edge* edge_of(const Lane& lane, const Action& action);
 
-  // Of bytes.
+  // Transfers.
   void deliver(int rank, const Action& action);
   void want(int rank, const Action& action);
   void send(const Transfer& transfer, int from, int to, double bytes, std::int32_t cause);
@@ -153,7 +153,7 @@ class Engine {
   const Path* path_to(const Line& line, const Action& consumer) const;
   double bytes_to(int pipeline, const Action& consumer) const;
 
-  // Of gradients.
+  // Gradients.
   void announce(int rank, const Action& action, double seconds);
   void announce_all(int rank);
   void ready(const Ready& ready);
@@ -177,7 +177,7 @@ class Engine {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> calendar_;
   std::uint64_t order_ = 0;
   double now_ = 0;
-  int active_ = 0;      // ranks that have a place
+  int active_ = 0;      // ranks with a place in a pipeline
   int at_barrier_ = 0;  // of these
 };
 

@@ -84,7 +84,7 @@ Json answer_of(const Plan& plan, const Simulation& simulation) {
   return answer;
 }
 
-// The tracks of a rank: its computing, then as many for sends and reductions as are under way at once.
+// Names the tracks of a rank: its computing, then one for each of the sends and reductions that overlap.
 constexpr int kTracks = 64;
 
 class Trace {
@@ -201,7 +201,7 @@ std::string actions_json(const std::string& schedule, int places, int stages, in
   }
   if (static_cast<double>(stages) * micro_batches > kMaxForwards) {
     refuse("a pipeline of " + std::to_string(stages) + " stages and " + std::to_string(micro_batches) +
-           " micro-batches has more than " + std::to_string(kMaxForwards) + " forwards: take fewer micro-batches");
+           " micro-batches has more than " + std::to_string(kMaxForwards) + " forwards: use fewer micro-batches");
   }
   Json rows = Json::array();
   for (const auto& actions : actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")) {

@@ -7,19 +7,19 @@
 
 namespace atl::plan::simulated {
 
-/// The plan that a JSON text describes; docs/simulate.md has its keys. Error(kInvalidArgument) that names the key, also
-/// for one that is not known, and as check().
+/// Reads a plan from JSON; docs/simulate.md describes its keys. Throws Error(kInvalidArgument) that names the key if it
+/// is invalid or unknown, and as check().
 Plan plan_of(const std::string& text);
 
-/// Simulates the plan that a JSON text describes and gives the answer, as docs/simulate.md has it.
+/// Simulates a plan in JSON and returns the answer in JSON, as docs/simulate.md describes it.
 std::string simulate_json(const std::string& text);
 
-/// The same as a Chrome trace: a process for each island, in it for each rank a track of what it computes, and tracks
-/// of what it sends and of the reductions in which it takes part.
+/// Simulates a plan in JSON and returns a Chrome trace: a process for each island, with a track of computing for each
+/// rank and tracks of its sends and of the reductions in which it takes part.
 std::string trace_json(const std::string& text);
 
-/// For a schedule by name, what each place does, as JSON: [["0F0", "0F1", ...], ...]. Error(kInvalidArgument) as
-/// order_of and actions_of.
+/// Returns the actions of each place under a named schedule, as JSON: [["0F0", "0F1", ...], ...]. Throws as order_of
+/// and actions_of.
 std::string actions_json(const std::string& schedule, int places, int stages, int micro_batches);
 
 }  // namespace atl::plan::simulated

@@ -12,7 +12,7 @@
 namespace atl::plan::simulated {
 namespace {
 
-// By rank, the first one with the same text.
+// Returns by rank the first one with the same text.
 template <typename Text>
 std::vector<int> firsts(const std::vector<Rank>& ranks, Text text) {
   std::map<std::string, int> seen;
@@ -102,7 +102,7 @@ Leg Links::leg(const Hop& hop, const Ends& ends) {
     const int index = rail(hop.rail, is_out ? ends.from : ends.to, is_out);
     const double share = hop.stripes > 0 ? static_cast<double>(std::min(hop.stripes, kind.count)) / kind.count : 1;
     leg.most = std::min(leg.most, rails_.bytes_per_second(index) * share);
-    // The two ends of a rail that they share are one.
+    // If both ends share a rail, it counts once.
     if (leg.rails.empty() || leg.rails.front() != index) leg.rails.push_back(index);
   }
   leg.hop_rates = {leg.most};

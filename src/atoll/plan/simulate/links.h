@@ -14,12 +14,12 @@ namespace atl::plan::simulated {
 /// One flow of a transfer.
 struct Leg {
   std::vector<int> rails;
-  double most = 0;                ///< bytes per second where nothing else is on the rails
+  double most = 0;                ///< bytes per second when the rails are otherwise idle
   double latency = 0;             ///< after its bytes
-  std::vector<double> hop_rates;  ///< of the hops that it goes through in chunks
+  std::vector<double> hop_rates;  ///< rates of the hops that it passes in chunks
 };
 
-/// The way from one rank to another. Without legs it takes no time.
+/// The path from one rank to another. Without legs it takes no time.
 struct Path {
   int transport = -1;
   bool is_blocking = false;
@@ -27,22 +27,23 @@ struct Path {
   std::vector<Leg> legs;
 };
 
-/// How much longer the last byte takes than the leg's flow: one chunk on all hops but the slowest, and the latency.
+/// Returns the seconds by which the last byte is later than the end of the leg's flow: one chunk on all hops except the
+/// slowest, and the latency.
 double tail_seconds(const Path& path, const Leg& leg, double bytes);
-/// Of the path when nothing else is on its rails.
+/// Returns the seconds of `bytes` over the path when its rails are otherwise idle.
 double alone_seconds(const Path& path, double bytes);
 
-/// The ways between the ranks of a plan, and the rails that they need. check() has passed.
+/// The paths between the ranks of a plan, and the rails that they use. The plan must pass check().
 class Links {
  public:
   explicit Links(const Plan& plan);
 
-  /// The way for transfers, or for reductions, which go through all hops in one flow. Error(kInvalidArgument) that
-  /// names both ranks where no rule fits.
+  /// Returns the path for transfers, or for reductions, which pass all hops in one flow. Throws Error(kInvalidArgument)
+  /// that names both ranks if no rule matches.
   const Path& path(int from, int to, bool is_reduction);
 
   FairRails& rails() noexcept { return rails_; }
-  /// Of each rail what it is; bytes and shares are not filled in.
+  /// Returns the name, place and direction of each rail; bytes and shares are not filled in.
   const std::vector<RailUse>& kinds() const noexcept { return kinds_; }
 
  private:
@@ -60,7 +61,7 @@ class Links {
   std::vector<RailUse> kinds_;
   std::vector<int> hosts_;                           // by rank, the first rank of its host
   std::vector<int> islands_;                         // by rank, the first rank of its island
-  std::map<std::tuple<int, int, bool>, int> found_;  // by kind, first rank of those who have it, direction
+  std::map<std::tuple<int, int, bool>, int> found_;  // by kind, first of the ranks that share it, direction
   std::map<std::tuple<int, int, bool>, Path> paths_;
 };
 

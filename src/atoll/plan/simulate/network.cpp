@@ -22,7 +22,7 @@ double FairRails::used(int rail) const {
   return sum;
 }
 
-// All flows of a rail that is, or was, full.
+// Marks as changed all flows of a rail that is, or was, full.
 void FairRails::touch(int index) {
   for (const int each : rail(index).flows) changed_.push_back(each);
 }
@@ -34,22 +34,22 @@ int FairRails::start(const std::vector<int>& rails, double most, double bytes, d
   }
   const int index = free_.back();
   free_.pop_back();
-  Flow& begun = flow(index);
-  begun.rails = rails;
-  begun.most = most;
+  Flow& started = flow(index);
+  started.rails = rails;
+  started.most = most;
   for (const int each : rails) {
     const auto times = static_cast<double>(std::count(rails.begin(), rails.end(), each));
-    begun.most = std::min(begun.most, rail(each).capacity / times);
+    started.most = std::min(started.most, rail(each).capacity / times);
   }
-  begun.left = bytes;
-  begun.since = now;
-  begun.rate = 0;
-  begun.is_on = true;
+  started.left = bytes;
+  started.since = now;
+  started.rate = 0;
+  started.is_on = true;
   ++on_;
   for (const int each : rails) {
     Rail& used = rail(each);
     used.flows.push_back(index);
-    used.demand += begun.most;
+    used.demand += started.most;
     used.carried += bytes;
   }
   changed_.push_back(index);
@@ -66,14 +66,14 @@ void FairRails::end(int index) {
     Rail& used = rail(each);
     const bool was_full = is_full(used);
     used.flows.erase(std::find(used.flows.begin(), used.flows.end(), index));
-    // What rounding leaves of the sum goes with the last flow.
+    // Rounding errors of the sum are dropped with the last flow.
     used.demand = used.flows.empty() ? 0 : used.demand - ended.most;
     if (was_full) touch(each);
   }
   free_.push_back(index);
 }
 
-// From `changed_`, the flows in `group_` and the full rails in `full_`.
+// Collects, from `changed_`, the flows in `group_` and the full rails in `full_`.
 void FairRails::connect() {
   group_.clear();
   full_.clear();
@@ -112,7 +112,8 @@ void FairRails::fix(int index, double rate, double now) {
   endings_.push({now + fixed.left / rate, order_++, index, ++fixed.version});
 }
 
-// Progressive filling: all rates grow together until a rail is full or a flow has its most; those stay, others go on.
+// Progressive filling: all rates grow together until a rail is full or a flow reaches its maximum; those stay, the
+// others continue.
 void FairRails::share(double now) {
   for (const int each : full_) {
     Rail& used = rail(each);
@@ -131,7 +132,7 @@ void FairRails::share(double now) {
     while (!shares_.empty()) {
       const Rail& first = rail(shares_.top().rail);
       if (first.users > 0 && shares_.top().share == std::max(first.left, 0.0) / first.users) break;
-      shares_.pop();  // it has changed since
+      shares_.pop();  // out of date
     }
     if (shares_.empty() || flow(group_[i]).most <= shares_.top().share) {
       level = std::max(level, flow(group_[i]).most);
@@ -141,7 +142,7 @@ void FairRails::share(double now) {
     }
     const Share narrowest = shares_.top();
     shares_.pop();
-    // Shares only grow; what rounding takes from the last ones must not stop a flow.
+    // Shares only grow; rounding of the last ones must not stop a flow.
     level = std::max(level, narrowest.share);
     const std::vector<int> members = rail(narrowest.rail).flows;
     for (const int each : members) {

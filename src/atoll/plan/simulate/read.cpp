@@ -47,7 +47,7 @@ Amounts read_amounts(const Json& value, const std::string& name) {
   return amounts;
 }
 
-// What a word stands for; the first one where the key may be absent and is.
+// Returns the meaning of a word; the first one if the key may be absent and is.
 template <typename Value>
 Value chosen(Fields& fields, const std::string& key, const std::vector<std::pair<const char*, Value>>& words,
              const std::string& name, bool is_needed) {
@@ -58,7 +58,7 @@ Value chosen(Fields& fields, const std::string& key, const std::vector<std::pair
     if (text == word) return value;
     known.append(known.empty() ? "" : ", ").append(word);
   }
-  refuse(name + " has \"" + key + "\": \"" + text.substr(0, 40) + "\"; known are " + known);
+  refuse(name + " has \"" + key + "\": \"" + text.substr(0, 40) + "\": give one of " + known);
 }
 
 std::vector<int> read_integers(Fields& fields, const std::string& key, const std::string& name) {
@@ -87,7 +87,7 @@ void read_ranks(Fields& fields, Plan& plan) {
     const int count = bounded(each, "count", 1, 1, kMaxPlanCount, name);
     each.done();
     if (plan.ranks.size() + static_cast<std::size_t>(count) > static_cast<std::size_t>(kMaxPlanCount)) {
-      refuse("the plan has more than " + std::to_string(kMaxPlanCount) + " ranks: that many can be simulated");
+      refuse("the plan has more than " + std::to_string(kMaxPlanCount) + " ranks, which is the maximum");
     }
     for (int i = 0; i < count; ++i) {
       rank.name = label.empty() ? rank.device_class + " " + std::to_string(plan.ranks.size()) : label;
@@ -126,7 +126,7 @@ std::vector<Stage> read_stages(Fields& fields, const std::string& name) {
   return stages;
 }
 
-// Empty texts are pauses in PyTorch's tables.
+// Empty strings are pauses in PyTorch's tables.
 std::vector<std::vector<Action>> read_actions(Fields& fields, const std::string& name) {
   std::vector<std::vector<Action>> actions;
   for (const Json& row : fields.list("actions")) {
@@ -136,7 +136,7 @@ std::vector<std::vector<Action>> read_actions(Fields& fields, const std::string&
     for (const Json& cell : row) {
       if (cell.is_null()) continue;
       if (!cell.is_string())
-        refuse(name + " has the action " + cell.dump().substr(0, 80) + ": give a text such as 0F3");
+        refuse(name + " has the action " + cell.dump().substr(0, 80) + ": give a string such as 0F3");
       const auto text = cell.get<std::string>();
       if (!text.empty()) actions.back().push_back(action_of(text));
     }
@@ -157,7 +157,7 @@ Pipeline read_pipeline(const Json& value, Fields& whole, std::size_t index, cons
   const Shape shape{static_cast<int>(pipeline.ranks.size()), static_cast<int>(pipeline.stages.size()),
                     pipeline.micro_batches};
   if (static_cast<double>(shape.stages) * shape.micro_batches > static_cast<double>(kMaxMicroBatches)) {
-    refuse(name + " has more than " + std::to_string(kMaxMicroBatches) + " forwards: take fewer micro-batches");
+    refuse(name + " has more than " + std::to_string(kMaxMicroBatches) + " forwards: use fewer micro-batches");
   }
   if (fields.has("actions")) {
     pipeline.actions = read_actions(fields, name);
@@ -179,7 +179,7 @@ void read_pipelines(Fields& fields, Plan& plan) {
     for (const auto& each : plan.pipelines.back().actions) actions += each.size();
     if (actions > kMaxActions) {
       refuse("the plan has more than " + std::to_string(kMaxActions) +
-             " actions: that many can be simulated; take fewer micro-batches or pipelines");
+             " actions, which is the maximum: use fewer micro-batches or pipelines");
     }
   }
 }
@@ -197,7 +197,7 @@ Rail read_rail(const std::string& key, const Json& value) {
   rail.in = rail.out;
   rail.is_half_duplex = chosen<bool>(fields, "duplex", {{"full", false}, {"half", true}}, name, false);
   if (fields.has("in_bytes_per_second")) {
-    if (rail.is_half_duplex) refuse(name + " is half duplex and has in_bytes_per_second: leave one of both out");
+    if (rail.is_half_duplex) refuse(name + " is half duplex and has in_bytes_per_second: leave one of them out");
     rail.in = read_amounts(fields.at("in_bytes_per_second"), name + "'s in_bytes_per_second");
   }
   fields.done();
@@ -250,7 +250,7 @@ LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan)
         return island.is_string() && rank.island == island.get<std::string>();
       };
       if (std::none_of(plan.ranks.begin(), plan.ranks.end(), is_known)) {
-        refuse(name + " names the island " + island.dump().substr(0, 40) + ", in which there is no rank");
+        refuse(name + " names the island " + island.dump().substr(0, 40) + ", which has no ranks");
       }
       rule.islands.push_back(island.get<std::string>());
     }
@@ -345,7 +345,7 @@ Plan plan_of(const std::string& text) {
   read_reductions(fields, plan);
   plan.clips = fields.boolean("clips", false);
   plan.steps = bounded(fields, "steps", 1, 1, 1000, "the plan");
-  // Known, and for readers or for answers alone.
+  // Allowed, but used only by readers or for answers.
   for (const char* key : {"notes", "timeline", "schedule", "actions", "stages"}) fields.has(key);
   fields.done();
   check(plan);

@@ -12,7 +12,7 @@
 namespace atl::plan::simulated {
 namespace {
 
-// Each of `ranks` sends `bytes` to the next one, in so many rounds. Returns the latency of all rounds.
+// Each of `ranks` sends `bytes` to the next one, in this number of rounds. Returns the latency of all rounds.
 double add_ring(const std::vector<int>& ranks, double bytes, double rounds, Links& links, Phase& phase) {
   double latency = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -35,7 +35,7 @@ std::vector<std::vector<int>> by_island(const std::vector<int>& ranks, const Pla
   return islands;
 }
 
-// Reduce-scatter and all-gather look alike: each rank passes on all of the bytes but one part.
+// Reduce-scatter and all-gather are alike: each rank passes on all of the bytes except one part.
 Phase inside(const std::vector<std::vector<int>>& islands, double bytes, Links& links) {
   Phase phase;
   for (const std::vector<int>& island : islands) {
@@ -47,7 +47,7 @@ Phase inside(const std::vector<std::vector<int>>& islands, double bytes, Links& 
   return phase;
 }
 
-// As many rings side by side as each island has leads, each with its part.
+// Runs as many parallel rings as each island has leads, each with its part.
 Phase between(const std::vector<std::vector<int>>& islands, double bytes, const Plan& plan, Links& links) {
   std::size_t leads = islands.front().size();
   for (const std::vector<int>& island : islands) leads = std::min(leads, island.size());

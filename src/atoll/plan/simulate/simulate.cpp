@@ -25,8 +25,8 @@ std::string where_of(const Plan& plan, const Event& event, const std::map<std::p
          ")";
 }
 
-// From the last end back to what each event waited for last. A cause may go on after what it caused has begun: then
-// only its time until there counts.
+// Walks from the last end back to the event that each one waited for last. A cause may continue after its effect has
+// started: then only its time until there counts.
 std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events) {
   std::vector<PathPart> parts;
   if (events.empty()) return parts;
@@ -74,7 +74,7 @@ std::vector<RailUse> busiest(const std::vector<RailUse>& rails) {
   return result;
 }
 
-// What the parts of one pipeline need at least, by stage.
+// Lower bounds on the parts of one pipeline, by stage.
 struct Least {
   std::vector<int> ranks;
   std::vector<StageSeconds> seconds;
@@ -119,13 +119,13 @@ Least least_of(const Plan& plan, std::size_t index, Links& links) {
   return least;
 }
 
-// The most of all ranks, of their work alone or with the way to them and back.
+// Returns the maximum over all ranks of their work alone or with the path to them and back.
 double least_seconds(const Plan& plan, bool with_ways) {
   struct OfRank {
     double to = kInfinity;
     double back = kInfinity;
     double work = 0;
-    double before_back = 0;  // forwards, and what backwards need before their input's gradient is there
+    double before_back = 0;  // forwards, and the part of backwards before their input's gradient is ready
     double optimiser = 0;
   };
   Links links(plan);

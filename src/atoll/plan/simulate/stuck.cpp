@@ -10,22 +10,23 @@
 
 namespace atl::plan::simulated {
 
-// What the rank waits for, which `other` would have to do. -1 for what no rank can do.
+// Describes what the rank waits for, which `other` would have to do; -1 if no rank can do it.
 std::string Engine::waits(int rank, int& other) {
   Lane& its = lane(rank);
   Line& pipeline = line(its.pipeline);
-  const std::string who = "rank " + std::to_string(rank) + " (pipeline " + std::to_string(its.pipeline) + ")";
+  const std::string name = "rank " + std::to_string(rank) + " (pipeline " + std::to_string(its.pipeline) + ")";
   if (its.next < its.actions->size()) {
     const Action& action = (*its.actions)[its.next];
-    const std::string waiting = who + " waits at " + to_text(action) + " for ";
+    const std::string waiting = name + " waits at " + to_text(action) + " for ";
     const Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
     if (action.work != Work::kForward && unit.forward < 0) {
       other = rank;
-      return waiting + to_text({Work::kForward, action.stage, action.micro_batch}) + ", which it has later";
+      return waiting + to_text({Work::kForward, action.stage, action.micro_batch}) +
+             ", which comes later in its actions";
     }
     if (action.work == Work::kWeight && unit.backward < 0) {
       other = rank;
-      return waiting + to_text({Work::kInput, action.stage, action.micro_batch}) + ", which it has later";
+      return waiting + to_text({Work::kInput, action.stage, action.micro_batch}) + ", which comes later in its actions";
     }
     const Edge* edge = edge_of(its, action);
     if (edge != nullptr && edge->arrived < 0) {
@@ -37,13 +38,13 @@ std::string Engine::waits(int rank, int& other) {
     }
   }
   if (its.sends > 0) {
-    // Of what was offered, the first that nobody has come for.
+    // Finds the first offered input that no rank has received.
     for (std::size_t i = 0; i < pipeline.units.size(); ++i) {
       const auto stage = static_cast<int>(i / (pipeline.units.size() / pipeline.ranks.size()));
       for (const Edge* edge : {&pipeline.units[i].input, &pipeline.units[i].gradient}) {
         if (edge->offered < 0 || edge->arrived >= 0 || events_[as_index(edge->offered)].rank != rank) continue;
         other = pipeline.ranks[as_index(stage)];
-        return who + " waits until rank " + std::to_string(other) + " receives what it sends to stage " +
+        return name + " waits until rank " + std::to_string(other) + " receives what it sends to stage " +
                std::to_string(stage);
       }
     }
@@ -53,13 +54,13 @@ std::string Engine::waits(int rank, int& other) {
     for (const int member : group.ranks) {
       if (member == rank || lane(member).next == lane(member).actions->size()) continue;
       other = member;
-      return who + " waits for gradients of rank " + std::to_string(other);
+      return name + " waits for gradients of rank " + std::to_string(other);
     }
   }
   for (int each = 0; each < static_cast<int>(lanes_.size()); ++each) {
     if (lane(each).pipeline >= 0 && !lane(each).is_done && lane(each).next < lane(each).actions->size()) other = each;
   }
-  return who + " waits for the other ranks";
+  return name + " waits for the other ranks";
 }
 
 void Engine::stuck() {
@@ -73,14 +74,14 @@ void Engine::stuck() {
     reasons.push_back(waits(rank, other));
     rank = other;
   }
-  // Those before the circle only wait for it.
+  // Ranks before the cycle only wait for it.
   const auto first = rank < 0 ? 0 : std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
   constexpr std::ptrdiff_t kMax = 8;
-  std::string message = "the actions cannot go on after " + number(now_) + " s: ";
+  std::string message = "the actions deadlock after " + number(now_) + " s: ";
   for (auto i = first; i < static_cast<std::ptrdiff_t>(reasons.size()) && i < first + kMax; ++i) {
     message.append(i > first ? "; " : "").append(reasons[static_cast<std::size_t>(i)]);
   }
-  if (static_cast<std::ptrdiff_t>(reasons.size()) > first + kMax) message.append("; and so on, in a circle");
+  if (static_cast<std::ptrdiff_t>(reasons.size()) > first + kMax) message.append("; and so on around the cycle");
   refuse(message + ". Change the order of these actions");
 }
 

@@ -7,7 +7,7 @@
 
 namespace atl::plan::simulated {
 
-// The way that what `consumer` needs takes to its stage; null on the same rank.
+// Returns the path of the input of `consumer` to its stage; null on the same rank.
 const Path* Engine::path_to(const Line& line, const Action& consumer) const {
   return consumer.work == Work::kForward ? line.there[as_index(consumer.stage - 1)]
                                          : line.back[as_index(consumer.stage + 1)];
@@ -19,7 +19,7 @@ double Engine::bytes_to(int pipeline, const Action& consumer) const {
                                          : stages[as_index(consumer.stage)].boundary_gradient_bytes;
 }
 
-// Passes on what `action`, which has just ended on `rank`, has made.
+// Passes on the output of `action`, which has just ended on `rank`.
 void Engine::deliver(int rank, const Action& action) {
   Lane& its = lane(rank);
   Line& pipeline = line(its.pipeline);
@@ -45,7 +45,7 @@ void Engine::deliver(int rank, const Action& action) {
        its.last);
 }
 
-// The rank has come to `action`, whose input is not there.
+// Handles a rank that has reached `action` before its input arrived.
 void Engine::want(int rank, const Action& action) {
   Lane& its = lane(rank);
   Line& pipeline = line(its.pipeline);
@@ -72,19 +72,19 @@ void Engine::send(const Transfer& transfer, int from, int to, double bytes, std:
   const int micro_batches = plan_.pipelines[as_index(transfer.pipeline)].micro_batches;
   const auto stage = static_cast<int>(transfer.unit) / per_stage + (transfer.is_gradient ? 1 : -1);
   const int on_stage = static_cast<int>(transfer.unit) % per_stage;
-  Transfer& begun = transfers_[as_index(index)];
-  begun = transfer;
-  begun.event = add({What::kTransfer, from, to, transfer.pipeline, stage, on_stage % micro_batches,
-                     on_stage / micro_batches, cause, 0, 0, bytes});
+  Transfer& started = transfers_[as_index(index)];
+  started = transfer;
+  started.event = add({What::kTransfer, from, to, transfer.pipeline, stage, on_stage % micro_batches,
+                       on_stage / micro_batches, cause, 0, 0, bytes});
   for (const int each : {from, to}) {
     if (lane(each).on_their_way++ == 0) lane(each).since = now_;
   }
   lane(from).use.sent_bytes += bytes;
-  begun.leg = static_cast<std::size_t>(-1);
+  started.leg = static_cast<std::size_t>(-1);
   go_on(index);
 }
 
-// The next leg of the transfer, or its end.
+// Starts the next leg of the transfer, or ends it.
 void Engine::go_on(int transfer) {
   Transfer& its = transfers_[as_index(transfer)];
   if (++its.leg == its.path->legs.size()) {

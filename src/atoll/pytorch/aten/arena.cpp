@@ -14,14 +14,14 @@ namespace atl::pytorch {
 namespace {
 
 constexpr std::size_t kMin = 4096;   // malloc keeps smaller blocks itself
-constexpr std::size_t kStep = 4096;  // blocks of nearly one size serve each other
+constexpr std::size_t kStep = 4096;  // blocks of nearly the same size are interchangeable
 
 thread_local int scopes = 0;
 
-// Blocks that are not in use, by size. They are blocks of PyTorch's own allocator, which can free each of them.
+// Idle blocks, by size. They come from PyTorch's own allocator, which can free each of them.
 class Blocks {
  public:
-  // A kept block of at least `bytes` and not much more; null if there is none.
+  // Returns a kept block of at least `bytes` and not much more; null if there is none.
   void* try_take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.lower_bound(bytes);
@@ -31,7 +31,7 @@ class Blocks {
     blocks_.erase(found);
     return block;
   }
-  // False where it would be too much.
+  // Returns false if the arena would grow too large.
   bool try_keep(void* block) {
     const std::size_t bytes = malloc_usable_size(block);
     const std::lock_guard lock(mutex_);
@@ -71,7 +71,7 @@ void release(void* block) {
   bool is_kept = false;
   try {
     is_kept = blocks().try_keep(block);
-  } catch (const std::bad_alloc&) {  // no room for the note about it
+  } catch (const std::bad_alloc&) {  // the block cannot be recorded
   }
   if (!is_kept) free_block(block);
 }

@@ -9,16 +9,17 @@
 
 namespace atl::pytorch {
 
-/// "float32", as torch's users write it.
+/// Returns the name that torch's users write, such as "float32".
 std::string dtype_name(at::ScalarType type);
 
-/// Atoll's name for torch's type, where it has one.
+/// Returns Atoll's type for torch's, if it has one.
 std::optional<collectives::DataType> data_type(at::ScalarType type) noexcept;
 
-/// As what a tensor of `type` travels when nothing is computed: its own type where Atoll has it, else plain bytes.
+/// Returns the type in which a tensor of `type` is sent when nothing is computed: its own if Atoll has it, else plain
+/// bytes.
 collectives::DataType wire_type(at::ScalarType type) noexcept;
 
-/// The way back from data_type().
+/// The inverse of data_type().
 at::ScalarType scalar_type(collectives::DataType type) noexcept;
 
 struct Reduction {
@@ -26,11 +27,11 @@ struct Reduction {
   double factor = 1.0;  ///< PREMUL_SUM
 };
 
-/// Throws ValueError for an operation Atoll does not know.
+/// Converts torch's reduce operation. Throws ValueError for one that Atoll does not know.
 Reduction reduction(const c10d::ReduceOp& op);
 
-/// The type in which `operation` reduces `tensor`. Throws TypeError naming a dtype Atoll cannot reduce, ValueError naming
-/// a reduction that has no meaning for it.
+/// Returns the type in which `operation` reduces `tensor`. Throws TypeError naming a dtype that Atoll cannot reduce,
+/// and ValueError naming a reduction that is not defined for it.
 collectives::DataType reduced_type(const char* operation, const at::Tensor& tensor, const Reduction& how);
 
 }  // namespace atl::pytorch

@@ -7,8 +7,8 @@
 
 namespace atl::pytorch {
 
-/// Null for kinds of works that have none: those whose operation only goes on while somebody waits, of which some say
-/// that they have completed.
+/// Returns the work's future; null for kinds of works without one, whose operations make progress only while a thread
+/// waits for them. Some of those report that they have completed when they have not.
 inline c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
   try {
     return work.getFuture();

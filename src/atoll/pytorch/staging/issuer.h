@@ -7,17 +7,17 @@
 
 namespace atl::pytorch {
 
-/// Tasks that issue work to a device and its library: they run one at a time in the order in which they were pushed, on whichever
-/// thread comes first. A task may block until other ranks of the island run theirs, never for anything that is pushed after it.
-/// Thread-safe.
+/// Runs tasks that issue work to a device and its library: one at a time, in the order in which they were pushed, on
+/// the first thread that calls run(). A task may block until other ranks of the island run theirs, but must not wait
+/// for a task that is pushed after it. Thread-safe.
 class Issuer {
  public:
   using Task = std::function<void()>;
 
-  /// Any thread; blocks nowhere. Somebody has to call run() afterwards. Tasks must not throw.
+  /// Appends a task; any thread, does not block. A thread must call run() afterwards. Tasks must not throw.
   void push(Task task);
 
-  /// Runs what has been pushed, unless another thread is at it.
+  /// Runs the pushed tasks, unless another thread is running them.
   void run();
 
  private:

@@ -27,7 +27,7 @@ BackendPtr make(const LibraryRequest& request, const char* way, Deadline deadlin
   return maker()(one);
 }
 
-// Those that every vendor's library adds up; the rest is Atoll's.
+// The types that every vendor's library adds up; Atoll reduces the others itself.
 bool is_common(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -52,7 +52,7 @@ Library::Library(const Place& place, const LibraryRequest& request)
       rank_(request.rank),
       size_(request.size),
       reductions_(place.reductions),
-      waiting_(device_type_ == c10::kCPU ? std::make_shared<Waiting>() : nullptr) {
+      waiter_(device_type_ == c10::kCPU ? std::make_shared<AbortableWaiter>() : nullptr) {
   const Deadline deadline = Deadline::after(request.timeout);
   in_ = make(request, "in/", deadline);
   out_ = make(request, "out/", deadline);
@@ -60,11 +60,11 @@ Library::Library(const Place& place, const LibraryRequest& request)
 
 Library::~Library() {
   abort();
-  if (ended_ != End::kAborted || !waiting_) return;
-  try {  // a communicator's end waits for its operations
+  if (ended_ != End::kAborted || !waiter_) return;
+  try {  // because a communicator's destructor waits for its operations
     std::thread([in = std::move(in_), out = std::move(out_)] {}).detach();
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "no thread is left to close a communicator of " + name_ + ": " + error.what());
+    log(LogLevel::kWarning, "cannot start a thread to close a communicator of " + name_ + ": " + error.what());
   }
 }
 
@@ -72,7 +72,7 @@ bool Library::reduces(collectives::ReduceOp op, at::ScalarType type) const {
   return is_common(type) && reductions_.count(collectives::to_string(op)) > 0;
 }
 
-// What is averaged is divided once, by its owner; a factor is multiplied before.
+// The owner divides an average once; a factor is multiplied before the sum.
 bool Library::folds(collectives::ReduceOp op, at::ScalarType type) const {
   using collectives::ReduceOp;
   if (op == ReduceOp::kPremulSum && !at::isFloatingType(type)) return false;
@@ -88,7 +88,7 @@ void Library::end(End how) noexcept {
     if (ended_ != End::kNone) return;
     ended_ = how;
   }
-  if (how == End::kAborted && waiting_) waiting_->give_up();
+  if (how == End::kAborted && waiter_) waiter_->abort();
   for (const BackendPtr& backend : {in_, out_}) {
     try {
       how == End::kAborted ? backend->abort() : backend->shutdown();

@@ -12,7 +12,7 @@
 namespace atl::pytorch {
 namespace {
 
-// From the tensor's first element to behind its last one.
+// The distance from the start of the tensor's first element to the end of its last one.
 std::size_t extent_bytes(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
   std::int64_t last = 0;
@@ -20,11 +20,11 @@ std::size_t extent_bytes(const at::Tensor& tensor) {
   return static_cast<std::size_t>((last + 1) * tensor.element_size());
 }
 
-// Lets the system add no bits to the word, atomically, so that nobody's value is lost: it says so when it cannot write.
+// Makes the kernel OR the word with 0 atomically, which changes no value and fails if the memory cannot be written.
 bool can_write(std::uintptr_t address) {
-  std::uint32_t nobody_waits = 0;
+  std::uint32_t no_waiters = 0;
   const auto word = address & ~std::uintptr_t{3};
-  const long done = ::syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, nullptr, word,
+  const long done = ::syscall(SYS_futex, &no_waiters, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, nullptr, word,
                               FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0));
   return done >= 0 || errno != EFAULT;
 }

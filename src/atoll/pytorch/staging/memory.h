@@ -5,12 +5,12 @@
 
 namespace atl::pytorch {
 
-/// Whether a strided tensor's storage holds all its elements. It does not where it was resized away, as FSDP does with
-/// sharded parameters, nor in fake tensors and wrappers, which have none.
+/// Returns whether a strided tensor's storage holds all its elements. It does not if it was resized to nothing, as FSDP
+/// does with sharded parameters; fake tensors and wrappers have no storage.
 bool has_memory(const at::Tensor& tensor);
 
-/// Whether the elements can be written: false for a file that is mapped for reading only. Asks the system for memory that
-/// PyTorch has not allocated, on the CPU; true elsewhere.
+/// Returns whether the elements can be written: false for a file that is mapped read-only. Queries the system only for
+/// CPU memory that PyTorch has not allocated; other memory counts as writable.
 bool is_writable(const at::Tensor& tensor);
 
 }  // namespace atl::pytorch

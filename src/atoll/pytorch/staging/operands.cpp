@@ -7,7 +7,7 @@ namespace atl::pytorch {
 namespace {
 
 collectives::Segment memory_of(const at::Tensor& tensor) {
-  // Writing through the pointer is what the caller asked for; version counters are c10d's business.
+  // The caller asked to write through the pointer; c10d updates version counters.
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::uint64_t>(tensor.nbytes())};
 }
 
@@ -27,11 +27,11 @@ at::Tensor Operands::bytes_of(const collectives::Segment& segment) const {
   for (const at::Tensor& memory : memories_) {
     const collectives::Segment all = memory_of(memory);
     if (segment.data < all.data || segment.data + segment.bytes > all.data + all.bytes) continue;
-    // By any stride if there is one element; bytes have to lie side by side.
+    // A tensor of one element may have any stride, but a view as bytes needs stride 1.
     const at::Tensor bytes = memory.as_strided({memory.numel()}, {1}).view(at::kByte);
     return bytes.narrow(0, segment.data - all.data, static_cast<std::int64_t>(segment.bytes));
   }
-  TORCH_INTERNAL_ASSERT(segment.bytes == 0, "a segment of no operand");
+  TORCH_INTERNAL_ASSERT(segment.bytes == 0, "the segment does not belong to an operand");
   return at::empty({0}, at::TensorOptions().dtype(at::kByte).device(device()));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using ByteCount = std::uint64_t;
 
-// Half-open.
+// A half-open range of addresses.
 struct Stretch {
   ByteCount begin = 0;
   ByteCount end = 0;
@@ -23,11 +23,11 @@ struct Dimension {
   ByteCount stride;  // in bytes
 };
 
-// A tensor as runs of bytes without gaps, one at each place that the dimensions count through.
+// A tensor as contiguous runs of bytes, one for each index of the dimensions.
 struct Runs {
   Stretch all;
   ByteCount length = 0;               // of a run
-  std::vector<Dimension> dimensions;  // by stride, the smallest first
+  std::vector<Dimension> dimensions;  // in increasing order of stride
 };
 
 Stretch range_of(const at::Tensor& tensor) {
@@ -41,7 +41,7 @@ Stretch range_of(const at::Tensor& tensor) {
   return {begin, begin + (last + 1) * static_cast<ByteCount>(tensor.element_size())};
 }
 
-// Of one with elements. Dimensions that only repeat the others' memory are left out.
+// Requires a tensor with elements. Leaves out dimensions that only repeat the others' memory.
 Runs runs_of(const at::Tensor& tensor) {
   Runs runs{range_of(tensor), static_cast<ByteCount>(tensor.element_size()), {}};
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
@@ -57,7 +57,7 @@ Runs runs_of(const at::Tensor& tensor) {
   return runs;
 }
 
-// Whether each dimension steps over everything inside it.
+// Returns whether each dimension steps over everything inside it.
 bool is_nested(const Runs& runs) {
   ByteCount inside = runs.length;
   for (const Dimension& each : runs.dimensions) {
@@ -67,7 +67,7 @@ bool is_nested(const Runs& runs) {
   return true;
 }
 
-// The runs that reach into `part`, in order.
+// Returns the runs that intersect `part`, in order.
 std::vector<Stretch> stretches(const Runs& runs, const Stretch& part) {
   std::vector<Stretch> found;
   std::vector<ByteCount> at(runs.dimensions.size());
@@ -88,14 +88,15 @@ std::vector<Stretch> stretches(const Runs& runs, const Stretch& part) {
   return found;
 }
 
-// Whether the places of both repeat at one distance and differ within it, as columns of a matrix do.
+// Returns whether both repeat with one period and do not overlap within it, as columns of a matrix do.
 bool are_interleaved(const Runs& a, const Runs& b) {
   ByteCount period = 0;
   for (const Runs* each : {&a, &b}) {
     for (const Dimension& dimension : each->dimensions) period = std::gcd(period, dimension.stride);
   }
   if (period == 0) return false;
-  const ByteCount ahead = (b.all.begin % period + period - a.all.begin % period) % period;  // of a's run, b's begins
+  const ByteCount ahead =
+      (b.all.begin % period + period - a.all.begin % period) % period;  // from the start of a's run to that of b's
   return ahead >= a.length && ahead + b.length <= period;
 }
 

@@ -10,16 +10,16 @@
 
 namespace atl::pytorch {
 
-// Which strided tensors have memory in common. The answers are exact: two columns of one matrix have none. Tensors without
-// gaps are compared by their ends; only where others lie in the same range are their elements looked at.
+// Finds strided tensors that share memory. The answers are exact: two columns of one matrix do not overlap. Dense
+// tensors are compared by their ends; elements are examined only if the ranges of tensors with gaps intersect.
 
-/// Whether two elements of the tensor lie in the same place, so that it cannot hold a value for each.
+/// Returns whether two elements of the tensor share an address, so that it cannot hold a value for each.
 bool overlaps_itself(const at::Tensor& tensor);
 
-/// Whether the two have memory in common.
+/// Returns whether the two tensors share memory.
 bool overlap(const at::Tensor& a, const at::Tensor& b);
 
-/// Two of `tensors` that have memory in common, lower index first; none: there are no such two.
+/// Returns the indices of two of `tensors` that share memory, the lower one first; nothing if no two do.
 std::optional<std::pair<std::size_t, std::size_t>> overlapping_pair(const std::vector<at::Tensor>& tensors);
 
 }  // namespace atl::pytorch

@@ -8,7 +8,7 @@
 
 namespace atl::pytorch {
 
-/// The message for a person: without the C++ stack that c10's errors carry.
+/// Returns the error's message without the C++ stack trace that c10's errors carry.
 inline std::string plain_text(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   return from_torch ? from_torch->what_without_backtrace() : error.what();

@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/pytorch/staging/pieces.h"
+#include "atoll/pytorch/staging/chunks.h"
 
 namespace atl::pytorch {
 
-StagedMessage::StagedMessage(std::shared_ptr<Trip> trip, collectives::Segment memory,
+StagedMessage::StagedMessage(std::shared_ptr<StagedOperation> operation, collectives::Segment memory,
                              std::shared_ptr<StagingClock> clock)
-    : trip_(std::move(trip)),
+    : operation_(std::move(operation)),
       memory_(memory),
       clock_(std::move(clock)),
-      pinned_(pinned_memory(memory.bytes, trip_->device())),
+      pinned_(pinned_memory(memory.bytes, operation_->device())),
       host_{static_cast<std::byte*>(pinned_.data_ptr()), memory.bytes},
       part_bytes_(part_bytes_of(memory.bytes)) {}
 
@@ -33,41 +33,41 @@ at::Tensor StagedMessage::part_of(const at::Tensor& bytes, std::uint64_t begin, 
 
 void StagedMessage::load() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const c10::Stream to_host = trip_->streams().to_host();
-  trip_->follow_caller(to_host);
+  const c10::Stream to_host = operation_->streams().to_host();
+  operation_->follow_caller(to_host);
   const c10::StreamGuard guard(to_host);
-  const at::Tensor bytes = trip_->operands().bytes_of(memory_);
+  const at::Tensor bytes = operation_->operands().bytes_of(memory_);
   note_use(bytes, to_host);
   loaded_.reserve(parts());
   for (std::size_t part = 0, begin = 0; part < parts(); begin = end_of(part++)) {
-    auto begun = clock_->begin(to_host);
+    auto started = clock_->begin(to_host);
     part_of(pinned_, begin, end_of(part)).copy_(part_of(bytes, begin, end_of(part)), /*non_blocking=*/true);
-    clock_->end(std::move(begun), to_host);
-    loaded_.emplace_back(trip_->device().type());
+    clock_->end(std::move(started), to_host);
+    loaded_.emplace_back(operation_->device().type());
     loaded_.back().record(to_host);
   }
 }
 
-// Until the caller's stream is there, copies would hold up those of other messages behind it.
+// Until the caller's stream is ready, copies would hold up those of later messages.
 void StagedMessage::arrived(std::uint64_t bytes) {
   const std::uint64_t whole = bytes / part_bytes_ * part_bytes_;
-  if (whole > stored_ && trip_->caller_is_there()) copy_to_device(whole);
+  if (whole > stored_ && operation_->caller_is_ready()) copy_to_device(whole);
 }
 
 void StagedMessage::store() {
   copy_to_device(memory_.bytes);
-  trip_->piece_stored();
+  operation_->chunk_stored();
 }
 
 void StagedMessage::copy_to_device(std::uint64_t end) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const c10::Stream to_device = trip_->streams().to_device();
+  const c10::Stream to_device = operation_->streams().to_device();
   const c10::StreamGuard guard(to_device);
-  trip_->follow_caller(to_device);
-  const at::Tensor bytes = trip_->operands().bytes_of(memory_);
-  auto begun = clock_->begin(to_device);
+  operation_->follow_caller(to_device);
+  const at::Tensor bytes = operation_->operands().bytes_of(memory_);
+  auto started = clock_->begin(to_device);
   part_of(bytes, stored_, end).copy_(part_of(pinned_, stored_, end), /*non_blocking=*/true);
-  clock_->end(std::move(begun), to_device);
+  clock_->end(std::move(started), to_device);
   note_use(bytes, to_device);
   stored_ = end;
 }

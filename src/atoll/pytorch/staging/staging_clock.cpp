@@ -24,11 +24,11 @@ std::optional<c10::Event> StagingClock::begin(const c10::Stream& stream) const {
   return timed_on(stream);
 }
 
-void StagingClock::end(std::optional<c10::Event> begun, const c10::Stream& stream) {
-  if (!begun) return;
+void StagingClock::end(std::optional<c10::Event> started, const c10::Stream& stream) {
+  if (!started) return;
   c10::Event ended = timed_on(stream);
   const std::lock_guard lock(mutex_);
-  under_way_.push_back({std::move(*begun), std::move(ended)});
+  under_way_.push_back({std::move(*started), std::move(ended)});
   count_ended();
 }
 

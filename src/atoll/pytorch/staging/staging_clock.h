@@ -11,18 +11,18 @@
 
 namespace atl::pytorch {
 
-/// How long copies between devices and the host take, in both directions. Measures nothing until it is asked for the
-/// first time, because events that tell times cost more than others. Thread-safe.
+/// Measures how long copies between devices and the host take, in both directions. Measures nothing before the first
+/// call of seconds(), because events with timestamps cost more than others. Thread-safe.
 class StagingClock {
  public:
-  /// Before copies are issued on `stream`; none while nothing is measured.
+  /// Call before copies are issued on `stream`. Returns nothing if they are not measured.
   std::optional<c10::Event> begin(const c10::Stream& stream) const;
-  /// Behind these copies, with what `begin` gave.
-  void end(std::optional<c10::Event> begun, const c10::Stream& stream);
-  /// Copies that the caller has made itself.
+  /// Call after these copies have been issued, with the result of begin().
+  void end(std::optional<c10::Event> started, const c10::Stream& stream);
+  /// Adds the time of copies that the caller has made itself.
   void add(std::chrono::nanoseconds time);
 
-  /// Seconds of copies that have ended, since the first call.
+  /// The seconds that copies have taken since the first call, counting those that have ended.
   double seconds();
 
  private:
@@ -30,7 +30,7 @@ class StagingClock {
     c10::Event begin;
     c10::Event end;
   };
-  void count_ended();  // callers hold mutex_
+  void count_ended();  // with mutex_ held
 
   mutable std::mutex mutex_;
   bool is_on_ = false;

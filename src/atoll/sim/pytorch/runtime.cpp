@@ -46,7 +46,7 @@ bool is_capturing() noexcept { return this_captures; }
 void pretend_capturing(bool on) noexcept { this_captures = on; }
 
 void pretend_failed(const std::optional<std::string>& threads) {
-  failing_threads = threads ? new const std::string(*threads) : nullptr;  // kept: some thread may still look at it
+  failing_threads = threads ? new const std::string(*threads) : nullptr;  // leaked: a thread may still be reading it
 }
 
 void require_working() {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of two connections between one pair of processes becomes their link: the endpoint's answers to its acceptor and
-// connectors. All of it runs on the loop.
+// Decides which of two connections between a pair of processes becomes their link: the endpoint's callbacks from its
+// acceptor and connectors. All of it runs on the loop.
 #include "atoll/transport/endpoint/impl.h"
 
 #include <utility>
 
 namespace atl::transport {
 
-// When both sides connect at once, each side sees its own connection and the peer's. The one begun by the smaller id wins:
+// When both sides connect at once, each side sees its own connection and the peer's. The smaller id's connection wins:
 //  - the side with the larger id accepts the peer's as soon as it is proven, and gives up its own;
-//  - the side with the smaller id must not accept the peer's once its own proof has left, because the peer may have accepted it
-//    already. It holds the peer's until its own has succeeded (then the peer's is refused) or come to nothing (then it is taken).
+//  - the side with the smaller id must not accept the peer's once its own proof has left, because the peer may already
+//    have accepted it. It holds the peer's until its own succeeds (then it refuses the peer's) or fails (then it takes
+//    the peer's).
 void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
   const PeerAddress& peer = stream.peer();
   if (ended_) return acceptor_->refuse(stream, Refusal::kGone);
@@ -40,7 +41,7 @@ void Endpoint::Impl::on_incoming(LinkKind, std::uint8_t rail, ByteStream stream,
   Entry* entry = find(authenticated.id);
   if (rail != 0) return entry->link->attach_rail_on_loop(rail - 1U, std::move(stream));
   if (entry == nullptr || entry->attached)
-    return;  // welcomed twice only if the peer broke the rules: closing is enough
+    return;  // welcomed twice only if the peer broke the protocol: closing is enough
   attach_on_loop(*entry, std::move(stream), false, authenticated);
 }
 
@@ -110,7 +111,7 @@ void Endpoint::Impl::on_connect_failed(const PeerId& peer, const Error& error) {
 }
 
 void Endpoint::Impl::on_yielded(const PeerId& peer) {
-  // The peer's connection is on its way; should it never come, the tick connects again.
+  // The peer's connection is on its way; if it does not arrive, the tick connects again.
   find(peer)->connector.reset();
 }
 

@@ -46,18 +46,17 @@ std::shared_ptr<const Credentials> credentials_of(const EndpointOptions& options
   if (!options.tls) return nullptr;
   if (options.transport == TransportChoice::kUcx) {
     throw Error(ErrorKind::kInvalidArgument,
-                "ATOLL_TRANSPORT=ucx with ATOLL_TLS=1: nothing encrypts what travels through UCX; use auto or tcp");
+                "ATOLL_TRANSPORT=ucx with ATOLL_TLS=1: UCX does not encrypt what it carries; use auto or tcp");
   }
   if (options.key.empty()) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        "ATOLL_TLS=1 needs ATOLL_KEY_FILE, equal on all ranks: a key that comes through the store is no secret to "
-        "whoever reads the store. (umask 077; openssl rand -hex 32 > FILE) makes one");
+    throw Error(ErrorKind::kInvalidArgument,
+                "ATOLL_TLS=1 needs ATOLL_KEY_FILE, equal on all ranks: a key that travels through the store is known "
+                "to everyone who can read the store. (umask 077; openssl rand -hex 32 > FILE) makes one");
   }
   return Credentials::of_key(options.key);
 }
 
-const char* for_people(TransportChoice choice) {
+const char* display_name(TransportChoice choice) {
   switch (choice) {
     case TransportChoice::kAuto: break;
     case TransportChoice::kShm: return "shared memory";
@@ -67,12 +66,13 @@ const char* for_people(TransportChoice choice) {
   return "nothing";
 }
 
-/// Why choose_kind finds nothing.
+/// Explains why choose_kind finds nothing.
 std::string obstacle_between(const PeerAddress& a, const PeerAddress& b) {
   const bool both_insist = a.transport != TransportChoice::kAuto && b.transport != TransportChoice::kAuto;
   if (both_insist && a.transport != b.transport) {
-    return std::string("one insists on ") + for_people(a.transport) + " (ATOLL_TRANSPORT), but the other insists on " +
-           for_people(b.transport) + "; set it equally on all ranks, or leave it out";
+    return std::string("one insists on ") + display_name(a.transport) +
+           " (ATOLL_TRANSPORT), but the other insists on " + display_name(b.transport) +
+           "; set it equally on all ranks, or leave it out";
   }
   return "one insists on shared memory (ATOLL_TRANSPORT), but the other is on another host (ATOLL_HOST); leave "
          "ATOLL_TRANSPORT out";
@@ -131,7 +131,7 @@ Endpoint::Impl::~Impl() {
   if (fork_depth() == process_) {
     shutdown(Deadline::after(kDestructorLinger));
   } else {
-    // A forked child has neither the loop's thread nor its descriptors: what is registered there cannot be taken back.
+    // A forked child has neither the loop's thread nor its descriptors, so nothing can be unregistered there.
     static_cast<void>(acceptor_.release());
     for (auto& [id, entry] : entries_) {
       static_cast<void>(entry.connector.release());
@@ -141,18 +141,17 @@ Endpoint::Impl::~Impl() {
   loop.reset();
 }
 
-/// Where the user wishes for UCX, it has to be there. By itself it is used between hosts that both have RDMA; elsewhere it
-/// is not even opened, because that takes a part of a second.
+/// UCX must be available if the user requests it. Otherwise it is used between hosts that both have RDMA, and is not
+/// even opened elsewhere, because that takes a part of a second.
 void Endpoint::Impl::open_ucx() {
-  const bool is_wish = options.transport == TransportChoice::kUcx;
-  if (!is_wish && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
-  if (credentials_)
-    return log(LogLevel::kWarning, "RDMA is not used, because ATOLL_TLS=1 and nothing would encrypt it");
+  const bool is_requested = options.transport == TransportChoice::kUcx;
+  if (!is_requested && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
+  if (credentials_) return log(LogLevel::kWarning, "RDMA is not used, because ATOLL_TLS=1 and UCX does not encrypt");
   try {
     ucx_ = ucx::Context::open();
     self.ucx = ucx_->has_rdma() ? UcxReach::kRdma : UcxReach::kHost;
   } catch (const Error& error) {
-    if (is_wish) throw Error(error.kind(), std::string("ATOLL_TRANSPORT=ucx: ") + error.what());
+    if (is_requested) throw Error(error.kind(), std::string("ATOLL_TRANSPORT=ucx: ") + error.what());
     log(LogLevel::kInfo, std::string("RDMA is not used: ") + error.what());
   }
 }
@@ -237,11 +236,11 @@ void Endpoint::Impl::tick_on_loop() {
   acceptor_->tick(now);
   for (Entry* entry : entries()) {
     if (entry->connector) entry->connector->tick(now);
-    for (std::size_t i = entry->rails.size(); i-- != 0;) entry->rails[i]->tick(now);  // from behind: one may go
+    for (std::size_t i = entry->rails.size(); i-- != 0;) entry->rails[i]->tick(now);  // backwards: one may be removed
     entry->link->tick_on_loop(now);
     connect_rails_on_loop(*entry);
     if (entry->link->state() != LinkState::kConnecting) entry->connector.reset();
-    // The peer's own connection was to come, or to replace ours, and did not.
+    // The peer's own connection was expected, or was to replace ours, and did not arrive.
     const bool waits =
         entry->link->state() == LinkState::kConnecting && !entry->attached && !entry->connector && !entry->held;
     if (!waits) entry->waits_since = now;
@@ -285,7 +284,7 @@ void Endpoint::Impl::shutdown(Deadline linger) {
     acceptor_->stop();
     for (Entry* entry : entries()) {
       entry->rails.clear();
-      // To the peer such a link is up already, or may be: it is to hear that this end closes in order.
+      // For the peer this link may already be up: it must learn that this end closes in good order.
       if (entry->connector && entry->connector->may_be_accepted()) continue;
       entry->connector.reset();
       if (entry->attached) {

@@ -17,12 +17,12 @@
 
 namespace atl::transport {
 
-/// Which kind of link two endpoints use; both compute the same. nullopt: one insists on what the other or the distance forbids.
-/// Without a wish: shm on one host; between hosts ucx if both have RDMA through it, else tcp. Where one wishes for ucx and the
-/// other one has none, as without a wish.
+/// Chooses the kind of link between two endpoints; both compute the same. Returns nullopt when one insists on a kind
+/// that the other, or the distance, forbids. With kAuto: shm on one host; between hosts ucx if both have RDMA through
+/// it, else tcp. If one requests ucx and the other lacks it, the choice is as with kAuto.
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept;
 
-/// The kind of stream on which a link of that kind begins.
+/// Returns the kind of stream on which a link of that kind opens.
 constexpr LinkKind stream_of(LinkKind kind) noexcept { return kind == LinkKind::kUcx ? LinkKind::kTcp : kind; }
 
 struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner, private RailConnector::Owner {
@@ -50,7 +50,7 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
     HandshakeStream* held = nullptr;                    // the peer's connection, proven, while ours may still win
     std::vector<std::unique_ptr<RailConnector>> rails;  // further connections that are being made
     bool attached = false;
-    Clock::time_point waits_since = Clock::now();  // for the peer's connection, which is to win
+    Clock::time_point waits_since = Clock::now();  // for the peer's connection, which wins
   };
 
   void on_incoming_proven(HandshakeStream& stream) override;
@@ -82,7 +82,7 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   std::vector<std::byte> key_;                            // the loop's
   const std::shared_ptr<const Credentials> credentials_;  // none: TCP connections are in clear
   Loop::TimerId ticker_ = 0;
-  std::optional<Error> ended_;  // the loop's: shutdown or abort has begun
+  std::optional<Error> ended_;  // the loop's: set by shutdown and abort
   const std::uint32_t process_;
   std::shared_ptr<ucx::Context> ucx_;  // nullptr: links do not use it
 

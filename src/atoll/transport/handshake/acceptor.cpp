@@ -19,7 +19,7 @@ constexpr std::size_t kMaxComplaints = 10;
 constexpr int kAcceptsPerTurn = 64;
 constexpr std::chrono::milliseconds kHandshakePatience{10'000};
 
-/// For messages about it.
+/// Returns a name of the connection for messages.
 std::string name_of(int fd, LinkKind kind) {
   if (kind == LinkKind::kTcp) return to_string(remote_address(fd));
   ucred credentials{};
@@ -70,11 +70,11 @@ void Acceptor::accept_some(LinkKind kind) {
     if (!fd) {
       const int error = errno;
       if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        // The waiting connection would wake the loop for ever: listen again at the next tick.
+        // The waiting connection would wake the loop forever: listen again at the next tick.
         listen(false);
         if (!std::exchange(exhausted_, true)) {
           log(LogLevel::kError,
-              with_errno("cannot take a connection; raise the limit of open files (ulimit -n)", error));
+              with_errno("cannot accept a connection; raise the limit of open files (ulimit -n)", error));
         }
       }
       return;
@@ -126,7 +126,7 @@ void Acceptor::on_done(HandshakeStream& stream) {
 }
 
 void Acceptor::on_ended(HandshakeStream& stream, const HandshakeStream::End& end) {
-  // A peer that gives up a connection of two, or that dies, is not a stranger.
+  // A peer that gives up one of two connections, or that dies, is not a stranger.
   if (end.end_of_file || end.error_number != 0) {
     log(LogLevel::kDebug, end.error.what());
   } else {
@@ -144,8 +144,8 @@ void Acceptor::complain(const std::string& message) {
 void Acceptor::tick(Clock::time_point now) {
   for (auto each = streams_.begin(); each != streams_.end();) {
     HandshakeStream& stream = **each++;
-    // One that waits for this side's key is not to blame for the wait.
-    const auto limit = stream.begun() ? std::min(patience_, kHandshakePatience) : patience_;
+    // A connection that waits for this side's key gets the full patience.
+    const auto limit = stream.has_started() ? std::min(patience_, kHandshakePatience) : patience_;
     if (now - stream.since() < limit) continue;
     complain("refused a connection from " + stream.remote() + ": not authenticated within " +
              std::to_string(limit.count()) + " ms");

@@ -13,8 +13,8 @@
 
 namespace atl::transport {
 
-/// Takes connections from both listeners and authenticates them. At most kMaxIncoming are in that state, each for a bounded
-/// time; more wait in the kernel's queue. Strangers are closed and logged. Lives on the loop thread.
+/// Accepts connections from both listeners and authenticates them. At most kMaxIncoming are in that state, each for a
+/// bounded time; more wait in the kernel's queue. Strangers are closed and logged. Lives on the loop thread.
 class Acceptor : private HandshakeStream::Owner {
  public:
   static constexpr std::size_t kMaxIncoming = 512;
@@ -33,12 +33,12 @@ class Acceptor : private HandshakeStream::Owner {
 
   using MakeHandshake = std::function<Handshake(LinkKind kind)>;
 
-  /// `patience` is how long a connection may wait for this side, and at most how long its handshake may take.
+  /// `patience` limits how long a connection may wait for this side, and how long its handshake may take.
   Acceptor(Loop& loop, Owner& owner, UnixListener unix_listener, TcpListener tcp_listener,
            std::chrono::milliseconds patience, MakeHandshake make_handshake);
   ~Acceptor() override;
 
-  /// Starts to take connections. Until allow_handshakes(), they wait without being read.
+  /// Starts to accept connections. Until allow_handshakes(), they wait without being read.
   void begin();
   void allow_handshakes();
   void refuse(HandshakeStream& stream, Refusal refusal);

@@ -17,14 +17,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kWayOut =
-    " (a firewall between? open the ports that ATOLL_PORTS names; an address of another network? ATOLL_IFACE or "
+    " (a firewall in between? open the ports that ATOLL_PORTS names; an address of another network? ATOLL_IFACE or "
     "ATOLL_ADDRESS on that rank chooses the right one)";
 constexpr milliseconds kRetryPause{50};
-constexpr milliseconds kNobodyPatience{900};  // with the last try still inside one second
+constexpr milliseconds kNotListeningPatience{900};  // with the last attempt still within one second
 constexpr milliseconds kMinAttempt{1000};
 constexpr milliseconds kMinSilence{250};
 
-bool is_nobody(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == EPIPE; }
+bool is_not_listening(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == EPIPE; }
 
 }  // namespace
 
@@ -83,8 +83,10 @@ bool Connector::try_one(const Target& target) {
   const int result = ::connect(fd.get(), target.address.get(), target.address.length);
   if (result != 0 && errno != EINPROGRESS) {
     const int error = errno;
-    // A full backlog of a Unix listener is EAGAIN: it will be served.
-    const auto outcome = error == EAGAIN ? Outcome::kNoAnswer : is_nobody(error) ? Outcome::kNobody : Outcome::kNoRoute;
+    // EAGAIN means that a Unix listener's backlog is full: it will be served.
+    const auto outcome = error == EAGAIN           ? Outcome::kNoAnswer
+                         : is_not_listening(error) ? Outcome::kNotListening
+                                                   : Outcome::kNoRoute;
     note(outcome, Error(ErrorKind::kPeerLost, with_errno(target.text, error)));
     return false;
   }
@@ -120,11 +122,11 @@ void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
   const auto finished = std::move(stream_);
   if (end.refusal == Refusal::kYield) return owner_.on_yielded(peer_.id);
   if (end.refusal == Refusal::kPeer || end.refusal == Refusal::kGone) {
-    note(Outcome::kNobody, Error(ErrorKind::kPeerLost, end.error.what()));
+    note(Outcome::kNotListening, Error(ErrorKind::kPeerLost, end.error.what()));
   } else if (end.error.kind() == ErrorKind::kRefused || end.error.kind() == ErrorKind::kProtocol) {
     note(Outcome::kStranger, end.error);
-  } else if (end.end_of_file || is_nobody(end.error_number)) {
-    note(Outcome::kNobody, end.error);
+  } else if (end.end_of_file || is_not_listening(end.error_number)) {
+    note(Outcome::kNotListening, end.error);
   } else {
     note(end.error_number == ETIMEDOUT ? Outcome::kNoAnswer : Outcome::kNoRoute, end.error);
   }
@@ -135,11 +137,11 @@ void Connector::end_round() {
   const auto now = Clock::now();
   if (targets_.empty()) return fail(Error(ErrorKind::kPeerLost, describe()));
   if (outcome_ == Outcome::kStranger) return fail(Error(worst_->kind(), describe() + ": " + worst_->what()));
-  if (outcome_ == Outcome::kNobody) {
-    if (!first_nobody_) first_nobody_ = now;
-    if (kind_ == LinkKind::kShm || now - *first_nobody_ >= kNobodyPatience) {
-      const std::string gone = ": it has ended, for a reason that its own output gives, or never listened there: ";
-      return fail(Error(ErrorKind::kPeerLost, describe() + gone + worst_->what()));
+  if (outcome_ == Outcome::kNotListening) {
+    if (!first_not_listening_) first_not_listening_ = now;
+    if (kind_ == LinkKind::kShm || now - *first_not_listening_ >= kNotListeningPatience) {
+      const std::string ended = ": it has ended (its own output says why) or never listened there: ";
+      return fail(Error(ErrorKind::kPeerLost, describe() + ended + worst_->what()));
     }
   }
   outcome_ = Outcome::kNothing;
@@ -152,9 +154,9 @@ void Connector::end_round() {
 
 void Connector::tick(Clock::time_point now) {
   note_silence(now);
-  // A little before the link's own limit, because this message knows the reason.
+  // A little before the link's own limit, because this message can name the reason.
   const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
-  if (now - begun_ >= limit) {
+  if (now - started_ >= limit) {
     const std::string reason = stream_ ? stream_->remote() + " does not answer" : last_reason_;
     const bool took_nothing = kind_ == LinkKind::kTcp && (!stream_ || stream_->is_connecting());
     return fail(Error(ErrorKind::kPeerLost, describe() + " within " + std::to_string(options_.connect_timeout.count()) +
@@ -163,7 +165,7 @@ void Connector::tick(Clock::time_point now) {
   if (!stream_) return;
   const auto patience = answer_patience(options_);
   if (silence_ >= patience && next_target_ == targets_.size()) return give_up_attempt(true);
-  // The way to an address may be long, while one that took the connection answers soon or not at all.
+  // Connecting to an address may take long, but a process that accepted the connection answers soon or never.
   const auto tries = static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
   const bool slow = now - stream_->since() >= std::max(kMinAttempt, options_.connect_timeout / tries);
   const bool silent = stream_silence_ >= std::max(kMinSilence, patience / tries);
@@ -171,7 +173,7 @@ void Connector::tick(Clock::time_point now) {
 }
 
 void Connector::note_silence(Clock::time_point now) {
-  // Time in which this very process did not run says nothing about the peer.
+  // Time in which this process itself did not run says nothing about the peer.
   const auto passed = std::min<Clock::duration>(now - std::exchange(last_tick_, now), 2 * tick_interval(options_));
   if (!stream_ || stream_->is_connecting()) return;
   const std::uint64_t heard = stream_->heard_bytes();
@@ -181,8 +183,9 @@ void Connector::note_silence(Clock::time_point now) {
 }
 
 void Connector::give_up_attempt(bool last) {
-  const Error error(ErrorKind::kPeerLost, stream_->remote() + " does not answer" +
-                                              (last ? ": its process is stopped, or the network between is cut" : ""));
+  const Error error(ErrorKind::kPeerLost,
+                    stream_->remote() + " does not answer" +
+                        (last ? ": its process is stopped, or the network in between is cut" : ""));
   stream_.reset();
   note(Outcome::kNoAnswer, error);
   if (!owner_.on_attempt_failed(peer_.id)) return;

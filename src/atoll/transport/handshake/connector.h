@@ -12,12 +12,12 @@
 
 namespace atl::transport {
 
-/// Begins the connection to one peer: tries its addresses in order, again and again while the failure may pass, until one
-/// connection is authenticated. Lives on the loop thread.
+/// Opens the connection to one peer: tries its addresses in order, repeatedly while the failure may be temporary, until
+/// one connection is authenticated. Lives on the loop thread.
 ///
-///   nobody listens, or the connection ends at once: Unix at once, TCP after a second     -> kPeerLost
-///   no route, no answer: until options.connect_timeout                                   -> kPeerLost
-///   the connection is taken and nothing is said on it: for answer_patience()             -> kPeerLost
+///   no listener, or the connection ends at once: Unix at once, TCP after a second        -> kPeerLost
+///   no route or no answer: after options.connect_timeout                                 -> kPeerLost
+///   the connection is accepted but nothing is received: after answer_patience()          -> kPeerLost
 ///   the other end is a stranger at every address                                         -> kRefused or kProtocol
 class Connector : private HandshakeStream::Owner {
  public:
@@ -29,7 +29,7 @@ class Connector : private HandshakeStream::Owner {
     virtual void on_connect_failed(const PeerId& peer, const Error& error) = 0;
     /// The peer's own connection to us is under way and wins.
     virtual void on_yielded(const PeerId& peer) = 0;
-    /// One attempt came to nothing. Returns false when the connector was destroyed because there is a better way.
+    /// One attempt failed. Returns false if the connector was destroyed because another connection is used instead.
     virtual bool on_attempt_failed(const PeerId& peer) = 0;
   };
 
@@ -42,7 +42,7 @@ class Connector : private HandshakeStream::Owner {
   void begin() { try_targets(); }
   void tick(Clock::time_point now);
 
-  /// Our proof has left: the peer may already hold this connection to be the link.
+  /// Returns whether our proof has left, so that the peer may already have accepted this connection as the link.
   bool may_be_accepted() const noexcept;
 
  private:
@@ -50,10 +50,10 @@ class Connector : private HandshakeStream::Owner {
     SocketAddress address;
     std::string text;
   };
-  /// What became of one round over all addresses; the worst says what to do next.
-  enum class Outcome { kNothing, kNoRoute, kNobody, kNoAnswer, kStranger };
+  /// The outcome of one round over all addresses; the worst one decides what to do next.
+  enum class Outcome { kNothing, kNoRoute, kNotListening, kNoAnswer, kStranger };
 
-  void on_proven(HandshakeStream&) override {}  // initiators are not asked
+  void on_proven(HandshakeStream&) override {}  // called for acceptors only
   void on_done(HandshakeStream& stream) override;
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
 
@@ -73,18 +73,18 @@ class Connector : private HandshakeStream::Owner {
   const PeerAddress peer_;
   const LinkKind kind_;
   const MakeHandshake make_handshake_;
-  const Clock::time_point begun_ = Clock::now();
+  const Clock::time_point started_ = Clock::now();
   std::vector<Target> targets_;
   std::size_t next_target_ = 0;
   std::unique_ptr<HandshakeStream> stream_;
   Outcome outcome_ = Outcome::kNothing;
   std::optional<Error> worst_;  // of this round
   std::string last_reason_ = "nothing was tried";
-  std::optional<Clock::time_point> first_nobody_;
+  std::optional<Clock::time_point> first_not_listening_;
   std::optional<Loop::TimerId> retry_;
-  Clock::time_point last_tick_ = begun_;
-  Clock::duration silence_{0};         // of ends that took a connection, over all addresses, until something is heard
-  Clock::duration stream_silence_{0};  // of the end of stream_
+  Clock::time_point last_tick_ = started_;
+  Clock::duration silence_{0};         // since bytes came from any address that accepted a connection
+  Clock::duration stream_silence_{0};  // since bytes came on stream_
   std::uint64_t heard_bytes_ = 0;      // on stream_
 };
 

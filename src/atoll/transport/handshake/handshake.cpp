@@ -24,7 +24,7 @@ Nonce random_nonce() {
   return nonce;
 }
 
-/// A record of TLS begins so: an alert, or a handshake.
+/// Returns whether a TLS record begins with this byte: an alert, or a handshake.
 bool is_tls(std::byte first) { return first == std::byte{0x15} || first == std::byte{0x16}; }
 
 void write_address(ByteWriter& writer, const PeerAddress& address) {
@@ -125,7 +125,7 @@ void Handshake::receive(std::span<const std::byte> bytes) {
     if (wanted() == 0 && input_.size() == kHeaderBytes) on_header();
     if (wanted() == 0 && !input_.empty()) on_message();
   }
-  if (!bytes.empty()) turn_away(Refusal::kGarbage, 0, "more bytes than the handshake asked for");
+  if (!bytes.empty()) turn_away(Refusal::kGarbage, 0, "more bytes than the handshake expects");
 }
 
 void Handshake::on_header() {
@@ -148,7 +148,7 @@ void Handshake::on_header() {
                         (type_ == kRefusal && (state_ == State::kAwaitChallenge || state_ == State::kAwaitWelcome));
   if (!expected || zero != 0) turn_away(Refusal::kGarbage, 0, "unexpected handshake message " + std::to_string(type_));
   if (length == 0 || length > kMaxHandshakeBytes) {
-    turn_away(Refusal::kGarbage, 0, "handshake message of " + std::to_string(length) + " bytes");
+    turn_away(Refusal::kGarbage, 0, "invalid handshake message of " + std::to_string(length) + " bytes");
   }
   wanted_ = kHeaderBytes + length;
 }
@@ -196,7 +196,7 @@ void Handshake::on_hello(std::span<const std::byte> body) {
     turn_away(Refusal::kTransport, 0, "it chose another transport for this connection");
   }
   if (rail > kMaxRails || (rail != 0 && identity_.kind != LinkKind::kTcp)) {
-    turn_away(Refusal::kTransport, 0, "it wants to be rail " + std::to_string(rail) + " of this connection");
+    turn_away(Refusal::kTransport, 0, "it requests the invalid rail " + std::to_string(rail));
   }
   identity_.rail = rail;
   std::vector<std::byte> reply;

@@ -16,38 +16,38 @@
 
 namespace atl::transport {
 
-/// Both ends of a connection must speak the same version of everything that travels on links.
+/// The version of everything that travels on links; both ends of a connection must have the same.
 inline constexpr std::uint16_t kWireVersion = 2;
 inline constexpr std::size_t kMaxHandshakeBytes = 4096;  ///< of one message's body
 inline constexpr std::size_t kMaxJobBytes = 256;
 
-/// Why an acceptor turned a connection away; travels in clear so that the other side can say it.
+/// The reason why an acceptor refuses a connection; travels in clear so that the other side can report it.
 enum class Refusal : std::uint8_t {
   kNone = 0,
   kVersion,    ///< other wire version; the value is the refuser's
   kJob,        ///< other job
   kAttempt,    ///< other restart attempt; the value is the refuser's
-  kPeer,       ///< somebody else listens at this address now
+  kPeer,       ///< another process listens at this address now
   kKey,        ///< the proof does not fit the key
   kTransport,  ///< the two ends disagree on shm or tcp
-  kYield,      ///< both opened at once and the refuser's own connection wins
+  kYield,      ///< both connected at once and the refuser's own connection wins
   kGone,       ///< the refuser's end of this link has ended already
-  kGarbage,    ///< not this protocol
+  kGarbage,    ///< bytes of another protocol
 };
 const char* to_string(Refusal refusal) noexcept;
 
-/// What one end knows before it talks. Borrowed members must outlive the handshake.
+/// One end's part of a handshake. Borrowed members must outlive the handshake.
 struct HandshakeIdentity {
   const std::string& job;
   std::uint32_t attempt = 0;
   const PeerAddress& self;
   std::vector<std::byte> key;
   LinkKind kind = LinkKind::kTcp;
-  std::uint8_t rail = 0;  ///< initiator: 0 opens a link; N joins the link that is open, as its rail N - 1
-  std::shared_ptr<const Credentials> credentials{};  ///< of the TLS that everything is inside of; none: in clear
+  std::uint8_t rail = 0;  ///< initiator: 0 opens a link; N joins the open link as its rail N - 1
+  std::shared_ptr<const Credentials> credentials{};  ///< for TLS around everything; null: in clear
 };
 
-/// Mutual challenge over a byte stream, as a state machine without a socket:
+/// A mutual challenge over a byte stream, as a state machine without a socket:
 ///
 ///   initiator                                 acceptor
 ///   HELLO  kind rail attempt job target nonce address  -->
@@ -55,8 +55,8 @@ struct HandshakeIdentity {
 ///   PROOF  HMAC(key, "initiator", both)       -->          (owner decides: welcome or refuse)
 ///                                      <--    WELCOME  HMAC(key, "acceptor", both)
 ///
-/// The HMAC covers every byte of HELLO and CHALLENGE, hence version, job, attempt, both ids, both nonces and the roles, so
-/// neither a replayed nor a reflected message fits. Instead of its next message an acceptor may send REFUSAL.
+/// The HMAC covers every byte of HELLO and CHALLENGE, hence version, job, attempt, both ids, both nonces and the roles,
+/// so neither a replayed nor a reflected message fits. Instead of its next message an acceptor may send REFUSAL.
 class Handshake {
  public:
   enum class State {
@@ -75,15 +75,15 @@ class Handshake {
   State state() const noexcept { return state_; }
   const std::shared_ptr<const Credentials>& credentials() const noexcept { return identity_.credentials; }
 
-  /// How many bytes receive() takes next; reading no more than these leaves the link's own bytes on the stream. 0 in the
-  /// states that await no bytes.
+  /// The number of bytes that receive() takes next; reading no more than these leaves the link's own bytes on the
+  /// stream. 0 in the states that await no bytes.
   std::size_t wanted() const noexcept { return wanted_ - input_.size(); }
 
-  /// At most wanted() bytes from the stream. Throws Error(kRefused), or Error(kProtocol) for bytes that do not parse; the
-  /// state is kRefused then and take_output() may hold the answer that tells the peer.
+  /// Takes at most wanted() bytes from the stream. Throws Error(kRefused), or Error(kProtocol) for bytes that do not
+  /// parse; then the state is kRefused, and take_output() may hold the refusal for the peer.
   void receive(std::span<const std::byte> bytes);
 
-  /// What has to be sent, in order.
+  /// Returns the bytes to send, in order.
   std::vector<std::byte> take_output() { return std::exchange(output_, {}); }
 
   void welcome();                                         ///< in state kProven
@@ -93,7 +93,7 @@ class Handshake {
   /// The other end as its own message states it; trustworthy in kProven and kDone.
   const PeerAddress& peer() const noexcept { return peer_; }
 
-  /// HandshakeIdentity::rail of the initiator, on both sides; likewise.
+  /// The initiator's HandshakeIdentity::rail, on both sides; trustworthy in the same states.
   std::uint8_t rail() const noexcept { return identity_.rail; }
 
  private:

@@ -83,7 +83,8 @@ bool HandshakeStream::open_tls() {
   try {
     progress = stream_.handshake();
   } catch (const Error& error) {
-    refusal = Error(error.kind(), std::string(error.what()) + " (ATOLL_TLS and ATOLL_KEY_FILE must be the same there)");
+    refusal =
+        Error(error.kind(), std::string(error.what()) + " (ATOLL_TLS and ATOLL_KEY_FILE must be equal on both sides)");
   }
   const int error = errno;
   heard_bytes_ = stream_.received_bytes();
@@ -114,7 +115,7 @@ bool HandshakeStream::flush() {
     }
     output_.erase(output_.begin(), output_.begin() + sent);
   }
-  stream_.flush();  // what is broken shows when it is read
+  stream_.flush();  // a broken connection shows when it is read
   watch(!output_.empty() || stream_.holds_output());
   return true;
 }
@@ -122,7 +123,7 @@ bool HandshakeStream::flush() {
 void HandshakeStream::read_some() {
   std::array<std::byte, kMaxHandshakeBytes> buffer;
   for (;;) {
-    // While a proven peer waits for its answer it has nothing to say: any byte or end ends the connection.
+    // A proven peer sends nothing while it waits for the answer: any byte, or an end-of-file, ends the connection.
     const bool silent = handshake_->wanted() == 0;
     const auto limit = silent ? 1 : std::min(buffer.size(), handshake_->wanted());
     const iovec piece{buffer.data(), limit};

@@ -13,11 +13,12 @@
 
 namespace atl::transport {
 
-/// One connection while it is being made: a non-blocking stream and the handshake that runs over it, inside TLS where that one wants it. Lives on
-/// the loop thread. Reads exactly the handshake's bytes, so that the stream can be handed to a link afterwards.
+/// One connection while it is being made: a non-blocking stream and the handshake that runs over it, inside TLS if the
+/// handshake has credentials. Lives on the loop thread. Reads exactly the handshake's bytes, so that the stream can be
+/// handed to a link afterwards.
 class HandshakeStream {
  public:
-  /// How a connection ended without becoming a link.
+  /// The end of a connection that did not become a link.
   struct End {
     Error error;
     int error_number = 0;  ///< of the system call, or 0
@@ -31,7 +32,7 @@ class HandshakeStream {
     virtual ~Owner() = default;
     /// Acceptor only: the initiator is genuine. Call welcome() or refuse(), now or later.
     virtual void on_proven(HandshakeStream& stream) = 0;
-    /// Both ends are genuine: take_stream() belongs to a link now.
+    /// Both ends are genuine: take_stream() is for a link.
     virtual void on_done(HandshakeStream& stream) = 0;
     virtual void on_ended(HandshakeStream& stream, const End& end) = 0;
   };
@@ -42,12 +43,12 @@ class HandshakeStream {
   HandshakeStream(const HandshakeStream&) = delete;
   HandshakeStream& operator=(const HandshakeStream&) = delete;
 
-  /// Starts to talk; the owner hears of it from the loop, never from inside begin(). Throws Error(kUnavailable).
+  /// Starts the handshake; the owner is called from the loop, never from inside begin(). Throws Error(kUnavailable).
   void begin(Handshake handshake, bool connecting);
-  bool begun() const noexcept { return handshake_.has_value(); }
+  bool has_started() const noexcept { return handshake_.has_value(); }
 
   void welcome();
-  /// Tells the initiator why, as far as that is possible without waiting. The owner destroys the stream next.
+  /// Sends the initiator the reason, as far as that is possible without waiting. The owner destroys the stream next.
   void refuse(Refusal refusal);
 
   Handshake::State state() const noexcept { return handshake_ ? handshake_->state() : Handshake::State::kAwaitHello; }
@@ -55,17 +56,17 @@ class HandshakeStream {
   std::uint8_t rail() const noexcept { return handshake_->rail(); }
   const std::string& remote() const noexcept { return remote_; }  ///< "10.0.0.2:4712", for messages
   LinkKind kind() const noexcept { return kind_; }
-  Clock::time_point since() const noexcept { return since_; }  ///< made, or begun
-  bool is_connecting() const noexcept { return connecting_; }  ///< the other end has not taken the connection yet
+  Clock::time_point since() const noexcept { return since_; }  ///< made, or started
+  bool is_connecting() const noexcept { return connecting_; }  ///< the other end has not accepted the connection yet
   std::uint64_t heard_bytes() const noexcept { return heard_bytes_; }
   ByteStream take_stream();
 
  private:
   void on_event(std::uint32_t events);
-  bool finish_connect();  // false: the owner was told
-  bool open_tls();        // false: it is not complete, or the owner was told
+  bool finish_connect();  // false: the owner was notified
+  bool open_tls();        // false: it is not complete, or the owner was notified
   void read_some();
-  bool flush();  // false: the owner was told
+  bool flush();  // false: the owner was notified
   void farewell() noexcept;
   void watch(bool for_room);
   void end(const End& end);
@@ -78,7 +79,7 @@ class HandshakeStream {
   Clock::time_point since_ = Clock::now();
   std::optional<Handshake> handshake_;
   bool connecting_ = false;
-  bool is_open_ = false;  // what the handshake says may pass: in clear at once
+  bool is_open_ = false;  // handshake bytes may pass: in clear at once, else when TLS is open
   std::uint64_t heard_bytes_ = 0;
   bool watched_ = false;
   std::uint32_t events_ = 0;

@@ -22,7 +22,7 @@ std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept
 }
 
 std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept {
-  // A process that starts on a busy machine may need this long even where its user wants a quicker heartbeat.
+  // A process that starts on a busy machine may need this long even with a shorter heartbeat.
   constexpr std::chrono::milliseconds kMin{1000};
   return std::max(options.heartbeat, kMin);
 }

@@ -27,7 +27,7 @@ SocketAddress any_address(int family, std::uint16_t port) {
   return address;
 }
 
-/// The listener, or none with errno set.
+/// Returns the listener, or an empty Fd with errno set.
 Fd try_listen(int family, std::uint16_t port) {
   Fd fd = make_socket(family);
   if (!fd) return fd;

@@ -17,11 +17,11 @@ struct TcpListener {
   std::uint16_t port = 0;
 };
 
-/// A non-blocking listener on a random abstract name. Throws Error(kUnavailable).
+/// Opens a non-blocking listener on a random abstract name. Throws Error(kUnavailable).
 UnixListener listen_unix();
 
-/// A non-blocking listener on every address of this machine, IPv6 and IPv4 alike, on the first free port of the range
-/// (0, 0: any). Throws Error(kUnavailable) naming the range, Error(kInvalidArgument) when it is upside down.
+/// Opens a non-blocking listener on every address of this machine, IPv6 and IPv4, on the first free port of the range
+/// (0, 0: any). Throws Error(kUnavailable) naming the range, Error(kInvalidArgument) when its ends are reversed.
 TcpListener listen_tcp(std::uint16_t first, std::uint16_t last);
 
 }  // namespace atl::transport

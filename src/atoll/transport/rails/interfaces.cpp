@@ -40,7 +40,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-/// Leading one bits of a mask of network addresses.
+/// Counts the one bits of a netmask.
 std::uint8_t count_bits(const sockaddr* mask) {
   if (mask == nullptr) return 0;
   int bits = 0;
@@ -73,12 +73,13 @@ std::optional<Interface> interface_of(const ifaddrs& entry) {
   return found;
 }
 
-/// How many folders two paths share from the root on.
+/// Counts the leading folders that two paths share.
 std::ptrdiff_t shared_folders(const fs::path& a, const fs::path& b) {
   return std::distance(a.begin(), std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first);
 }
 
-/// How many folders lead to the root complex of a device's path, that one included: "/sys/devices/pci0000:3a/0000:3a:00.0/...".
+/// Counts the folders of a device's path up to and including its root complex:
+/// "/sys/devices/pci0000:3a/0000:3a:00.0/...".
 std::ptrdiff_t folders_to_complex(const fs::path& path) {
   const auto is_complex = [](const fs::path& part) { return part.string().starts_with("pci"); };
   const auto found = std::find_if(path.begin(), path.end(), is_complex);

@@ -15,7 +15,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr std::chrono::milliseconds kMaxAttempt{3000};  // a path that is back is found by the next one
+constexpr std::chrono::milliseconds kMaxAttempt{3000};  // a restored path is found by the next attempt
 
 }  // namespace
 
@@ -29,12 +29,12 @@ RailConnector::~RailConnector() {
 
 Fd RailConnector::connect(bool* connecting) const {
   const auto target = parse_tcp_address(wanted_.to);
-  if (!target) throw Error(ErrorKind::kPeerLost, "\"" + wanted_.to + "\" is no address of a rail");
+  if (!target) throw Error(ErrorKind::kPeerLost, "invalid rail address \"" + wanted_.to + "\"");
   Fd fd(::socket(target->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw unavailable("no socket for a rail to " + wanted_.to, errno);
   if (auto source = parse_tcp_address(wanted_.from); source && source->family() == target->family()) {
     source->set_port(0);
-    // An address that peers see and this machine does not have, as behind address translation: the route decides.
+    // Behind address translation peers see an address that this machine does not have: then the route decides.
     if (::bind(fd.get(), source->get(), source->length) != 0 && errno != EADDRNOTAVAIL) {
       throw Error(ErrorKind::kUnavailable, with_errno("a rail from " + wanted_.from, errno));
     }
@@ -69,7 +69,7 @@ void RailConnector::fail_later(const Error& error) {
 }
 
 void RailConnector::tick(Clock::time_point now) {
-  if (!stream_ || now - begun_ < std::min(answer_patience(options_), kMaxAttempt)) return;
+  if (!stream_ || now - started_ < std::min(answer_patience(options_), kMaxAttempt)) return;
   stream_.reset();
   owner_.on_rail_failed(*this, Error(ErrorKind::kPeerLost, wanted_.to + " does not answer"));
 }
@@ -81,7 +81,7 @@ void RailConnector::on_done(HandshakeStream& stream) {
 }
 
 void RailConnector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
-  const auto finished = std::move(stream_);  // it called this function
+  const auto finished = std::move(stream_);  // kept alive: it called this function
   owner_.on_rail_failed(*this, end.error);
 }
 

@@ -12,12 +12,12 @@
 
 namespace atl::transport {
 
-/// One attempt to connect a further rail of a link that is up: from one address to one address, with the same mutual challenge as
-/// the first. Lives on the loop thread.
+/// One attempt to connect a further rail of a link that is up: from one address to one address, with the same mutual
+/// challenge as the first. Lives on the loop thread.
 class RailConnector : private HandshakeStream::Owner {
  public:
-  /// Called on the loop, one of them once, never from inside begin(). The connector may be destroyed inside; it does not touch itself
-  /// afterwards.
+  /// One of these is called, once, on the loop and never from inside begin(). The connector may be destroyed inside; it
+  /// does not touch itself afterwards.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -38,7 +38,7 @@ class RailConnector : private HandshakeStream::Owner {
   std::size_t rail() const noexcept { return wanted_.rail; }
 
  private:
-  void on_proven(HandshakeStream&) override {}  // initiators are not asked
+  void on_proven(HandshakeStream&) override {}  // called for acceptors only
   void on_done(HandshakeStream& stream) override;
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
 
@@ -50,7 +50,7 @@ class RailConnector : private HandshakeStream::Owner {
   const EndpointOptions& options_;
   const PeerId peer_;
   const WantedRail wanted_;
-  const Clock::time_point begun_ = Clock::now();
+  const Clock::time_point started_ = Clock::now();
   std::unique_ptr<HandshakeStream> stream_;
   std::optional<Loop::TimerId> failure_;
 };

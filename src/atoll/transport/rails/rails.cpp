@@ -17,7 +17,7 @@ namespace atl::transport {
 
 namespace {
 
-/// Bytes of the address alone; a mapped IPv4 address counts as IPv4 elsewhere and does not occur in records.
+/// Returns the bytes of the address alone. Mapped IPv4 addresses are shown as IPv4 and do not occur here.
 std::span<const std::uint8_t> address_bytes(const SocketAddress& address) {
   if (address.family() == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr;
@@ -49,7 +49,7 @@ bool has_host(const std::vector<RailAddress>& rails, const RailAddress& other) {
                      [&](const RailAddress& each) { return host_of(each) == host_of(other); });
 }
 
-/// An entry of a list: an interface's name, or an address.
+/// Resolves an entry of a list: an interface's name, or an address.
 RailAddress stated_rail(const std::string& entry, const std::vector<Interface>& interfaces, std::uint16_t port,
                         const std::string& device_path, const std::vector<int>& nodes) {
   const auto numeric = parse_ip(entry, 1);
@@ -66,15 +66,16 @@ RailAddress stated_rail(const std::string& entry, const std::vector<Interface>& 
   for (const Interface& each : interfaces) known += (known.empty() ? "" : ", ") + each.name + " " + each.address;
   throw Error(
       ErrorKind::kUnavailable,
-      "\"" + entry + "\" (ATOLL_RAILS) is no interface that is up, nor an address of one; this machine has: " + known);
+      "\"" + entry +
+          "\" (ATOLL_RAILS) is neither an interface that is up nor an address of one; this machine has: " + known);
 }
 
 bool is_usable(const Interface& interface) {
   return interface.has_hardware && !interface.is_loopback && !interface.is_link_local;
 }
 
-/// Interfaces that may stand beside the first rail, near and fast ones first. Those without hardware (bridges of containers, tunnels)
-/// lead to the same places, or to none.
+/// Returns the interfaces that may serve beside the first rail, near and fast ones first. Those without hardware
+/// (bridges of containers, tunnels) lead to the same places, or nowhere.
 std::vector<RailAddress> others(const std::vector<Interface>& interfaces, bool needs_rate, std::uint16_t port,
                                 const std::string& device_path, const std::vector<int>& nodes) {
   std::vector<RailAddress> found;
@@ -137,7 +138,7 @@ std::vector<RailAddress> offered_rails(const RailSettings& settings, const std::
                                        !first->has_hardware || first->megabits == 0);
   for (const RailAddress& each : others(interfaces, is_auto, port, device_path, nodes)) {
     if (stays_alone || rails.size() >= limit_of(settings)) break;
-    // A slow interface, such as one for management, adds nothing and is there for something else.
+    // A slow interface, such as one for management, adds nothing and has another purpose.
     const bool is_slow = is_auto && each.megabits < rails.front().megabits / 2;
     if (!is_slow && !has_host(rails, each) && !shares_network(rails, each)) rails.push_back(each);
   }
@@ -202,7 +203,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pair_rails(const PeerAddress& a
       const auto& right = b.rails[j];
       const bool is_other = i != 0 || j != 0;
       const bool is_near = same_network(left.tcp, right.tcp, std::min(left.network_bits, right.network_bits));
-      // Between different networks only a user knows whether there is a way.
+      // Only a user knows whether different networks are connected.
       if (is_other && !is_near && !(a.rails_are_stated && b.rails_are_stated)) continue;
       candidates.push_back({is_other, !is_near, left.distance + right.distance, i > j ? i - j : j - i, i, j});
     }

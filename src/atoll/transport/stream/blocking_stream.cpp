@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kMaxPoll{60'000};
 constexpr milliseconds kMaxConnect{24 * 3600'000};
-constexpr milliseconds kBlockingAlertTime{200};  // for the alert that tells the other end why
+constexpr milliseconds kBlockingAlertTime{200};  // for the alert that reports the error to the other end
 constexpr std::size_t kInputBytes = std::size_t{16} << 10;
 
 milliseconds left(Deadline deadline, milliseconds limit) {

@@ -15,17 +15,17 @@
 
 namespace atl::transport {
 
-/// A TCP connection, plain or under TLS 1.3, for one thread at a time that waits: with foreign servers that answer
-/// requests. Every wait ends at its deadline with Error(kTimeout). After any error the stream is of no use.
+/// A blocking TCP connection, plain or with TLS 1.3, for requests to foreign servers. One thread at a time. Every wait
+/// ends at its deadline with Error(kTimeout). After an error the stream must not be used again.
 class BlockingStream {
  public:
-  /// Connects; without `credentials` bytes go in the clear. The errors of connect_tcp, and those of TlsSession.
+  /// Connects; without `credentials` bytes travel in clear. Throws what connect_tcp and TlsSession throw.
   BlockingStream(const HostPort& place, std::shared_ptr<const Credentials> credentials, Deadline deadline);
 
-  /// Returns when the system has all of it. Error(kPeerLost) when the other end is gone.
+  /// Returns when the system has taken everything. Throws Error(kPeerLost) when the other end is gone.
   void send(std::span<const std::byte> bytes, Deadline deadline);
 
-  /// At least one byte, as many as are there. Error(kPeerLost) at the end of the stream.
+  /// Waits for at least one byte and returns the number received. Throws Error(kPeerLost) at the end of the stream.
   std::size_t receive(std::span<std::byte> into, Deadline deadline);
 
   /// "10.0.0.2:6379"
@@ -42,7 +42,7 @@ class BlockingStream {
   std::string name_;
   Fd fd_;
   std::unique_ptr<TlsSession> tls_;
-  std::vector<std::byte> input_;  // what tls_ has borrowed
+  std::vector<std::byte> input_;  // borrowed by tls_
 };
 
 }  // namespace atl::transport

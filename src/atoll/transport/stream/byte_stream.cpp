@@ -19,7 +19,7 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-constexpr std::size_t kBatchBytes = std::size_t{64} << 10;  // encrypted before the socket is asked to take them
+constexpr std::size_t kBatchBytes = std::size_t{64} << 10;  // encrypted before they are written to the socket
 constexpr std::size_t kRecordBytes = std::size_t{16} << 10;
 
 std::size_t total(std::span<const iovec> pieces) noexcept {
@@ -28,7 +28,8 @@ std::size_t total(std::span<const iovec> pieces) noexcept {
   return bytes;
 }
 
-/// The next bytes after `skip`: those of one piece where they fill a record, else of several, collected in `record`.
+/// Returns the next bytes after `skip`: those of one piece if they fill a record, else of several, collected in
+/// `record`.
 std::span<const std::byte> next_record(std::span<const iovec> pieces, std::size_t skip, std::span<std::byte> record) {
   std::size_t count = 0;
   for (const iovec& piece : pieces) {
@@ -140,7 +141,7 @@ std::size_t ByteStream::decrypt(std::span<const iovec> pieces) {
       if (got < piece.iov_len) break;
     }
   } catch (const Error&) {
-    if (count == 0) throw;  // otherwise the next read does
+    if (count == 0) throw;  // otherwise the next read throws
   }
   secure.rest = secure.session.rest();
   secure.session.give({});
@@ -174,7 +175,8 @@ std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
   return -1;
 }
 
-/// A batch of records, of the bytes behind the first `skip`. Returns how many bytes; for none, errno says why.
+/// Encrypts a batch of records from the bytes after the first `skip`. Returns the number of bytes; if 0, errno says
+/// why.
 std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip) {
   Secure& secure = *secure_;
   const std::lock_guard lock(secure.mutex);
@@ -190,10 +192,10 @@ std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip)
       taken += count;
     }
   } catch (const Error&) {
-    reason = EPROTO;  // reading tells why
+    reason = EPROTO;  // reading reports the reason
   }
   std::swap(secure.output, secure.session.output());
-  errno = reason;  // which the library has changed, perhaps
+  errno = reason;  // the library may have changed it
   return taken;
 }
 
@@ -218,7 +220,7 @@ bool ByteStream::flush() {
 
 bool ByteStream::holds_output() const noexcept { return secure_ != nullptr && !secure_->output.empty(); }
 
-bool ByteStream::asks_for_write() const {
+bool ByteStream::wants_write() const {
   if (secure_ == nullptr) return false;
   const std::lock_guard lock(secure_->mutex);
   return secure_->is_held_up || !secure_->session.output().empty();

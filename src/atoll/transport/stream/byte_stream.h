@@ -14,8 +14,8 @@
 
 namespace atl::transport {
 
-/// A connected, non-blocking stream socket, in clear or inside TLS 1.3. Reading and writing may go on at the same time on two threads, not
-/// each of them on two: reading is one thread's, what writes is guarded by the owner.
+/// A connected, non-blocking stream socket, in clear or inside TLS 1.3. One thread may read while another writes:
+/// reading belongs to one thread, and the owner serialises the writers.
 class ByteStream {
  public:
   ByteStream() noexcept;
@@ -28,11 +28,11 @@ class ByteStream {
   int fd() const noexcept { return fd_.get(); }
   bool is_secure() const noexcept { return secure_ != nullptr; }
 
-  /// The socket alone, of a stream in clear: the stream is empty then.
+  /// Hands over the socket of a stream in clear; the stream is empty afterwards.
   Fd take_fd() noexcept { return std::move(fd_); }
 
-  /// From here on, before any byte has passed, everything is inside TLS. `name` is the other end's, for messages. Error(kUnavailable)
-  /// when memory is short.
+  /// Puts everything inside TLS. Called before any byte has passed. `name` is the other end's, for messages. Throws
+  /// Error(kUnavailable) when out of memory.
   void secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name);
 
   enum class Progress {
@@ -41,30 +41,34 @@ class ByteStream {
     kLost,   ///< errno says why; 0: the other end has ended
   };
 
-  /// Begins or continues the handshake of TLS; at once kOpen in clear. Throws as TlsSession::handshake does. One thread, before the rest.
+  /// Starts or continues the TLS handshake; returns kOpen at once in clear. Throws as TlsSession::handshake does.
+  /// Called by one thread, before reading and writing.
   Progress handshake();
 
-  /// As readv: how many bytes came, 0 at the end, -1 with errno. `drained`: after this a socket that has more says so by a new event. Throws
-  /// Error(kProtocol) for bytes that the other end did not send so.
+  /// As readv: returns the number of bytes, 0 at the end, -1 with errno. `drained`: the socket is empty, so that
+  /// further bytes raise a new event. Throws Error(kProtocol) for bytes that were changed on the way.
   std::ptrdiff_t read(std::span<const iovec> pieces, bool* drained);
 
-  /// Bytes that came are here and not in the socket: no event tells of them. With the reader.
+  /// Returns whether received bytes are held here and not in the socket, so that no event reports them. With the
+  /// reader.
   bool holds_input() const noexcept;
 
-  /// As sendmsg: how many bytes were taken, or -1 with errno. Taken bytes that the socket had no room for are here, encrypted: flush().
+  /// As sendmsg: returns the number of bytes taken, or -1 with errno. Bytes that were taken but found no room in the
+  /// socket are held here, encrypted, until flush().
   std::ptrdiff_t write(std::span<const iovec> pieces);
 
-  /// Gives the socket what is here. false: errno says why, EAGAIN for want of room.
+  /// Writes held bytes to the socket. False: errno says why, EAGAIN if the socket is full.
   bool flush();
   bool holds_output() const noexcept;  ///< with the writer
 
-  /// What TLS itself has to say since the last write, or a write that was held up until more had come: flush and write again. With the reader.
-  bool asks_for_write() const;
+  /// Returns whether TLS has something to send since the last write, or held up a write until more input came: flush
+  /// and write again. With the reader.
+  bool wants_write() const;
 
-  /// Bytes that came over the network so far, encrypted or not. With the reader.
+  /// The bytes received from the network so far, encrypted or not. With the reader.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
 
-  /// Closes it; an alert that waits is sent where there is room.
+  /// Closes the stream; sends a waiting alert if there is room.
   void close() noexcept;
 
  private:

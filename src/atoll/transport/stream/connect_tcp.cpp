@@ -24,14 +24,14 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kMaxConnectPoll{60'000};
 
-/// A port that nobody listens on may be chosen for this very socket, which then connects to itself.
+/// A port without a listener may be chosen for this very socket, which then connects to itself.
 bool is_own_echo(int fd) {
   const auto near = local_address(fd);
   const auto far = remote_address(fd);
   return near.length == far.length && std::memcmp(&near.storage, &far.storage, near.length) == 0;
 }
 
-/// 0, or why there is no connection.
+/// Returns 0, or the error number.
 int wait_connected(int fd, Deadline deadline) {
   for (;;) {
     pollfd ready{fd, POLLOUT, 0};
@@ -47,7 +47,7 @@ int wait_connected(int fd, Deadline deadline) {
   return error == 0 && is_own_echo(fd) ? ECONNREFUSED : error;
 }
 
-/// 0, or why there is no connection; throws what no other address can mend.
+/// Returns 0, or the error number; throws errors that another address would not avoid.
 int try_connect(const SocketAddress& address, Deadline deadline, Fd& out) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
@@ -76,7 +76,7 @@ Fd connect_tcp(const std::string& host, std::uint16_t port, milliseconds timeout
   std::string reasons;
   bool timed_out = false;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    // An address that does not answer leaves time for the others.
+    // An address that does not answer must leave time for the others.
     const auto tries = static_cast<std::int64_t>(addresses.size() - i);
     Fd fd;
     const int error = try_connect(addresses[i], Deadline::after(deadline.remaining(timeout) / tries), fd);

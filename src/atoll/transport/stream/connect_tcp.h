@@ -10,9 +10,9 @@
 
 namespace atl::transport {
 
-/// Connects a non-blocking socket, with TCP_NODELAY, to the first address of the name that answers. Any thread but a
-/// loop's; waits. Error(kUnavailable) for a name that is not known, kPeerLost where nobody listens or no way leads,
-/// kTimeout. The name service has a time limit of its own.
+/// Connects a non-blocking socket, with TCP_NODELAY, to the first address of the name that answers. Blocks, so it must
+/// not be called on a loop. Throws Error(kUnavailable) for an unknown name, kPeerLost when there is no listener or no
+/// route, kTimeout. The name service has a time limit of its own.
 Fd connect_tcp(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout);
 
 }  // namespace atl::transport

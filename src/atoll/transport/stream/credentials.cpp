@@ -56,7 +56,7 @@ void check(bool done, const char* what) {
   if (!done) throw Error(ErrorKind::kUnavailable, std::string("OpenSSL cannot ") + what + ": " + last_reason());
 }
 
-/// A fresh one each time, because a handshake writes into it. The caller owns it; none when memory is short.
+/// Makes a new session each time, because a handshake writes into it. The caller owns it; null when out of memory.
 SSL_SESSION* make_session(SSL* ssl) {
   const auto* const state = static_cast<const Credentials::State*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
   SSL_SESSION* const session = SSL_SESSION_new();
@@ -82,7 +82,8 @@ int offer_key(SSL* ssl, const EVP_MD* /*digest*/, const unsigned char** identity
 }
 
 int find_key(SSL* ssl, const unsigned char* identity, std::size_t identity_bytes, SSL_SESSION** session) {
-  *session = nullptr;  // a stranger's identity: the handshake goes on without a key, and finds no other proof
+  // For a stranger's identity the handshake continues without a key, and fails for lack of another proof.
+  *session = nullptr;
   if (std::string_view(reinterpret_cast<const char*>(identity), identity_bytes) != kIdentity) return 1;
   *session = make_session(ssl);
   return *session != nullptr ? 1 : 0;
@@ -90,7 +91,7 @@ int find_key(SSL* ssl, const unsigned char* identity, std::size_t identity_bytes
 
 int no_password(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*data*/) { return -1; }
 
-/// OpenSSL says little about a file that it cannot open.
+/// Reports what OpenSSL does not say about a file that it cannot open.
 void expect_readable(const std::string& path, const char* what) {
   if (::access(path.c_str(), R_OK) == 0) return;
   const int error = errno;
@@ -108,7 +109,7 @@ void trust(SSL_CTX* tls, const std::string& authorities_file) {
   expect_readable(authorities_file, "the authorities' certificates");
   expect_loaded(SSL_CTX_load_verify_file(tls, authorities_file.c_str()) == 1, authorities_file,
                 "a list of certificates");
-  // An authority need not be the root of all.
+  // An authority need not be a root.
   X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(tls), X509_V_FLAG_PARTIAL_CHAIN);
 }
 
@@ -120,7 +121,7 @@ Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), 
   check(tls != nullptr, "make a TLS context");
   check(SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) == 1, "use TLS 1.3");
   check(SSL_CTX_set_max_proto_version(tls, TLS1_3_VERSION) == 1, "use TLS 1.3");
-  // A server takes the client's first choice: the robot's, which has less to compute with.
+  // A server takes the client's first choice: a client, such as a robot, usually has the slower processor.
   const char* const suites = has_aes_instructions() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
                                                     : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
   check(SSL_CTX_set_ciphersuites(tls, suites) == 1, "use AES-GCM and ChaCha20");
@@ -130,7 +131,7 @@ Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), 
   SSL_CTX_set_max_early_data(tls, 0);
   SSL_CTX_set_session_cache_mode(tls, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  // With a key no end holds a certificate or trusts any, so that who lacks the key has no other way in.
+  // With a key neither end holds a certificate or trusts any, so the key is the only way in.
   SSL_CTX_set_verify(tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_default_passwd_cb(tls, no_password);
   check(SSL_CTX_set_session_id_context(tls, kSessionContext, sizeof kSessionContext) == 1, "name its sessions");

@@ -10,7 +10,7 @@
 
 namespace atl::transport {
 
-/// What TlsSession needs of Credentials.
+/// The part of Credentials that TlsSession uses.
 struct Credentials::State {
   struct FreeContext {
     void operator()(SSL_CTX* context) const noexcept { SSL_CTX_free(context); }
@@ -22,7 +22,7 @@ struct Credentials::State {
   State& operator=(const State&) = delete;
 
   const CredentialsKind kind;
-  Mac pre_shared_key{};  // of kKey: never the key itself, which may serve other purposes too
+  Mac pre_shared_key{};  // for kKey; derived from the key, which may serve other purposes too
   std::unique_ptr<SSL_CTX, FreeContext> context;
 };
 

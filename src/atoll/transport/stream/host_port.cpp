@@ -24,7 +24,7 @@ constexpr std::size_t kMaxHostName = 255;
                   "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
 }
 
-bool is_of_a_host(char character) {
+bool is_host_character(char character) {
   const auto code = static_cast<unsigned char>(character);
   return code > ' ' && code != 0x7f && code != '[' && code != ']';
 }
@@ -33,7 +33,7 @@ std::uint16_t parse_port(const std::string& text, const std::string& digits) {
   std::uint16_t port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc() || end != digits.data() + digits.size()) {
-    reject(text, "has no port between 0 and 65535 at its end");
+    reject(text, "does not end with a port between 0 and 65535");
   }
   return port;
 }
@@ -54,7 +54,7 @@ HostPort parse_host_port(const std::string& text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty()) reject(text, "has no host");
   if (!bracketed && host.find(':') != std::string::npos) reject(text, "is an IPv6 address without brackets");
-  if (host.size() > kMaxHostName || !std::all_of(host.begin(), host.end(), is_of_a_host))
+  if (host.size() > kMaxHostName || !std::all_of(host.begin(), host.end(), is_host_character))
     reject(text, "has no valid host");
   return {host, parse_port(text, text.substr(colon + 1))};
 }
@@ -78,7 +78,7 @@ std::vector<SocketAddress> resolve_host(const std::string& host, std::uint16_t p
     found.push_back(address);
   }
   if (!found.empty()) return found;
-  const std::string what = "the host \"" + host + "\" is not known";
+  const std::string what = "unknown host \"" + host + "\"";
   if (failure == EAI_SYSTEM) throw Error(ErrorKind::kUnavailable, with_errno(what, error));
   throw Error(ErrorKind::kUnavailable, what + (failure != 0 ? std::string(": ") + ::gai_strerror(failure) : ""));
 }

@@ -21,7 +21,7 @@ namespace atl::transport {
 namespace {
 
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
-constexpr std::size_t kMaxFileBytes = kMaxKeyBytes + 64;  // with the ends of lines behind the key
+constexpr std::size_t kMaxFileBytes = kMaxKeyBytes + 64;  // with the line ends after the key
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& path, const std::string& why) {
   throw Error(kind, "key file " + path + " " + why);
@@ -39,11 +39,10 @@ void expect_private(const Fd& file, const std::string& path) {
   char mode[8];
   std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(status.st_mode & 07777));
   fail(ErrorKind::kInvalidArgument, path,
-       std::string("has mode ") + mode + ": others than its owner have rights to it; chmod 600 " + path +
-           " takes them away");
+       std::string("has mode ") + mode + ": users other than its owner can access it; run chmod 600 " + path);
 }
 
-/// At most `limit` bytes.
+/// Reads at most `limit` bytes.
 std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::size_t limit) {
   std::vector<std::byte> bytes(limit);
   std::size_t count = 0;
@@ -71,7 +70,7 @@ std::string random_digits() {
   return text;
 }
 
-/// 0, or the error's number.
+/// Returns 0, or the error number.
 int write_all(const Fd& file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = ::write(file.get(), bytes.data(), bytes.size());
@@ -104,7 +103,8 @@ std::vector<std::byte> read_key_file(const std::string& path, std::size_t least)
   auto key = read_all(file, path, kMaxFileBytes);
   key.resize(without_line_ends(key).size());
   if (key.size() > kMaxKeyBytes) {
-    fail(ErrorKind::kInvalidArgument, path, "holds more than " + std::to_string(kMaxKeyBytes) + " bytes: it is no key");
+    fail(ErrorKind::kInvalidArgument, path,
+         "holds more than " + std::to_string(kMaxKeyBytes) + " bytes, so it is not a key");
   }
   if (key.size() < least) {
     fail(ErrorKind::kInvalidArgument, path,
@@ -118,7 +118,7 @@ std::vector<std::byte> make_key_file(const std::string& path) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
   if (!file) {
     const int error = errno;
-    if (error == EEXIST) fail(ErrorKind::kInvalidArgument, path, "exists already; a new one needs another name");
+    if (error == EEXIST) fail(ErrorKind::kInvalidArgument, path, "already exists; choose another name");
     fail_with_errno(path, "cannot be made", error);
   }
   const std::string line = digits + "\n";

@@ -20,10 +20,10 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMinBatch = std::size_t{16} << 10;
 constexpr std::size_t kMaxBatch = std::size_t{64} << 10;
-constexpr milliseconds kAlertTime{500};  // for the alert that tells the other end why
+constexpr milliseconds kAlertTime{500};  // for the alert that reports the error to the other end
 
-/// A limit on what is not on the network yet, unlike one on the whole send buffer, never holds back what the network
-/// would take.
+/// Limits the bytes that are not on the network yet: unlike a limit on the whole send buffer, this never holds back
+/// what the network would take.
 void tune(int fd, const SecureStream::Options& options) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (options.socket_send_bytes != 0) {
@@ -66,7 +66,7 @@ void SecureStream::Impl::begin() {
     if (const auto self = weak.lock()) self->on_event(events);
   });
   set_timer(options.handshake_timeout);
-  has_waiting = true;  // a client speaks first
+  has_waiting = true;  // a client sends first
   post(&Impl::receive);
 }
 
@@ -117,15 +117,15 @@ void SecureStream::Impl::cancel_timer() noexcept {
 
 void SecureStream::Impl::on_timer() {
   timer.reset();
-  if (closing && state == State::kOpen) flush();  // with no time to linger, nothing was tried before
+  if (closing && state == State::kOpen) flush();  // without time to linger, nothing was tried before
   if (state == State::kParting) return finish(result);
   if (!closing) {
     return finish(Error(ErrorKind::kTimeout, "the TLS handshake with " + options.name + " was not complete within " +
                                                  std::to_string(options.handshake_timeout.count()) + " ms"));
   }
   if (queue.empty()) return finish(std::nullopt);
-  finish(Error(ErrorKind::kTimeout, "closing the connection with " + options.name + ": it has not taken " +
-                                        std::to_string(queued) + " bytes in the time given"));
+  finish(Error(ErrorKind::kTimeout, "closing the connection with " + options.name + ": it did not take " +
+                                        std::to_string(queued) + " bytes in time"));
 }
 
 /// An alert that waits in the output is sent first: closing at once would turn into a reset, which overtakes it.
@@ -158,7 +158,7 @@ void SecureStream::Impl::finish(const std::optional<Error>& error) {
 Error SecureStream::Impl::lost(int error_number) const {
   const std::string who = "the other end at " + options.name;
   if (error_number == ETIMEDOUT) {
-    return {ErrorKind::kPeerLost, with_errno(who + " takes and acknowledges nothing any more", error_number)};
+    return {ErrorKind::kPeerLost, with_errno(who + " no longer takes or acknowledges data", error_number)};
   }
   if (error_number != 0) return {ErrorKind::kPeerLost, with_errno(who + " broke the connection", error_number)};
   if (state == State::kHandshake) return {ErrorKind::kPeerLost, who + " ended the connection during the handshake"};

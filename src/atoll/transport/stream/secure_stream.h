@@ -13,11 +13,10 @@
 #include "atoll/core/loop.h"
 #include "atoll/transport/stream/credentials.h"
 
-// TLS 1.3 (RFC 8446) over TCP: the one implementation, for whoever needs a stream that strangers can neither read nor
-// change.
+// TLS 1.3 (RFC 8446) over TCP, for every stream that strangers must neither read nor change.
 namespace atl::transport {
 
-/// Bytes to be sent, and what keeps them.
+/// Bytes to be sent, and the owner that keeps them alive.
 struct Piece {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -36,29 +35,30 @@ class SecureStream {
     /// certificate: a refusal then follows as on_closed.
     virtual void on_open(SecureStream& stream) = 0;
     virtual void on_bytes(SecureStream& stream, std::span<const std::byte> bytes) = 0;
-    /// The queue was not empty, and now all of it is with the system.
+    /// The queue was not empty, and the system has taken all of it now.
     virtual void on_drained(SecureStream& stream) = 0;
-    /// Once, and the last call: kRefused (the other end has no key, another one, or no valid certificate), kProtocol
-    /// (no TLS), kPeerLost (reset, silence, end without notice), kTimeout (the handshake, or bytes that nobody took
-    /// while closing), or none: it closed in order.
+    /// The last call, made once: kRefused (the other end has no key, another one, or no valid certificate), kProtocol
+    /// (not TLS), kPeerLost (reset, silence, end without notice), kTimeout (the handshake, or bytes that were not taken
+    /// while closing), or no error: the stream closed in good order.
     virtual void on_closed(SecureStream& stream, const std::optional<Error>& error) = 0;
   };
 
   using Role = TlsRole;
   struct Options {
     std::chrono::milliseconds handshake_timeout{5000};
-    /// The system gives up the connection when the other end's system has acknowledged nothing, or its program taken
-    /// nothing of what waits for it, for so long (to the second); 0: its own limits, many minutes. Hence a pause of one
-    /// end, while the other sends, is shorter than the other's `silence`.
+    /// The system gives up the connection when for this long (to the second) the other end's system has acknowledged
+    /// nothing, or its program has taken nothing of what waits for it; 0: the system's own limits, many minutes. Hence
+    /// a pause of one end, while the other sends, must be shorter than the other's `silence`.
     std::chrono::milliseconds silence{10000};
-    /// Of what the system holds and has not put on the network; 0: its default. Small: what is sent first waits little.
+    /// Limits the bytes that the system holds and has not put on the network; 0: its default. A small limit shortens
+    /// the wait of what is sent next.
     std::size_t socket_send_bytes = 0;
     std::string name{};  ///< of the other end, for messages: "10.0.0.2:4711"
     std::string host{};  ///< whose certificate a client accepts
   };
 
-  /// Error(kInvalidArgument) for a client with certificates and without a host, kUnavailable for lack of memory or
-  /// descriptors.
+  /// Throws Error(kInvalidArgument) for a client with certificates but without a host, kUnavailable for lack of memory
+  /// or descriptors.
   SecureStream(Loop& loop, Owner& owner, Fd socket, Role role, std::shared_ptr<const Credentials> credentials,
                Options options);
   /// Ends the connection without a goodbye unless it has closed.
@@ -66,16 +66,16 @@ class SecureStream {
   SecureStream(const SecureStream&) = delete;
   SecureStream& operator=(const SecureStream&) = delete;
 
-  /// Puts bytes behind what is queued, before or after the stream is open. Nothing is copied but what encryption copies
-  /// anyway. A stream that has closed, or is to close, drops them.
+  /// Queues bytes, before or after the stream is open. Nothing is copied beyond what encryption copies anyway. A stream
+  /// that has closed, or is closing, drops them.
   void send_on_loop(Piece piece);
-  /// Bytes that were given to send_on_loop and are not with the system yet.
+  /// The bytes given to send_on_loop that the system has not taken yet.
   std::size_t queued_bytes() const noexcept;
-  /// Sends what is queued, says goodbye, closes; on_closed follows, after `linger` at the latest, and no other call.
-  /// What still comes from the other end is dropped.
+  /// Sends what is queued and a goodbye, then closes. on_closed follows, after `linger` at the latest, and no other
+  /// call. Further bytes from the other end are dropped.
   void close_on_loop(std::chrono::milliseconds linger);
-  /// Reads no more until resume: what the other end sends waits there. For a receiver that cannot keep up. A connection
-  /// that breaks meanwhile is reported at once.
+  /// Stops reading until resume_on_loop, so that the other end's bytes wait there. For a receiver that cannot keep up.
+  /// A connection that breaks during the pause is reported at once.
   void pause_on_loop();
   void resume_on_loop();
 

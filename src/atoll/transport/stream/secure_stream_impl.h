@@ -16,14 +16,14 @@
 
 namespace atl::transport {
 
-/// Everything of a stream but its address. Reading begins only in calls from the loop, and so do calls to the owner: no
-/// function of the stream itself leads to one.
+/// Everything of a stream but its address. It reads and calls the owner only in calls from the loop: no function of the
+/// stream itself leads to either.
 struct SecureStream::Impl : std::enable_shared_from_this<SecureStream::Impl> {
   enum class State {
     kHandshake,
     kOpen,
-    kParting,  ///< the last words are on their way; what comes is dropped, up to the end
-    kClosed,   ///< the owner knows, or the stream is gone
+    kParting,  ///< the last bytes are on their way; received bytes are dropped
+    kClosed,   ///< the owner was notified, or the stream is gone
   };
 
   Impl(Loop& its_loop, Owner& its_owner, SecureStream& its_stream, Fd socket, Role role,

@@ -14,10 +14,10 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{64} << 10;
-constexpr int kStreamReadsPerTurn = 4;  // then other streams have their turn
+constexpr int kStreamReadsPerTurn = 4;  // then other streams get their turn
 
-/// One per loop thread: what is read into it is used up, or kept elsewhere, before the next stream reads. The first half is
-/// for encrypted bytes, the other for plain ones.
+/// One per loop thread: what is read into it is consumed, or kept elsewhere, before the next stream reads. The first
+/// half is for encrypted bytes, the second for plain ones.
 std::span<std::byte> records() {
   thread_local std::unique_ptr<std::byte[]> memory;
   if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(2 * kReceiveBytes);
@@ -43,7 +43,7 @@ void SecureStream::Impl::receive() {
     if (got <= 0) return on_end_of_stream(got < 0 ? errno : 0);
     const auto bytes = buffer.first(static_cast<std::size_t>(got));
     if (state != State::kParting) consume(bytes);
-    // The loop tells of more; but after a broken send, the end has to be found.
+    // The loop reports further bytes; but after a failed send, read up to the end.
     if (bytes.size() < buffer.size() && send_error == 0) break;
   }
   flush();
@@ -89,7 +89,7 @@ void SecureStream::Impl::deliver() {
   }
   if (state != State::kOpen || paused || !tls.has_ended()) return;
   tls.say_goodbye();
-  send_output();  // as far as there is room: the other end waits for nothing any more
+  send_output();  // as far as there is room: the other end no longer waits for it
   finish(std::nullopt);
 }
 

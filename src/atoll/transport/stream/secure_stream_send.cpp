@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of SecureStream: pieces are encrypted in batches, each of which leaves with few system calls.
+// The sending half of SecureStream: pieces are encrypted in batches, each of which takes few system calls.
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -11,7 +11,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr int kBatchesPerTurn = 8;  // then other streams have their turn
+constexpr int kBatchesPerTurn = 8;  // then other streams get their turn
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void SecureStream::Impl::send(Piece piece) {
   if (state == State::kOpen && !blocked) post_flush();
 }
 
-/// Later in the same turn of the loop, so that pieces that are given together leave together.
+/// Flushes later in the same turn of the loop, so that pieces given together are sent together.
 void SecureStream::Impl::post_flush() {
   if (!std::exchange(flush_posted, true)) post(&Impl::flush);
 }
@@ -65,7 +65,7 @@ SecureStream::Impl::Sent SecureStream::Impl::send_output() {
   return Sent::kAll;
 }
 
-/// Encrypts what comes next. False: there is nothing to send now, or the stream has failed.
+/// Encrypts the next pieces. False: there is nothing to send now, or the stream has failed.
 bool SecureStream::Impl::encrypt_batch() {
   try {
     while (tls.output().size() < batch_limit && !queue.empty()) {
@@ -91,7 +91,7 @@ void SecureStream::Impl::on_all_sent() {
   if (std::exchange(undrained, false)) owner.on_drained(stream);
 }
 
-/// What the other end said before may tell why, an alert above all: it is read first.
+/// Reads first what the other end sent before, which may give the reason, above all an alert.
 void SecureStream::Impl::on_broken() {
   if (state == State::kOpen && paused) return finish(lost(send_error));
   blocked = false;

@@ -24,7 +24,7 @@ namespace {
 constexpr int kStreamsPerTurn = 64;
 constexpr std::chrono::milliseconds kExhaustedPause{100};
 
-/// The listener, or none with errno set.
+/// Returns the listener, or an empty Fd with errno set.
 Fd try_listen(const SocketAddress& address) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fd;
@@ -40,7 +40,7 @@ Fd listen_on(const std::string& host, std::uint16_t port) {
     if (Fd fd = try_listen(address)) return fd;
     error = errno;
   }
-  const char* const way_out = error == EADDRINUSE      ? " (another program listens there; port 0 takes any free one)"
+  const char* const way_out = error == EADDRINUSE      ? " (another program listens there; port 0 picks a free one)"
                               : error == EADDRNOTAVAIL ? " (this machine has no such address)"
                                                        : "";
   throw unavailable("cannot listen on " + to_string(HostPort{host, port}) + way_out, error);
@@ -79,10 +79,10 @@ struct StreamListener::Impl : std::enable_shared_from_this<StreamListener::Impl>
     }
   }
 
-  /// The waiting connection would wake the loop for ever.
+  /// Stops listening for a moment: the waiting connection would wake the loop forever.
   void pause(int error) {
     if (!std::exchange(exhausted, true)) {
-      log(LogLevel::kError, with_errno("cannot take a connection on " + to_string(address) +
+      log(LogLevel::kError, with_errno("cannot accept a connection on " + to_string(address) +
                                            "; raise the limit of open files (ulimit -n)",
                                        error));
     }

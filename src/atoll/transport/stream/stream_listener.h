@@ -20,9 +20,9 @@ class StreamListener {
     /// destroyed inside.
     virtual void on_connection(Fd socket, const std::string& peer) = 0;
   };
-  /// Listens on `host` ("127.0.0.1", "::1", "0.0.0.0", "::" for IPv6 and IPv4, a name) and `port` (0: any).
-  /// Error(kUnavailable) that names the address and what is the obstacle. Running out of descriptors pauses it for a
-  /// moment; connections wait.
+  /// Listens on `host` ("127.0.0.1", "::1", "0.0.0.0", "::" for IPv6 and IPv4, a name) and `port` (0: any). Throws
+  /// Error(kUnavailable) naming the address and the reason. Running out of descriptors pauses it for a moment, while
+  /// connections wait.
   StreamListener(Loop& loop, Owner& owner, const std::string& host, std::uint16_t port);
   ~StreamListener();
   StreamListener(const StreamListener&) = delete;

@@ -16,7 +16,7 @@ Error refused(const TlsSide& side, const std::string& why) {
   return {ErrorKind::kRefused, other_end(side) + " " + why};
 }
 
-/// Alerts by which an end says that it does not know the other.
+/// Returns whether an end rejects the other's identity with this alert.
 bool is_refusal(const TlsSide& side, int alert) {
   switch (alert) {
     case SSL_AD_HANDSHAKE_FAILURE:
@@ -32,7 +32,7 @@ bool is_refusal(const TlsSide& side, int alert) {
     case SSL_AD_INSUFFICIENT_SECURITY:
     case SSL_AD_UNKNOWN_PSK_IDENTITY:
     case SSL_AD_CERTIFICATE_REQUIRED: return true;
-    // The answer to another key, but later a fault of one of the two programs.
+    // During the handshake the answer to another key; later a fault of one of the two programs.
     case SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_BAD_RECORD_MAC: return !side.is_open;
     default: return false;

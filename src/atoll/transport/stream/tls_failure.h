@@ -8,7 +8,7 @@
 
 namespace atl::transport {
 
-/// One end of a TLS connection, as messages speak of it.
+/// One end of a TLS connection, as error messages describe it.
 struct TlsSide {
   CredentialsKind kind = CredentialsKind::kKey;
   TlsRole role = TlsRole::kClient;
@@ -17,14 +17,14 @@ struct TlsSide {
   std::string host{};    ///< whose certificate a client accepts
 };
 
-/// Takes all of the calling thread's OpenSSL errors and returns the one that says most; 0 when there is none.
+/// Takes all of the calling thread's OpenSSL errors and returns the most specific one; 0 if there is none.
 unsigned long take_tls_error() noexcept;
 
-/// That error in words. kRefused: the other end has no key, another one, or no valid certificate, or does not accept
-/// this side's; kProtocol: it sends what is not TLS 1.3. `verify_result` is what SSL_get_verify_result gives.
+/// Explains that error. kRefused: the other end has no key, another one, or no valid certificate, or does not accept
+/// this side's; kProtocol: what it sends is not TLS 1.3. `verify_result` is the result of SSL_get_verify_result.
 Error explain_tls_failure(const TlsSide& side, unsigned long code, long verify_result);
 
-/// The same for an alert that the other end sent (RFC 8446 section 6).
+/// Explains an alert that the other end sent (RFC 8446 section 6).
 Error explain_tls_alert(const TlsSide& side, int alert);
 
 }  // namespace atl::transport

@@ -17,7 +17,7 @@
 
 namespace atl::transport {
 
-/// Reads from the input and appends to the output; never refuses to write, so that only reading has to wait.
+/// Reads from the input and appends to the output. Writes never block, so only reads have to wait.
 struct TlsSession::Bio {
   static int write(BIO* bio, const char* data, int size) {
     BIO_clear_retry_flags(bio);
@@ -63,7 +63,7 @@ struct TlsSession::Bio {
     return method;
   }
 
-  /// Null when memory is short.
+  /// Returns null when out of memory.
   static BIO* make(Wire& wire) {
     static const BIO_METHOD* const method = make_method();  // lives as long as the process
     BIO* const bio = method != nullptr ? BIO_new(method) : nullptr;
@@ -75,7 +75,7 @@ struct TlsSession::Bio {
 namespace {
 
 [[noreturn]] void fail_to_begin(const std::string& name) {
-  throw Error(ErrorKind::kUnavailable, "OpenSSL cannot begin a connection with " + name + ": memory is short");
+  throw Error(ErrorKind::kUnavailable, "OpenSSL cannot open a connection with " + name + ": out of memory");
 }
 
 }  // namespace
@@ -114,8 +114,8 @@ void TlsSession::name_host() {
   }
   ERR_clear_error();
   if (!done) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "\"" + side_.host + "\" is no host name: whose certificate " + side_.name + " must show is not known");
+    throw Error(ErrorKind::kInvalidArgument, "\"" + side_.host + "\" is not a host name, so the certificate of " +
+                                                 side_.name + " cannot be checked");
   }
 }
 
@@ -183,8 +183,8 @@ std::size_t TlsSession::write(std::span<const std::byte> bytes) {
   throw explain();
 }
 
-/// The next write says so to the other end first. OpenSSL does not renew by itself. While it waits for the rest of a message it cannot: then the
-/// write that follows waits as well.
+/// Schedules a key update, which OpenSSL does not do by itself; the next write announces it to the other end first.
+/// While OpenSSL waits for the rest of a message it cannot, and then the next write waits as well.
 void TlsSession::renew_key() noexcept {
   if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) return ERR_clear_error();
   records_ = 0;

@@ -24,7 +24,7 @@ OpenGroups& open_groups() {
   return *groups;
 }
 
-// What a forked child inherited belongs to threads that are not there: it is never destroyed.
+// Never destroys what a forked child has inherited, because it belongs to threads that the child does not have.
 template <typename Pointer>
 void leak(Pointer&& pointer) {
   new std::decay_t<Pointer>(std::forward<Pointer>(pointer));
@@ -77,9 +77,9 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
       })),
       island_(std::make_shared<IslandLibrary>(*this, open_, place_)),
       regions_(open_, island_),
-      passages_(open_, island_, regions_),
-      pass_through_(open_, island_, regions_, passages_),
-      island_messages_(open_, island_, regions_, passages_) {
+      staging_(open_, island_, regions_),
+      pass_through_(open_, island_, regions_, staging_),
+      island_messages_(open_, island_, regions_, staging_) {
   translated([&] { island_->join(without_device_prefix(store)); });
   init();
   const std::lock_guard lock(open_groups().mutex);
@@ -97,47 +97,48 @@ void BackendAtoll::release_resources() {
 }
 
 BackendAtoll::Parts BackendAtoll::take() {
-  const std::lock_guard lock(mutex_);  // who gets the group gets all of it
+  const std::lock_guard lock(mutex_);  // the thread that takes the group takes all of its parts
   Parts parts;
   parts.open = open_->take();
   parts.library = island_->take();
-  parts.passages = passages_.take();
+  parts.queues = staging_.take();
   if (!open_->is_inherited()) return parts;
   leak(std::move(parts));
   return {};
 }
 
-// While a failure of the group still ends everybody's waits.
+// Called while a failure of the group still ends all waits.
 void BackendAtoll::drain(Parts& parts) {
   const auto& group = parts.open.group;
   const auto limit = Deadline::after(collectives::kMaxDrain);
   const auto has_failed = [&] { return group->error() != nullptr; };
   bool all = true;
-  for (auto& [device, passage] : parts.passages) all = all && passage->drain(limit, has_failed);
-  if (parts.library) {  // whose own shutdown may wait for an operation without an end
-    all = all && parts.library->unfinished().drain(limit, has_failed);
-    all = all && parts.open.process->watch->drain(group.get(), limit, has_failed);
+  for (auto& [device, queue] : parts.queues) all = all && queue->drain(limit, has_failed);
+  if (parts.library) {  // whose own shutdown may wait without limit for an operation
+    all = all && parts.library->in_flight().drain(limit, has_failed);
+    all = all && parts.open.process->watchdog->drain(group.get(), limit, has_failed);
   }
   if (!all) group->fail(Error(ErrorKind::kAborted, "the group was shut down while operations were under way"));
 }
 
 void BackendAtoll::close(Parts parts, bool orderly) noexcept {
   const ReleaseGil others_may_need_it;
-  Parts ended = std::move(parts);  // whatever is left of them ends without the GIL too
+  Parts ended = std::move(parts);  // so that they are destroyed without the GIL too
   auto& [process, group] = ended.open;
   if (!group) return;
   try {
     if (orderly) drain(ended);
     const bool failed = group->error() != nullptr;
     if (!orderly) {
-      if (ended.library) process->watch->forget(group.get());    // nobody is to be interrupted
-      group->abort("the group was destroyed without shutdown");  // others may hold it, such as sends that wait
+      if (ended.library) process->watchdog->forget(group.get());  // so that no thread is interrupted
+      group->abort(
+          "the group was destroyed without shutdown");  // it may outlive this, held by pending sends for example
     }
     group->shutdown();
-    for (auto& [device, passage] : ended.passages) passage->close();
+    for (auto& [device, queue] : ended.queues) queue->close();
     if (ended.library) {
       orderly && !failed ? ended.library->shutdown() : ended.library->abort();
-      process->watch->forget(group.get());
+      process->watchdog->forget(group.get());
     }
     ended.library.reset();
     group.reset();
@@ -196,7 +197,7 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
     options->group_desc = opts->group_desc;
     options->global_ranks_in_group = opts->global_ranks_in_group;
   }
-  // Torch asks once for every device type of the parent; all of them share one backend.
+  // Torch calls this once for every device type of the parent; all of them share one backend.
   {
     const std::lock_guard lock(mutex_);
     const auto known = splits_.find(options->group_name);
@@ -209,7 +210,7 @@ c10::intrusive_ptr<c10d::Backend> BackendAtoll::split(const c10::intrusive_ptr<c
   c10::weak_intrusive_ptr<BackendAtoll> known(child);
   const std::lock_guard lock(mutex_);
   const auto [place, is_new] = splits_.try_emplace(options->group_name, known);
-  if (!is_new) place->second.swap(known);  // an earlier child of that name goes without the lock
+  if (!is_new) place->second.swap(known);  // an earlier child of that name is destroyed without the lock
   return child;
 }
 

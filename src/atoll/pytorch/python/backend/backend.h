@@ -12,23 +12,24 @@
 #include "atoll/collectives/group/group.h"
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/python/backend/failure_hooks.h"
+#include "atoll/pytorch/python/backend/group_staging.h"
 #include "atoll/pytorch/python/backend/island_library.h"
 #include "atoll/pytorch/python/backend/island_messages.h"
 #include "atoll/pytorch/python/backend/open_group.h"
 #include "atoll/pytorch/python/backend/pass_through.h"
-#include "atoll/pytorch/python/backend/passages.h"
 #include "atoll/pytorch/python/backend/regions.h"
 #include "atoll/pytorch/staging/library.h"
 #include "atoll/pytorch/staging/operands.h"
 
 namespace atl::pytorch {
 
-/// A process group of torch.distributed over collectives::Group. Tensors on the CPU, or on an accelerator, from where they are
-/// copied to the host and back; those of one call are on one device, ranks may differ. Where the vendor has a library for an
-/// island, it works inside: alone, when all ranks are one island. All functions are thread-safe; collectives must be
-/// issued in the same order on all ranks. With asyncOp == false a collective runs on the calling thread and its Work is complete.
-/// Wrong arguments throw ValueError or TypeError before anything is sent; other errors are DistBackendError,
-/// DistNetworkError or DistStoreError, and the first one ends the group.
+/// A process group of torch.distributed over collectives::Group. Tensors are on the CPU, or on an accelerator, which
+/// copies them to the host and back; those of one call are on one device, which may differ between ranks. If the vendor
+/// has a library for an island, it does the island's part, or the whole operation when all ranks are one island. All
+/// functions are thread-safe; collectives must be issued in the same order on all ranks. With asyncOp == false a
+/// collective runs on the calling thread and its Work is complete. Invalid arguments throw ValueError or TypeError
+/// before anything is sent; other errors are DistBackendError, DistNetworkError or DistStoreError, and the first one
+/// ends the group.
 class BackendAtoll final : public c10d::Backend {
  public:
   struct Options final : c10d::Backend::Options {
@@ -36,14 +37,14 @@ class BackendAtoll final : public c10d::Backend {
         : c10d::Backend::Options("atoll", group_timeout) {}
   };
 
-  /// Meets the other ranks of the group through `store`; `options->group_name` must be equal on all of them and unique among
-  /// the groups that share the store. `global_rank` names this process in messages.
+  /// Meets the other ranks of the group through `store`; `options->group_name` must be equal on all of them and unique
+  /// among the groups that share the store. `global_rank` names this process in messages.
   BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options,
                int global_rank, Place place);
 
   /// Closes the group when shutdown() was not called: peers that still need this rank see an error.
   ~BackendAtoll() override;
-  /// Closes the group: the last reference has gone, though a parent may still know it by a weak one.
+  /// Closes the group when the last strong reference is gone; a parent may still hold a weak one.
   void release_resources() override;
 
   const std::string getBackendName() const override { return "atoll"; }
@@ -74,20 +75,20 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  /// Messages never block in the order of issue: batches in any order of sends and receives go through.
+  /// Messages never block in the order of issue: a batch may hold sends and receives in any order.
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  /// Between the two, this thread's operations are issued at once but asynchronously; endCoalescing returns one Work for all.
+  /// Between the two calls, this thread's operations are issued at once but asynchronously; endCoalescing returns one
+  /// Work for all of them.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { regions_.begin(); }
   WorkPtr endCoalescing() override { return regions_.end(); }
 
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return group()->sequence(); }
-  /// Not where some ranks are on CPUs and some on accelerators: PyTorch splits groups on the latter only, which the others
-  /// would never learn.
+  /// False if some ranks are on CPUs and some on accelerators: PyTorch would split the group on the latter only.
   bool supportsSplitting() const override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
@@ -96,10 +97,10 @@ class BackendAtoll final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 #ifdef C10D_BACKEND_HAS_HOOKS  // since 2.14
-  /// `output`, on the root: contiguous, with what every rank gives, in their order.
+  /// `output`, on the root: contiguous, holds every rank's input in the order of ranks.
   WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts = {}) override;
-  /// Hooks are called once, on any thread, when the group has failed; at once if it has. They must not block.
-  bool supportsAbortHooks() const { return true; }  // NOLINT: Backend asks since 2.15
+  /// Hooks are called once, on any thread, when the group fails, or at once if it has failed. They must not block.
+  bool supportsAbortHooks() const { return true; }  // NOLINT: called by Backend since 2.15
   void registerAbortHook(std::int64_t id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t id) override;
 #endif
@@ -108,33 +109,34 @@ class BackendAtoll final : public c10d::Backend {
   std::shared_ptr<collectives::Group> group() const { return open_->group(); }
 
   /// Seconds that copies between devices and the host have taken, since the first call.
-  double staging_seconds() { return passages_.clock()->seconds(); }
+  double staging_seconds() { return staging_.clock()->seconds(); }
 
-  /// Calls that the calling thread has brought to groups of this kind, however they ended. What fails before it comes here, in
-  /// torch.distributed's own functions, is to be told to the other ranks by refuse() or refuse_message().
+  /// The number of calls that have reached groups of this kind on the calling thread, however they ended. A call that
+  /// fails earlier, in torch.distributed's own functions, must be reported to the other ranks with refuse() or
+  /// refuse_message().
   static std::uint64_t entered_on_this_thread() noexcept;
 
-  /// This rank has refused the next collective: it ends on the other ranks with an error that says `why`.
+  /// Refuses the next collective on this rank: it ends on the other ranks with an error that contains `why`.
   void refuse(const std::string& why);
 
-  /// The same of a message to or from `peer`.
+  /// Refuses a message to or from `peer` in the same way.
   void refuse_message(int peer, int tag, bool sends, const std::string& why);
 
-  /// What this rank computes on, as torch names the type.
+  /// Torch's name of the type of device that this rank computes on.
   const std::string& device_type() const noexcept { return place_.device; }
 
-  /// Shuts down every group of the process that is still open. Called when the interpreter is about to end: afterwards no
-  /// thread of Atoll touches Python.
+  /// Shuts down every open group of the process. Called when the interpreter is about to exit: afterwards no thread of
+  /// Atoll touches Python.
   static void shut_down_all() noexcept;
 
  private:
   struct Parts {
     std::shared_ptr<Library> library;
-    Passages::ByDevice passages;
-    OpenGroup::Parts open;  // goes first
+    GroupStaging::ByDevice queues;
+    OpenGroup::Parts open;  // destroyed first
   };
 
-  // What the operations of the same names do once they are entered.
+  // The bodies of the operations of the same names.
   WorkPtr issue_broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts);
   WorkPtr issue_allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr issue_allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts);
@@ -156,7 +158,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr issue_barrier(const c10d::BarrierOptions& opts);
   WorkPtr issue_send(Tensors& tensors, int destination, int tag);
 
-  void tell_of_message(int peer, int tag, bool sends, const std::string& why);
+  void report_refused_message(int peer, int tag, bool sends, const std::string& why);
   template <typename Issue>
   WorkPtr collective(Issue&& issue);
   template <typename Issue>
@@ -171,8 +173,8 @@ class BackendAtoll final : public c10d::Backend {
   struct Message;
   Message new_message(const About& about, const at::Tensor& tensor, bool sends, int peer);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);
-  Parts take();                     // nothing when already closed, or in a forked child
-  static void drain(Parts& parts);  // what has been issued ends, or the group fails
+  Parts take();                     // empty if already closed, and in a forked child
+  static void drain(Parts& parts);  // waits for issued operations; fails the group if they do not end
   static void close(Parts parts, bool orderly) noexcept;
 
   const c10::intrusive_ptr<Options> options_;
@@ -181,7 +183,7 @@ class BackendAtoll final : public c10d::Backend {
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
   Regions regions_;
-  Passages passages_;
+  GroupStaging staging_;
   const std::shared_ptr<FailureHooks> failure_hooks_ = std::make_shared<FailureHooks>();
   PassThrough pass_through_;
   IslandMessages island_messages_;

@@ -16,7 +16,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// Of the first tensor in the value, which may be a list of lists.
+// Returns the device type of the first tensor in the value, which may be a list of lists.
 std::optional<c10::DeviceType> device_type_of(const c10::IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device().type();
   if (!value.isList()) return std::nullopt;
@@ -26,14 +26,14 @@ std::optional<c10::DeviceType> device_type_of(const c10::IValue& value) {
   return std::nullopt;
 }
 
-// Null: the operator has none of that name.
+// Returns null if the operator has no argument of that name.
 const c10::IValue* argument(const c10::OperatorHandle& op, const Stack& stack, const char* name) {
   const auto place = op.schema().argumentIndexWithName(name);
   if (!place) return nullptr;
   return &stack[stack.size() - op.schema().arguments().size() + static_cast<std::size_t>(*place)];
 }
 
-// Functional operators may name it. Null: there is none of that name, which the operator will say itself.
+// Functional operators may name the group. Returns null if there is no such group, which the operator reports itself.
 c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::OperatorHandle& op, const Stack& stack) {
   const c10::IValue* value = argument(op, stack, "process_group");
   if (!value) value = argument(op, stack, "group_name");
@@ -46,16 +46,16 @@ c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::OperatorHandle& op, c
   }
 }
 
-// Whether the backend of `group` for these devices is Atoll's.
+// Returns whether the backend of `group` for these devices is Atoll's.
 bool is_atoll(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType type) {
   const auto devices = group->getDeviceTypes();
   const bool has_backend =
       std::any_of(devices.begin(), devices.end(), [&](const c10::Device& device) { return device.type() == type; });
-  return has_backend && group->getBackend(type)->getBackendName() == "atoll";  // a wrapper for debugging says that too
+  return has_backend && group->getBackend(type)->getBackendName() == "atoll";  // a debugging wrapper has that name too
 }
 
-// Several messages in one operator are not told of: which of them had been issued is not known here.
-void tell(const c10::OperatorHandle& op, const Stack& stack, BackendAtoll& backend, const std::string& why) {
+// Several messages in one operator are not reported, because it is not known here which of them have been issued.
+void report_refusal(const c10::OperatorHandle& op, const Stack& stack, BackendAtoll& backend, const std::string& why) {
   const std::string& name = op.schema().name();
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   if (has("p2p")) return;
@@ -79,8 +79,8 @@ c10::intrusive_ptr<c10d::Backend> atoll_of(const c10::OperatorHandle& op, const 
   return group && type && is_atoll(group, *type) ? group->getBackend(*type) : nullptr;
 }
 
-void telling(const c10::OperatorHandle& op, const Stack& stack, const c10::intrusive_ptr<c10d::Backend>& backend,
-             const std::function<void()>& body) {
+void report_failures(const c10::OperatorHandle& op, const Stack& stack,
+                     const c10::intrusive_ptr<c10d::Backend>& backend, const std::function<void()>& body) {
   auto* const own = dynamic_cast<BackendAtoll*>(backend.get());
   if (!own) return body();
   const Stack given = stack;  // `body` takes it
@@ -88,7 +88,8 @@ void telling(const c10::OperatorHandle& op, const Stack& stack, const c10::intru
   try {
     body();
   } catch (...) {
-    if (BackendAtoll::entered_on_this_thread() == before) tell(op, given, *own, text_of(std::current_exception()));
+    if (BackendAtoll::entered_on_this_thread() == before)
+      report_refusal(op, given, *own, text_of(std::current_exception()));
     throw;
   }
 }

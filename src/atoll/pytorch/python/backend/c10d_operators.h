@@ -8,10 +8,10 @@
 
 #include "atoll/pytorch/aten/torch.h"
 
-// PyTorch's operators of communication, for kernels that take them over for some kinds of tensors.
+// PyTorch's communication operators, for kernels that replace PyTorch's for some kinds of tensors.
 namespace atl::pytorch {
 
-/// Of the library c10d; all that communicate.
+/// All communicating operators of the library c10d.
 inline constexpr std::array kOperators{"broadcast_",
                                        "allreduce_",
                                        "allreduce_coalesced_",
@@ -32,7 +32,7 @@ inline constexpr std::array kOperators{"broadcast_",
                                        "recv_",
                                        "recv_any_source_"};
 
-/// Of the library _c10d_functional: those that take the tensors that they are given, not copies of them.
+/// The operators of the library _c10d_functional that work on the given tensors and not on copies of them.
 inline constexpr std::array kFunctionalOperators{"all_reduce_",
                                                  "all_reduce_coalesced_",
                                                  "broadcast_",
@@ -42,7 +42,7 @@ inline constexpr std::array kFunctionalOperators{"all_reduce_",
                                                  "irecv",
                                                  "batch_p2p_ops"};
 
-/// And those whose results are new tensors.
+/// The operators of the library _c10d_functional whose results are new tensors.
 inline constexpr std::array kFunctionalCopies{"all_reduce",
                                               "all_reduce_coalesced",
                                               "broadcast",
@@ -52,14 +52,15 @@ inline constexpr std::array kFunctionalCopies{"all_reduce",
                                               "reduce_scatter_tensor_coalesced",
                                               "all_to_all_single"};
 
-/// The backend for the tensors on the stack, of the group that the operator is called for, where that is Atoll's, also inside a
-/// wrapper for debugging; else null. `otherwise`: the device of tensors whose own no backend can have, such as meta.
+/// Returns Atoll's backend for the tensors on the stack, of the group that the operator is called for, even inside a
+/// debugging wrapper; null if the backend is not Atoll's. `otherwise`: the device whose backend is used for tensors on
+/// devices without one, such as meta.
 c10::intrusive_ptr<c10d::Backend> atoll_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                            std::optional<c10::DeviceType> otherwise = {});
 
-/// Calls `body`. What fails inside before it comes to `backend` (null: it is not Atoll's) is told to the other ranks; of messages, to
-/// the other end.
-void telling(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-             const c10::intrusive_ptr<c10d::Backend>& backend, const std::function<void()>& body);
+/// Calls `body`. If it fails before it reaches `backend` (null if that is not Atoll's), the other ranks are told, or
+/// the other end of a message.
+void report_failures(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     const c10::intrusive_ptr<c10d::Backend>& backend, const std::function<void()>& body);
 
 }  // namespace atl::pytorch

@@ -51,7 +51,7 @@ bool is_part(const at::Tensor& part, const at::Tensor& whole, int place) {
   return part.const_data_ptr() == begin + static_cast<std::size_t>(place) * part.nbytes();
 }
 
-// One that is not plain is copied when it is read, at once.
+// A tensor that is not plain is copied anyway when it is read.
 at::Tensor apart(const at::Tensor& input, const std::vector<at::Tensor>& outputs, const at::Tensor& in_place) {
   const bool is_overwritten =
       is_plain(input) && std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {

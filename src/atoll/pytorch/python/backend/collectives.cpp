@@ -101,8 +101,9 @@ WorkPtr BackendAtoll::issue_allreduce_sparse(Tensors& tensors, const c10d::Allre
                               Operands(), tensors, tensors);
   std::exception_ptr error;
   try {
-    // The sizes of the later exchanges depend on the first, and other operations may follow this one on some ranks before it is done on others: run
-    // here and now, whatever asyncOp says, so that the order is the same everywhere.
+    // The sizes of the later exchanges depend on the first one, and some ranks may issue their next operation before
+    // others have finished this one. So it runs synchronously whatever asyncOp is, which keeps the order equal on all
+    // ranks.
     all_reduce_sparse(*group, tensors[0], opts.timeout);
   } catch (...) {
     error = std::current_exception();
@@ -121,7 +122,7 @@ WorkPtr BackendAtoll::issue_reduce(Tensors& tensors, const c10d::ReduceOptions& 
   if (const auto library = pass_through_.for_whole(tensors, &how)) {
     PlainTensors plain;
     Tensors list = is_root ? plain.write(tensors) : plain.read(tensors);
-    // Gloo overwrites what the other ranks give.
+    // Gloo overwrites the inputs of the other ranks.
     if (!is_root && tensor.device().is_cpu() && list[0].is_same(tensor)) list[0] = tensor.detach().clone();
     return pass_through_.issue(library, plain, opts,
                                [&](c10d::Backend& inner, const auto& timed) { return inner.reduce(list, timed); });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where torch.distributed's calls come in. What fails here on one rank, before anything has been issued, ends on the others too.
+// The entry points of torch.distributed's calls. A call that fails here on one rank, before anything has been issued,
+// also ends on the others.
 #include <new>
 
 #include "atoll/pytorch/python/backend/backend.h"
@@ -46,12 +47,12 @@ WorkPtr BackendAtoll::message(int peer, int tag, bool sends, Issue&& issue) {
   try {
     return issue();
   } catch (...) {
-    if (!open_->is_inherited()) tell_of_message(peer, tag, sends, text_of(std::current_exception()));
+    if (!open_->is_inherited()) report_refused_message(peer, tag, sends, text_of(std::current_exception()));
     throw;
   }
 }
 
-// The group's own errors are known to all; a call that memory ran out for in its middle would leave them waiting.
+// All ranks know the group's own errors. A call that ran out of memory halfway would leave the others waiting.
 void BackendAtoll::give_up(collectives::Group& group, std::uint64_t number, const std::exception_ptr& error) noexcept {
   try {
     if (group.error()) return;
@@ -70,15 +71,16 @@ void BackendAtoll::refuse(const std::string& why) {
 
 void BackendAtoll::refuse_message(int peer, int tag, bool sends, const std::string& why) {
   ++calls_entered;
-  tell_of_message(peer, tag, sends, why);
+  report_refused_message(peer, tag, sends, why);
 }
 
-void BackendAtoll::tell_of_message(int peer, int tag, bool sends, const std::string& why) {
+void BackendAtoll::report_refused_message(int peer, int tag, bool sends, const std::string& why) {
   const auto group = open_->is_inherited() ? nullptr : open_->parts().group;
   const bool from_any = !sends && peer == collectives::kAnySource;
   const bool has_peer = peer >= 0 && peer < size_ && peer != rank_;
   if (!group || group->error() || tag < 0 || !(has_peer || from_any)) return;
-  // As PassThrough::for_message chooses for tensors on this rank's device, on which the peer's end will be.
+  // The same choice as PassThrough::for_message makes for tensors on this rank's device, where the peer expects its
+  // end.
   if (island_->get() && place_.device != "cpu" && !from_any && group->topology().same_island(rank_, peer)) {
     return group->refuse_committed_message(peer, sends, why);
   }
@@ -178,8 +180,8 @@ WorkPtr BackendAtoll::recvAnysource(Tensors& tensors, int tag) {
 }
 
 #ifdef C10D_BACKEND_HAS_HOOKS
-// What Backend has more since torch 2.14. Other new names it forwards to the old ones itself; reconfiguration, windows and completion hooks
-// are not supported, and it says so.
+// What Backend has in addition since torch 2.14. It forwards other new names to the old ones itself. Reconfiguration,
+// windows and completion hooks are not supported, which Backend reports.
 WorkPtr BackendAtoll::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
   return collective([&] {
     Tensors inputs{input};
@@ -198,7 +200,7 @@ WorkPtr BackendAtoll::gather_single(at::Tensor& output, at::Tensor& input, const
 void BackendAtoll::registerAbortHook(std::int64_t id, c10d::AbortHook hook) {
   const auto group = this->group();
   if (failure_hooks_->add(id, hook)) return group->when_failed([hooks = failure_hooks_] { hooks->call(); });
-  if (getError() != c10d::ErrorType::SUCCESS) hook();  // it may have come after the others were called
+  if (getError() != c10d::ErrorType::SUCCESS) hook();  // it may have been added after the others were called
 }
 
 void BackendAtoll::unregisterAbortHook(std::int64_t id) { failure_hooks_->remove(id); }

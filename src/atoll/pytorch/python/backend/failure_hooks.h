@@ -9,10 +9,11 @@
 
 namespace atl::pytorch {
 
-/// What is to be called when a group fails, by numbers of the caller's. Thread-safe; hooks are called without locks held.
+/// The functions to call when a group fails, by ids that the caller chooses. Thread-safe; hooks are called without
+/// locks held.
 class FailureHooks {
  public:
-  /// Returns whether this is the first one ever.
+  /// Returns whether this is the first hook ever added.
   bool add(std::int64_t id, std::function<void()> hook) {
     const std::lock_guard lock(mutex_);
     hooks_[id] = std::move(hook);
@@ -24,7 +25,7 @@ class FailureHooks {
     hooks_.erase(id);
   }
 
-  /// What a hook throws is not passed on: the others are to be called too.
+  /// Calls all hooks. An exception of one is ignored, so that the others are called too.
   void call() noexcept {
     std::map<std::int64_t, std::function<void()>> hooks;
     {

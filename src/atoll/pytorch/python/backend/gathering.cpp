@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that move data and compute nothing.
+// Collectives that move data without computing.
 #include "atoll/pytorch/python/backend/backend.h"
 #include "atoll/pytorch/python/backend/checks.h"
 #include "atoll/pytorch/staging/dtype.h"

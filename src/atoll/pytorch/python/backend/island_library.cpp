@@ -10,37 +10,38 @@
 
 #include "atoll/core/log.h"
 #include "atoll/pytorch/python/backend/library_failure.h"
-#include "atoll/pytorch/python/backend/work_of_library.h"
+#include "atoll/pytorch/python/backend/library_work.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/staging/plain_text.h"
 
 namespace atl::pytorch {
 namespace {
 
-// So long after its library could not be made a rank waits for another's account of why, before it tells its own.
+// After its library could not be made, a rank waits this long for another rank's report before it sends its own.
 constexpr std::chrono::milliseconds kWaitForReport{200};
 
-void tell_who_relies(const std::weak_ptr<Watch>& weak_watch, const std::weak_ptr<collectives::Group>& weak_group) {
-  const auto watch = weak_watch.lock();
+void interrupt_dependents(const std::weak_ptr<Watchdog>& weak_watchdog,
+                          const std::weak_ptr<collectives::Group>& weak_group) {
+  const auto watchdog = weak_watchdog.lock();
   const auto group = weak_group.lock();
-  if (!watch || !group) return;
+  if (!watchdog || !group) return;
   try {
     std::rethrow_exception(group->error());
   } catch (const Error& error) {
-    watch->give_up(group.get(), error);
+    watchdog->fail_owner(group.get(), error);
   } catch (const std::exception& error) {
-    log(LogLevel::kError, "whoever relies on an island's library was not told of its end: " + plain_text(error));
+    log(LogLevel::kError, "could not interrupt the threads that rely on an island's library: " + plain_text(error));
   }
 }
 
-// The library counts an island's ranks from 0, and says so in its errors.
+// The ranks of an island, with a note that the library's errors number them from 0.
 std::string as_counted(const std::vector<int>& members) {
   std::string text = members.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < members.size(); ++i) text.append(i > 0 ? ", " : "").append(std::to_string(members[i]));
   return text.append(", which it counts from 0");
 }
 
-// Libraries end the process, or try for longer than anybody waits, where descriptors run out.
+// Libraries exit the process, or retry for longer than the other ranks wait, when descriptors run out.
 void require_descriptors(const LibraryRequest& request) {
   const std::uint64_t wanted = 16 + 4 * static_cast<std::uint64_t>(request.size);
   rlimit limit{};
@@ -57,18 +58,18 @@ void require_descriptors(const LibraryRequest& request) {
                                            ": raise the limit (ulimit -n)");
 }
 
-std::weak_ptr<Watch> watch_of(const OpenGroup& open) {
+std::weak_ptr<Watchdog> watchdog_of(const OpenGroup& open) {
   const auto process = open.process();
-  return process ? process->watch : nullptr;
+  return process ? process->watchdog : nullptr;
 }
 
-// Aborting lets streams go on, so whoever relies on them is told first. It takes its time, in which the process may end
-// elsewhere.
-void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Watch>& watch,
+// Aborting lets streams continue, so the threads that rely on them are interrupted first. This takes time, during which
+// the process may be destroyed on another thread.
+void end_library(const std::weak_ptr<Library>& weak_library, const std::weak_ptr<Watchdog>& watchdog,
                  const std::weak_ptr<collectives::Group>& group) {
   const auto library = weak_library.lock();
   if (!library) return;
-  tell_who_relies(watch, group);
+  interrupt_dependents(watchdog, group);
   library->abort();
 }
 
@@ -86,7 +87,7 @@ LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& sto
   request.device = place_.device;
   request.rank = static_cast<int>(std::find(members.begin(), members.end(), open_->rank()) - members.begin());
   request.size = static_cast<int>(members.size());
-  request.timeout = open_->options().timeout;  // operations bring their own
+  request.timeout = open_->options().timeout;  // operations have their own
   request.group_name = group->options().name + "/" + topology.labels[island] + "/";
   request.store = store_for_library(store,
                                     "atoll/" + std::to_string(attempt()) + "/library/" + std::to_string(group->id()) +
@@ -109,8 +110,8 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   const bool has_work = members.size() > 1 ? alone || topology.has_leads() : alone && place_.named;
   if (topology.libraries[island].empty() || !has_work) return;
   const LibraryRequest wanted = request(store, island);
-  // Nothing but the library may ever pass between two ranks of an island: the next one's end must be noticed all the same, and
-  // that it has given up before it met the others in the library.
+  // Two ranks of an island may never exchange anything except through the library. This rank must still notice when the
+  // next one dies, or fails before it has joined the others in the library.
   if (members.size() > 1) group->watch(members[(static_cast<std::size_t>(wanted.rank) + 1) % members.size()]);
   if (!alone) group->open_island_order();
   try {
@@ -126,12 +127,12 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
     std::rethrow_exception(account_of_library_failure(*group, told, kWaitForReport));
   }
   const auto process = open_->process();
-  group->when_failed([library = std::weak_ptr<Library>(library_), watch = std::weak_ptr<Watch>(process->watch),
+  group->when_failed([library = std::weak_ptr<Library>(library_), watchdog = std::weak_ptr<Watchdog>(process->watchdog),
                       completions = std::weak_ptr<Completions>(process->completions),
                       group = std::weak_ptr<collectives::Group>(group)] {
-    // Any thread of the process's may run this: the process must not end here.
+    // Any thread of Process may run this, so Process must not be destroyed here.
     const auto live = completions.lock();
-    if (live) live->post([=] { end_library(library, watch, group); }, /*urgent=*/true);
+    if (live) live->post([=] { end_library(library, watchdog, group); }, /*urgent=*/true);
   });
 }
 
@@ -145,14 +146,13 @@ std::string IslandLibrary::name() const {
   return library ? library->name() : "";
 }
 
-Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout) const {
+Watchdog::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chrono::milliseconds timeout) const {
   const auto library = get();
   auto [process, group] = open_->parts();
   if (works.empty() || !library || !group || library->device_type() == c10::kCPU) return nullptr;
-  const auto watch = process->watch;
-  const auto completions = process->completions;
+  const auto watchdog = process->watchdog;
   process.reset();
-  Watch::Entry entry;
+  Watchdog::Entry entry;
   entry.owner = group.get();
   entry.works = works;
   entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(open_->rank());
@@ -160,35 +160,38 @@ Watch::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::chr
   entry.fail = [weak = std::weak_ptr<collectives::Group>(group)](const Error& error) {
     if (const auto live = weak.lock()) live->fail(error);
   };
-  auto added = watch->add(std::move(entry));
-  if (group->error()) {  // perhaps the watch has been told before; and a thread cannot interrupt itself
-    completions->post([watch = std::weak_ptr<Watch>(watch),
-                       group = std::weak_ptr<collectives::Group>(group)] { tell_who_relies(watch, group); },
-                      /*urgent=*/true);
+  auto added = watchdog->add(std::move(entry));
+  if (const auto error = group->error()) {  // the failure may have come before the entry: no interrupt is sent for it
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& known) {
+      watchdog->fail_entry(added, known);
+    }
   }
   return added;
 }
 
-void IslandLibrary::watch_results(const std::shared_ptr<Trip>& trip, std::chrono::milliseconds timeout) const {
-  if (!trip->on_accelerator()) return;
-  const auto entry = watch(trip->outward().works(), timeout);
+void IslandLibrary::watch_results(const std::shared_ptr<StagedOperation>& operation,
+                                  std::chrono::milliseconds timeout) const {
+  if (!operation->on_accelerator()) return;
+  const auto entry = watch(operation->outward().works(), timeout);
   if (!entry) return;
-  trip->on_reliance([watch = watch_of(*open_), entry](bool is_future) {
-    const auto live = watch.lock();
+  operation->on_reliance([watchdog = watchdog_of(*open_), entry](bool is_future) {
+    const auto live = watchdog.lock();
     if (live) is_future ? live->note_future(entry) : live->note_reliance(entry);
   });
 }
 
-WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watch::EntryPtr entry) {
+WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watchdog::EntryPtr entry) {
   const auto keeps_alive = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&owner_);
   const auto library = get();
-  if (library && library->device_type() == c10::kCPU) library->unfinished().note(works);
-  return c10::make_intrusive<WorkOfLibrary>(
-      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watch_of(*open_),
-      std::move(entry), library ? library->waiting() : nullptr);
+  if (library && library->device_type() == c10::kCPU) library->in_flight().note(works);
+  return c10::make_intrusive<LibraryWork>(
+      std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watchdog_of(*open_),
+      std::move(entry), library ? library->waiter() : nullptr);
 }
 
-// Who has died is known to the group rather than to the library.
+// The group knows which rank has died; the library does not.
 void IslandLibrary::explain(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
@@ -200,7 +203,7 @@ void IslandLibrary::explain(const std::exception_ptr& error) const {
     const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));
     const auto group = open_->group();
     const auto account = account_of_library_failure(*group, told);
-    note_told(watch_of(*open_), *group);
+    note_raised(watchdog_of(*open_), *group);
     std::rethrow_exception(as_torch(account));
   }
 }

@@ -3,14 +3,14 @@
 
 #include <memory>
 
+#include "atoll/pytorch/python/backend/group_staging.h"
 #include "atoll/pytorch/python/backend/island_library.h"
-#include "atoll/pytorch/python/backend/passages.h"
 #include "atoll/pytorch/python/backend/regions.h"
 
 namespace atl::pytorch {
 
-/// Messages between two ranks of an island that stands beside other islands: its library carries them, each when both ends are
-/// ready, in one order with the library's other steps. Thread-safe.
+/// Messages between two ranks of one island in a group of several islands. The island's library carries them, each when
+/// both ends are ready, in one order with the library's other steps. Thread-safe.
 class IslandMessages {
  public:
   struct End {
@@ -19,12 +19,12 @@ class IslandMessages {
     int tag = 0;
   };
 
-  /// All of the same group.
+  /// All arguments must be of the same group.
   IslandMessages(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary> island, Regions& regions,
-                 Passages& passages)
-      : open_(std::move(open)), island_(std::move(island)), regions_(regions), passages_(passages) {}
+                 GroupStaging& staging)
+      : open_(std::move(open)), island_(std::move(island)), regions_(regions), staging_(staging) {}
 
-  /// This rank's end of a message. Until the other end is issued, waiting for the Work blocks the host.
+  /// Issues this rank's end of a message. Until the other end is issued, waiting for the Work blocks the host.
   WorkPtr issue(const std::shared_ptr<Library>& library, const About& about, const at::Tensor& tensor, const End& end);
 
  private:
@@ -34,7 +34,7 @@ class IslandMessages {
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
   Regions& regions_;
-  Passages& passages_;
+  GroupStaging& staging_;
 };
 
 }  // namespace atl::pytorch

@@ -20,15 +20,15 @@ std::exception_ptr account_of_library_failure(collectives::Group& group, const E
   return group.error();
 }
 
-void note_told(const std::weak_ptr<Watch>& watch, collectives::Group& group) {
-  const auto live = watch.lock();
+void note_raised(const std::weak_ptr<Watchdog>& watchdog, collectives::Group& group) {
+  const auto live = watchdog.lock();
   const auto failed = group.error();
   if (!live || !failed) return;
-  const ReleaseGil who_interrupts_needs_it;
+  const ReleaseGil interrupter_may_need_it;
   try {
     std::rethrow_exception(failed);
   } catch (const Error& error) {
-    live->note_told(&group, error);
+    live->note_raised(&group, error);
   }
 }
 

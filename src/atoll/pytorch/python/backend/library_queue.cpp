@@ -8,7 +8,7 @@
 
 namespace atl::pytorch {
 
-void LibraryQueue::enter(collectives::StepRequest request) {
+void LibraryQueue::enqueue(collectives::StepRequest request) {
   request.go = [self = shared_from_this(), go = std::move(request.go)](const std::exception_ptr& error) {
     self->issuer_->push([go, error] { go(error); });
     self->run_soon();
@@ -17,15 +17,15 @@ void LibraryQueue::enter(collectives::StepRequest request) {
 }
 
 LibraryTurns LibraryQueue::turns() {
-  const auto ask = [weak = weak_from_this()](const collectives::LibraryStep& step, std::chrono::milliseconds limit,
-                                             std::function<void(const std::exception_ptr&)> go) {
+  const auto request = [weak = weak_from_this()](const collectives::LibraryStep& step, std::chrono::milliseconds limit,
+                                                 std::function<void(const std::exception_ptr&)> go) {
     const auto self = weak.lock();
     const auto group = self ? self->group_.lock() : nullptr;
     if (!group) return;
     const bool comes = step.kind == collectives::LibraryStep::Kind::kIn;
     const std::string text = "operation #" + std::to_string(collectives::number_of(step.number)) + " on rank " +
                              std::to_string(group->rank()) + " timed out: other ranks of its island have not " +
-                             (comes ? "brought what they give to it" : "come for its result");
+                             (comes ? "contributed to it" : "requested its result");
     group->request_step({step,
                          [self, go = std::move(go)](const std::exception_ptr& error) {
                            go(error);
@@ -36,7 +36,7 @@ LibraryTurns LibraryQueue::turns() {
   const auto give_up = [weak = group_](const collectives::LibraryStep& step) {
     if (const auto group = weak.lock()) group->give_up_step(step);
   };
-  return {ask, give_up};
+  return {request, give_up};
 }
 
 void LibraryQueue::run_soon() const {

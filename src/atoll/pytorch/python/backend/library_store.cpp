@@ -17,7 +17,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kMinStorePause{1};
 constexpr Milliseconds kMaxStorePause{20};
 
-/// The job's store, but waits end when the group has failed or a server does not answer.
+/// The job's store, whose waits also end when the group has failed or the server does not answer.
 class LibraryStore final : public c10d::Store {
  public:
   LibraryStore(StorePtr root, Milliseconds timeout, std::weak_ptr<collectives::Group> group)
@@ -60,7 +60,7 @@ class LibraryStore final : public c10d::Store {
 
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
 
-  // Asks again and again: a wait in the store itself could not be ended, and would hold up whoever else uses it.
+  // Polls, because a wait in the store itself could not be ended and would block the store's other users.
   void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
     if (keys.empty()) return;
     const auto limit = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);

@@ -14,15 +14,15 @@ std::uint64_t checked_tag(const char* operation, int tag) {
   return static_cast<std::uint64_t>(tag);
 }
 
-// A message that waits for its turn, and for its bytes when they come from a device.
+// A send that waits for its turn, and for its bytes if they come from a device.
 struct Departure {
   std::shared_ptr<collectives::Group> group;
-  std::function<bool()> is_loaded;  // empty: the bytes are there
+  std::function<bool()> is_loaded;  // empty if the bytes are there
   Deadline deadline;
   std::string name;
 
-  // Whether there is nothing to wait for any more: the bytes have come, or the group has failed. It does here when they come
-  // too late or never.
+  // Returns whether the wait is over: the bytes have arrived, or the group has failed. Fails the group when they arrive
+  // too late or not at all.
   bool is_due() const noexcept {
     try {
       if (!is_loaded || group->error() || is_loaded()) return true;
@@ -34,13 +34,13 @@ struct Departure {
     return true;
   }
 
-  // Calls `go` in its turn, or when that is asked no more, because the process ends.
+  // Calls `go` in its turn, or when `sends` is stopped because the process exits.
   void post(InOrder& sends, const InOrder::Line& line, std::function<void()> go) const {
     sends.post(
         line, [departure = *this] { return departure.is_due(); },
         [departure = *this, go = std::move(go)] {
           if (!departure.is_due()) {
-            departure.group->abort("a message was on its way from the device when the process left");
+            departure.group->abort("a message was still being copied from the device when the process exited");
           }
           go();
         });
@@ -49,7 +49,7 @@ struct Departure {
 
 using Loaded = std::atomic<std::uint64_t>;
 
-// The parts behind the first, which `departure` was for.
+// Posts the parts after the first one, for which `departure` was made.
 void post_rest(InOrder& sends, const InOrder::Line& line, Departure departure,
                const std::shared_ptr<StagedMessage>& staged, const std::shared_ptr<Loaded>& loaded) {
   for (std::size_t part = 1; part < staged->parts(); ++part) {
@@ -63,14 +63,15 @@ void post_rest(InOrder& sends, const InOrder::Line& line, Departure departure,
 
 }  // namespace
 
-// A message's memory as the bridge sees it.
+// A message and the memory through which it passes.
 struct BackendAtoll::Message {
   c10::intrusive_ptr<WorkAtoll> work;
   collectives::Segment memory;
-  std::shared_ptr<Trip> trip;              // of an accelerator's tensor
-  std::shared_ptr<StagedMessage> staged;   // the same: of one that passes the host,
-  std::shared_ptr<DirectDevice> device;    // or does not,
-  std::shared_ptr<DeviceLanding> landing;  // or only comes to know
+  std::shared_ptr<StagedOperation> operation;  // null for a tensor on the CPU
+  // Of an accelerator's tensor, the first if it passes through the host, else the second and, to receive, the third.
+  std::shared_ptr<StagedMessage> staged;
+  std::shared_ptr<DirectDevice> device;
+  std::shared_ptr<DeviceLanding> landing;
 };
 
 BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Tensor& tensor, bool sends, int peer) {
@@ -82,19 +83,20 @@ BackendAtoll::Message BackendAtoll::new_message(const About& about, const at::Te
     message.work = open_->new_work(about, std::move(operands), {tensor}, {tensor});
   } else {
     const auto streams = copy_streams(operands.device());
-    const auto trip = std::make_shared<Trip>(std::move(operands), streams, &CopyStreams::to_device, nullptr, 1);
+    const auto operation =
+        std::make_shared<StagedOperation>(std::move(operands), streams, &CopyStreams::to_device, nullptr, 1);
     const auto* const port = peer < 0 ? nullptr : group->direct_port(peer, message.memory.bytes);
-    if (port) message.device = open_->open_parts().process->direct.get(trip->device());
+    if (port) message.device = open_->open_parts().process->direct.get(operation->device());
     if (port && sends && !message.device->is_reached(*port)) message.device.reset();
-    const auto clock = passages_.clock();
+    const auto clock = staging_.clock();
     if (message.device && !sends)
-      message.landing = std::make_shared<DeviceLanding>(trip, message.memory, message.device, clock);
+      message.landing = std::make_shared<DeviceLanding>(operation, message.memory, message.device, clock);
     if (!message.device) {
-      message.staged = std::make_shared<StagedMessage>(trip, message.memory, clock);
+      message.staged = std::make_shared<StagedMessage>(operation, message.memory, clock);
       message.memory = message.staged->host();
     }
-    message.trip = trip;
-    message.work = open_->new_work(about, trip, {tensor}, {tensor});
+    message.operation = operation;
+    message.work = open_->new_work(about, operation, {tensor}, {tensor});
   }
   regions_.note(message.work);
   message.work->expect_parts(1);
@@ -127,21 +129,22 @@ WorkPtr BackendAtoll::issue_send(Tensors& tensors, int destination, int tag) {
   const auto send_within = [=, memory = message.memory,
                             type = wire_type(tensor.scalar_type())](std::chrono::milliseconds limit) {
     if (message.device) {
-      for (const at::Tensor& each : message.trip->operands().tensors()) note_use(each, message.device->stream());
+      for (const at::Tensor& each : message.operation->operands().tensors()) note_use(each, message.device->stream());
     }
-    group->send_from({message.device, loaded}, destination, number, type, {memory.data, memory.bytes}, limit,
-                     [work, trip = message.trip, staged](const std::exception_ptr& error) { work->part_done(error); });
+    group->send_from(
+        {message.device, loaded}, destination, number, type, {memory.data, memory.bytes}, limit,
+        [work, operation = message.operation, staged](const std::exception_ptr& error) { work->part_done(error); });
   };
   auto& sends = open.process->sends;
   const InOrder::Line line{group.get(), destination, number};
-  const bool is_there = !message.trip || (message.device && message.trip->caller_is_there());
+  const bool is_there = !message.operation || (message.device && message.operation->caller_is_ready());
   if (is_there && sends.is_idle(line)) {
     translated([&] { send_within(timeout); });
     return work;
   }
   std::function<bool()> is_loaded;
   if (staged) is_loaded = [staged] { return staged->part_is_loaded(0); };
-  if (message.device) is_loaded = [trip = message.trip] { return trip->caller_is_there(); };
+  if (message.device) is_loaded = [operation = message.operation] { return operation->caller_is_ready(); };
   const Departure departure{group, is_loaded, Deadline::after(timeout),
                             "send of " + std::to_string(message.memory.bytes) + " bytes (tag " + std::to_string(tag) +
                                 ") to rank " + std::to_string(destination) + " on rank " + std::to_string(rank_)};

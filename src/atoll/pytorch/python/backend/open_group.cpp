@@ -32,7 +32,7 @@ OpenGroup::Parts OpenGroup::parts() const {
 
 bool OpenGroup::is_inherited() const noexcept { return made_in_ != fork_depth(); }
 
-// c10d's options hold -1 where the caller said nothing.
+// c10d's options hold -1 if the caller set no timeout.
 std::chrono::milliseconds OpenGroup::timeout(std::chrono::milliseconds stated) const {
   return stated < std::chrono::milliseconds(0) ? options_->timeout : stated;
 }
@@ -48,7 +48,7 @@ c10::intrusive_ptr<WorkAtoll> OpenGroup::make_work(const About& about, Content c
   const Parts open = open_parts();
   const WorkFacts facts{about.type, about.title, rank_, open.group->sequence()};
   return c10::make_intrusive<WorkAtoll>(facts, inputs, std::move(outputs), std::move(content),
-                                        open.process->completions, open.process->watch, open.group);
+                                        open.process->completions, open.process->watchdog, open.group);
 }
 
 c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, Operands operands, const Tensors& inputs,
@@ -56,9 +56,9 @@ c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, Operands o
   return make_work(about, std::move(operands), inputs, std::move(outputs));
 }
 
-c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, std::shared_ptr<Trip> trip, const Tensors& inputs,
-                                                  Tensors outputs) const {
-  return make_work(about, std::move(trip), inputs, std::move(outputs));
+c10::intrusive_ptr<WorkAtoll> OpenGroup::new_work(const About& about, std::shared_ptr<StagedOperation> operation,
+                                                  const Tensors& inputs, Tensors outputs) const {
+  return make_work(about, std::move(operation), inputs, std::move(outputs));
 }
 
 OpenGroup::Parts OpenGroup::take() {

@@ -13,27 +13,27 @@
 #include "atoll/pytorch/python/backend/work.h"
 #include "atoll/pytorch/python/process/process.h"
 #include "atoll/pytorch/staging/operands.h"
-#include "atoll/pytorch/staging/trip.h"
+#include "atoll/pytorch/staging/staged_operation.h"
 
 namespace atl::pytorch {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-/// What torch.distributed has asked for.
+/// Describes an operation that torch.distributed has requested.
 struct About {
   c10d::OpType type;
   const char* title;                  ///< for the profiler
-  std::chrono::milliseconds timeout;  ///< negative: not stated
+  std::chrono::milliseconds timeout;  ///< negative if not set
   bool async;
 };
 
-/// A collectives::Group that a backend has open, with what its operations need beside it. Thread-safe.
+/// The open collectives::Group of a backend, with what its operations need besides. Thread-safe.
 class OpenGroup {
  public:
   struct Parts {
     std::shared_ptr<Process> process;
-    std::shared_ptr<collectives::Group> group;  // goes first
+    std::shared_ptr<collectives::Group> group;  // destroyed first
   };
 
   OpenGroup(Parts parts, c10::intrusive_ptr<c10d::Backend::Options> options);
@@ -41,33 +41,33 @@ class OpenGroup {
   /// Throws DistBackendError once closed, and in a forked child.
   std::shared_ptr<collectives::Group> group() const { return open_parts().group; }
 
-  /// Both, of one moment. Throws like group().
+  /// Returns both parts, taken together. Throws like group().
   Parts open_parts() const;
 
-  /// Both null once closed.
+  /// Returns both parts; null once closed.
   Parts parts() const;
   std::shared_ptr<Process> process() const { return parts().process; }
 
-  /// Whether the process has been forked since.
+  /// Returns whether the process has been forked since.
   bool is_inherited() const noexcept;
 
   const c10d::Backend::Options& options() const noexcept { return *options_; }
   const std::string& name() const noexcept { return options_->group_name; }
   int rank() const noexcept { return rank_; }
 
-  /// `stated` by the operation's options, else the group's.
+  /// Returns the timeout `stated` by the operation's options, or the group's if that is negative.
   std::chrono::milliseconds timeout(std::chrono::milliseconds stated) const;
   void set_timeout(std::chrono::milliseconds timeout);
 
-  /// The Work of an operation that begins now. Throws like group().
+  /// Makes the Work of an operation that starts now. Throws like group().
   c10::intrusive_ptr<WorkAtoll> new_work(const About& about, Operands operands, const Tensors& inputs,
                                          Tensors outputs) const;
 
-  /// The same for tensors that cross in pieces.
-  c10::intrusive_ptr<WorkAtoll> new_work(const About& about, std::shared_ptr<Trip> trip, const Tensors& inputs,
-                                         Tensors outputs) const;
+  /// Does the same for a staged operation.
+  c10::intrusive_ptr<WorkAtoll> new_work(const About& about, std::shared_ptr<StagedOperation> operation,
+                                         const Tensors& inputs, Tensors outputs) const;
 
-  /// From now on it is closed. Nothing when it was already.
+  /// Closes this and returns its parts; empty if it was closed before.
   Parts take();
 
  private:

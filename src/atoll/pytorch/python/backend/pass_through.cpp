@@ -9,8 +9,8 @@
 namespace atl::pytorch {
 
 PassThrough::PassThrough(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary> island, Regions& regions,
-                         Passages& passages)
-    : open_(std::move(open)), island_(std::move(island)), regions_(regions), passages_(passages) {}
+                         GroupStaging& staging)
+    : open_(std::move(open)), island_(std::move(island)), regions_(regions), staging_(staging) {}
 
 std::shared_ptr<Library> PassThrough::for_whole(const Tensors& tensors, const Reduction* how) const {
   if (!island_->has_all_ranks() || tensors.empty()) return nullptr;
@@ -22,7 +22,7 @@ std::shared_ptr<Library> PassThrough::for_whole(const Tensors& tensors, const Re
   return knows_all ? library : nullptr;
 }
 
-// Gloo takes equal sizes only.
+// Gloo takes only lists of tensors of equal size.
 std::shared_ptr<Library> PassThrough::for_list(const Tensors& tensors, const Reduction* how) const {
   auto library = for_whole(tensors, how);
   const bool equal = std::all_of(tensors.begin(), tensors.end(),
@@ -37,16 +37,16 @@ std::shared_ptr<Library> PassThrough::for_message(const at::Tensor& tensor, int 
   return open_->group()->topology().same_island(open_->rank(), peer) ? library : nullptr;
 }
 
-// Nothing begins in a group that has failed.
+// Throws the error of a group that has failed.
 void PassThrough::check_health() const {
   const auto [process, group] = open_->open_parts();
   const auto error = group->error();
   if (!error) return;
-  note_told(process->watch, *group);
+  note_raised(process->watchdog, *group);
   std::rethrow_exception(as_torch(error));
 }
 
-// Nor what another rank has refused.
+// Also throws the error of an operation that another rank has refused.
 void PassThrough::begin() const {
   check_health();
   translated([&] { open_->group()->commit(); });

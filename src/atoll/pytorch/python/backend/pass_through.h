@@ -9,52 +9,53 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/pytorch/python/backend/group_staging.h"
 #include "atoll/pytorch/python/backend/island_library.h"
 #include "atoll/pytorch/python/backend/open_group.h"
-#include "atoll/pytorch/python/backend/passages.h"
 #include "atoll/pytorch/python/backend/regions.h"
 #include "atoll/pytorch/staging/dtype.h"
 #include "atoll/pytorch/staging/plain.h"
 
 namespace atl::pytorch {
 
-/// Operations that the island's library does alone: all ranks are one island, or both ends of a message are in one. First is
-/// asked for the library that takes an operation (null: none does), then the operation is issued there. Thread-safe.
+/// Passes operations to the island's library when all ranks are one island, or both ends of a message are in one. A
+/// for_* function returns the library for an operation (null for none), then an issue function issues it there.
+/// Thread-safe.
 class PassThrough {
  public:
-  /// `regions` and `passages` of the same group.
+  /// All arguments must be of the same group.
   PassThrough(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary> island, Regions& regions,
-              Passages& passages);
+              GroupStaging& staging);
 
-  // For which all ranks get the same answer.
+  // All ranks get the same answer from these.
 
-  /// For an operation on `tensors`, with reduction `how` if it has one.
+  /// The library for an operation on `tensors`, with reduction `how` if it has one.
   std::shared_ptr<Library> for_whole(const Tensors& tensors, const Reduction* how = nullptr) const;
 
   /// The same for lists with one tensor per rank, whose sizes all ranks know.
   std::shared_ptr<Library> for_list(const Tensors& tensors, const Reduction* how = nullptr) const;
 
-  /// For a reduction that the library does not know, but that can be made of its sums by scaling.
+  /// The library for a reduction that it does not have, but that scaling makes of its sum.
   std::shared_ptr<Library> for_scaled(const at::Tensor& tensor, const Reduction& how) const;
 
-  /// For a message inside an island of accelerators. On the CPU Atoll's own links serve.
+  /// The library for a message inside an island of accelerators. On the CPU Atoll's own links are used.
   std::shared_ptr<Library> for_message(const at::Tensor& tensor, int peer) const;
 
-  /// `call(inner, opts)` issues one operation, on tensors that `plain` has made, with options whose timeout is stated.
+  /// `call(inner, opts)` issues one operation, on tensors that `plain` has made, with options whose timeout is set.
   template <typename Opts, typename Call>
   WorkPtr issue(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts, Call&& call);
 
-  /// `call(inner, opts, i)` issues the i-th of `count` operations that make one.
+  /// `call(inner, opts, i)` issues the i-th of `count` operations, which become one Work.
   template <typename Opts, typename Call>
   WorkPtr issue_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                      std::size_t count, Call&& call);
 
-  /// The same for a message, which only its two ends know of: it takes no number in the group's order.
+  /// Issues a message, which only two ranks know of, so that it takes no number in the group's order.
   template <typename Call>
   WorkPtr issue_message(const std::shared_ptr<Library>& library, const PlainTensors& plain, int peer, bool sends,
                         Call&& call);
 
-  /// `call(inner, opts)` issues a sum, which the device makes `how` of: it scales `inputs` before or `outputs` behind it.
+  /// `call(inner, opts)` issues a sum, which becomes reduction `how` by scaling `inputs` before or `outputs` after it.
   template <typename Opts, typename Call>
   WorkPtr issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                        const About& about, const Reduction& how, const Tensors& inputs, const Tensors& outputs,
@@ -69,8 +70,8 @@ class PassThrough {
   template <typename Opts, typename Call>
   WorkPtr issue_now(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                     std::size_t count, Call&& call);
-  void scale(const std::shared_ptr<Trip>& trip, const Reduction& how, const Tensors& inputs, const Tensors& outputs,
-             const std::function<WorkPtr()>& sum) const;
+  void scale(const std::shared_ptr<StagedOperation>& operation, const Reduction& how, const Tensors& inputs,
+             const Tensors& outputs, const std::function<WorkPtr()>& sum) const;
   WorkPtr issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain, const About& about,
                        const Reduction& how, const Tensors& inputs, const Tensors& outputs,
                        const std::function<WorkPtr()>& sum);
@@ -79,7 +80,7 @@ class PassThrough {
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
   Regions& regions_;
-  Passages& passages_;
+  GroupStaging& staging_;
 };
 
 template <typename Opts>
@@ -105,7 +106,7 @@ WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const P
 template <typename Call>
 WorkPtr PassThrough::issue_message(const std::shared_ptr<Library>& library, const PlainTensors& plain, int peer,
                                    bool sends, Call&& call) {
-  struct NoOptions {  // c10d gives messages none
+  struct NoOptions {  // c10d has no options for messages
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   };
   begin_message(peer, sends);
@@ -118,7 +119,7 @@ WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const Pl
                                std::size_t count, Call&& call) {
   const Opts stated = timed(opts);
   c10d::Backend& inner = library->in();
-  const bool in_region = regions_.let_in(library, stated.timeout);
+  const bool in_region = regions_.try_join(library, stated.timeout);
   const bool own_region = !in_region && count > 1 && inner.supportsCoalescing();
   std::vector<WorkPtr> works;
   try {
@@ -128,7 +129,7 @@ WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const Pl
   } catch (...) {
     island_->explain(std::current_exception());
   }
-  return in_region ? regions_.stand_in(plain) : work_of(std::move(works), plain, stated.timeout);
+  return in_region ? regions_.placeholder(plain) : work_of(std::move(works), plain, stated.timeout);
 }
 
 template <typename Opts, typename Call>

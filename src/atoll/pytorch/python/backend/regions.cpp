@@ -16,7 +16,8 @@ Regions::Regions(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary>
     : open_(std::move(open)), island_(std::move(island)) {}
 
 void Regions::begin() {
-  Region left_open;  // by an exception: torch closes regions on the good path only. Its works go without the mutex.
+  Region
+      left_open;  // by an exception, after which torch does not close regions; its works are released without the mutex
   const std::lock_guard lock(mutex_);
   std::swap(regions_[std::this_thread::get_id()], left_open);
   count_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
@@ -54,7 +55,7 @@ void Regions::note(const WorkPtr& work) {
   if (region != regions_.end() && work) region->second.works.push_back(work);
 }
 
-bool Regions::let_in(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout) {
+bool Regions::try_join(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout) {
   if (!is_open() || !library->in().supportsCoalescing()) return false;
   const std::lock_guard lock(mutex_);
   Region& region = regions_[std::this_thread::get_id()];
@@ -66,8 +67,8 @@ bool Regions::let_in(const std::shared_ptr<Library>& library, std::chrono::milli
   return true;
 }
 
-// Not before the region's end: what the region still issues may be what others wait for before they send.
-WorkPtr Regions::stand_in(const PlainTensors& plain) {
+// Not before the region's end: other ranks may wait for what the region still issues before they send.
+WorkPtr Regions::placeholder(const PlainTensors& plain) {
   if (plain.needs_copy_back()) {
     const std::lock_guard lock(mutex_);
     regions_[std::this_thread::get_id()].strided.push_back(plain);
@@ -80,8 +81,9 @@ WorkPtr Regions::combined(std::vector<WorkPtr> works) const {
   Tensors outputs;
   std::vector<c10::intrusive_ptr<WorkAtoll>> own;
   for (const WorkPtr& work : works) {
-    auto* const known = dynamic_cast<WorkAtoll*>(work.get());  // PyTorch's cast of intrusive pointers loses what fails
-    if (!known) return island_->work_of(std::move(works), nullptr);  // each is watched already
+    auto* const known =
+        dynamic_cast<WorkAtoll*>(work.get());  // PyTorch's cast of intrusive pointers drops the pointer on failure
+    if (!known) return island_->work_of(std::move(works), nullptr);  // each is already watched
     outputs.insert(outputs.end(), known->outputs().begin(), known->outputs().end());
     own.push_back(c10::intrusive_ptr<WorkAtoll>::reclaim_copy(known));
   }

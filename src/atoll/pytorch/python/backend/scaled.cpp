@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages, and sums with a factor, by libraries that only add: the device scales before or behind them.
+// Averages, and sums with a factor, with libraries that only add: the device scales before or after the sum.
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "atoll/pytorch/python/backend/pass_through.h"
@@ -16,16 +16,16 @@ std::shared_ptr<Library> PassThrough::for_scaled(const at::Tensor& tensor, const
   return !library->reduces(how.op, type) && library->folds(how.op, type) ? library : nullptr;
 }
 
-void PassThrough::scale(const std::shared_ptr<Trip>& trip, const Reduction& how, const Tensors& inputs,
+void PassThrough::scale(const std::shared_ptr<StagedOperation>& operation, const Reduction& how, const Tensors& inputs,
                         const Tensors& outputs, const std::function<WorkPtr()>& sum) const {
-  const c10::Stream stream = trip->streams().out();
+  const c10::Stream stream = operation->streams().out();
   const c10::StreamGuard guard(stream);
-  trip->follow_caller(stream);
+  operation->follow_caller(stream);
   if (how.op == collectives::ReduceOp::kPremulSum) {
     for (at::Tensor tensor : inputs) tensor.mul_(how.factor);
-    return trip->outward().issue(sum);
+    return operation->outward().issue(sum);
   }
-  trip->outward().issue(sum, [&, size = open_->group()->size()] {
+  operation->outward().issue(sum, [&, size = open_->group()->size()] {
     for (at::Tensor tensor : outputs) {
       at::isIntegralType(tensor.scalar_type(), true) ? tensor.div_(size, "trunc") : tensor.div_(size);
     }
@@ -40,18 +40,19 @@ WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
   for (const at::Tensor& tensor : outputs) operands.read(tensor);
-  const auto streams = passages_.streams(operands.device());
-  const auto trip = std::make_shared<Trip>(std::move(operands), streams, &CopyStreams::out, library.get(), 1);
-  auto work = open_->new_work(about, trip, inputs, outputs);
+  const auto streams = staging_.streams(operands.device());
+  const auto operation =
+      std::make_shared<StagedOperation>(std::move(operands), streams, &CopyStreams::out, library.get(), 1);
+  auto work = open_->new_work(about, operation, inputs, outputs);
   regions_.note(work);
   work->expect_parts(1);
   try {
-    scale(trip, how, inputs, outputs, sum);
+    scale(operation, how, inputs, outputs, sum);
   } catch (...) {
     island_->explain(std::current_exception());
   }
-  trip->piece_stored();
-  island_->watch_results(trip, about.timeout);
+  operation->chunk_stored();
+  island_->watch_results(operation, about.timeout);
   work->part_done(nullptr);
   fill(plain, *work);
   return work;

@@ -17,7 +17,7 @@ class Exchange {
  public:
   Exchange(collectives::Group& group, std::chrono::milliseconds timeout) : group_(group), timeout_(timeout) {}
 
-  /// Every rank's tensor; `shapes[r]` is rank r's.
+  /// Returns every rank's tensor; `shapes[r]` is the shape of rank r's.
   std::vector<at::Tensor> all_gather(const at::Tensor& mine, const std::vector<std::vector<std::int64_t>>& shapes) {
     Operands operands;
     collectives::Call call;
@@ -52,7 +52,7 @@ at::Tensor facts_of(const at::Tensor& tensor) {
   return facts;
 }
 
-// Differing facts are found by all ranks alike, because all compare with rank 0.
+// All ranks find the same difference, because all compare with rank 0.
 void check_alike(const std::vector<at::Tensor>& facts) {
   const auto* first = facts[0].const_data_ptr<std::int64_t>();
   for (std::size_t r = 1; r < facts.size(); ++r) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators of c10d called with tensors that are lazily negated or conjugated, or zeros without memory. PyTorch would hand
-// copies to the backend, whose results nobody sees: most of these operators do not say that they write, and of the others the
-// copies are copied back before they are complete. Atoll takes the tensors themselves. For other backends everything stays as
-// PyTorch has it.
+// Operators of c10d called with tensors that are lazily negated or conjugated, or zeros without memory. PyTorch would
+// pass copies to the backend and lose their results: the schemas of most of these operators do not say that they write,
+// and for the others it copies back before the operation is complete. Atoll takes the tensors themselves. Other
+// backends keep PyTorch's behaviour.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/MathBitsFallback.h>
 #include <torch/library.h>
@@ -27,7 +27,7 @@ struct Conjugated final : at::native::MathOpFallback {
   bool is_bit_set(const at::Tensor& tensor) override { return tensor.is_conj(); }
 };
 
-// As PyTorch's own, which no header declares, does for operators whose schema names no aliases.
+// Does what PyTorch's own fallback, which no header declares, does for operators whose schema names no aliases.
 struct Zeros {
   static constexpr DispatchKey key = DispatchKey::ZeroTensor;
 
@@ -56,11 +56,11 @@ void dispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
   Fallback fallback;
   const auto backend = atoll_of(op, *stack);
   if (!backend) return fallback.fallback_impl(op, keys, stack);
-  telling(op, *stack, backend,
-          [&] { op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, fallback.key), stack); });
+  report_failures(op, *stack, backend,
+                  [&] { op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, fallback.key), stack); });
 }
 
-// Waits for what its argument's memory is to hold, so no copy of that will do, whoever the backend is.
+// The operator waits for the content of its argument's memory, so a copy cannot replace it, whatever the backend.
 template <typename Fallback>
 void wait(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, Fallback().key), stack);

@@ -7,23 +7,23 @@
 namespace atl::pytorch {
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                     Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
+                     Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<Watchdog> watchdog,
                      std::weak_ptr<collectives::Group> group)
     : c10d::Work(facts.rank, facts.type, facts.title, inputs),
       facts_(facts),
       outputs_(std::move(outputs)),
       completions_(std::move(completions)),
-      watch_(std::move(watch)),
+      watchdog_(std::move(watchdog)),
       group_(std::move(group)),
       operands_(std::move(operands)) {}
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                     std::shared_ptr<Trip> trip, std::shared_ptr<Completions> completions, std::weak_ptr<Watch> watch,
-                     std::weak_ptr<collectives::Group> group)
-    : WorkAtoll(facts, inputs, std::move(outputs), Operands(), std::move(completions), std::move(watch),
+                     std::shared_ptr<StagedOperation> operation, std::shared_ptr<Completions> completions,
+                     std::weak_ptr<Watchdog> watchdog, std::weak_ptr<collectives::Group> group)
+    : WorkAtoll(facts, inputs, std::move(outputs), Operands(), std::move(completions), std::move(watchdog),
                 std::move(group)) {
-  trips_.push_back(std::move(trip));
-  has_trip_ = true;
+  staged_.push_back(std::move(operation));
+  is_staged_ = true;
 }
 
 c10::intrusive_ptr<WorkAtoll> WorkAtoll::self() {
@@ -54,18 +54,18 @@ void WorkAtoll::done_on_caller(const std::exception_ptr& error) {
 }
 
 void WorkAtoll::throw_here(const std::exception_ptr& error) const {
-  if (const auto group = group_.lock()) note_told(watch_, *group);
+  if (const auto group = group_.lock()) note_raised(watchdog_, *group);
   std::rethrow_exception(error);
 }
 
-// Callbacks of the future may wait for anything, and copies to strided tensors or a library take their time.
+// Callbacks of the future may wait for anything, and copies to strided tensors or a library take time.
 bool WorkAtoll::must_block() const {
-  return future_ || operands_.needs_copy_back() || (has_trip_ && !first_error_ && trips_.front()->must_finish());
+  return future_ || operands_.needs_copy_back() || (is_staged_ && !first_error_ && staged_.front()->must_finish());
 }
 
 void WorkAtoll::complete_outputs() {
   operands_.copy_back();
-  if (has_trip_) trips_.front()->finish();
+  if (is_staged_) staged_.front()->finish();
 }
 
 void WorkAtoll::settle(bool may_block) {
@@ -97,7 +97,7 @@ void WorkAtoll::settle(bool may_block) {
     listeners.swap(listeners_);
     std::swap(released, operands_);
   }
-  if (has_trip_) trips_.front()->release();
+  if (is_staged_) staged_.front()->release();
   if (future) {
     error = mark_future(*future, error);
     const std::lock_guard lock(state_mutex_);
@@ -107,17 +107,17 @@ void WorkAtoll::settle(bool may_block) {
   for (const Listener& listener : listeners) listener(error);
 }
 
-// The future's own events are recorded on the stream on which the results arrive. Returns what the future ends with:
-// `error`, or what has gone wrong here.
+// The future records its own events on the stream on which the results arrive. Returns the error with which the future
+// ends: `error`, or one that happened here.
 std::exception_ptr WorkAtoll::mark_future(c10::ivalue::Future& future, const std::exception_ptr& error) const noexcept {
   try {
     if (error) {
       future.setErrorIfNeeded(error);
       return error;
     }
-    for (const auto& trip : trips_) trip->note_reliance(/*is_future=*/true);
+    for (const auto& operation : staged_) operation->note_reliance(/*is_future=*/true);
     const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
-    trips_.empty() ? complete() : trips_.front()->on_arrival(complete);
+    staged_.empty() ? complete() : staged_.front()->on_arrival(complete);
     return nullptr;
   } catch (...) {
     return error ? error : mark_future(future, std::current_exception());
@@ -128,7 +128,7 @@ void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& pa
   expect_parts(parts.size());
   {
     const std::lock_guard lock(state_mutex_);
-    for (const auto& part : parts) trips_.insert(trips_.end(), part->trips_.begin(), part->trips_.end());
+    for (const auto& part : parts) staged_.insert(staged_.end(), part->staged_.begin(), part->staged_.end());
   }
   for (const auto& part : parts) {
     part->when_done([self = self()](const std::exception_ptr& error) { self->part_done(error); });
@@ -136,13 +136,13 @@ void WorkAtoll::consists_of(const std::vector<c10::intrusive_ptr<WorkAtoll>>& pa
 }
 
 void WorkAtoll::wait_for_device() const {
-  for (const auto& trip : trips_) {
+  for (const auto& operation : staged_) {
     try {
-      trip->note_reliance(/*is_future=*/false);
+      operation->note_reliance(/*is_future=*/false);
     } catch (const Error&) {
       throw_here(as_torch(std::current_exception()));
     }
-    trip->wait_on_current_stream();
+    operation->wait_on_current_stream();
   }
 }
 
@@ -173,7 +173,7 @@ bool WorkAtoll::wait(std::chrono::milliseconds timeout) {
     throw_as_torch(Error(ErrorKind::kTimeout, "Timed out waiting " + std::to_string(timeout.count()) + "ms for " +
                                                   facts_.title + ", sequence " + std::to_string(facts_.sequence) +
                                                   ", on rank " + std::to_string(facts_.rank) +
-                                                  "; the operation goes on until its own deadline"));
+                                                  "; the operation continues until its own deadline"));
   }
   const std::exception_ptr error = exception_;
   lock.unlock();
@@ -194,7 +194,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkAtoll::getFuture() {
     const std::lock_guard lock(state_mutex_);
     if (future_) return future_;
     std::vector<c10::Device> devices;
-    if (!trips_.empty() && trips_.front()->on_accelerator()) devices.push_back(trips_.front()->device());
+    if (!staged_.empty() && staged_.front()->on_accelerator()) devices.push_back(staged_.front()->device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
     future = future_;
     if (!settled_) return future;

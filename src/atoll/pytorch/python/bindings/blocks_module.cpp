@@ -29,12 +29,12 @@ std::vector<std::string> block_formats() {
 BlockFormat format_of(const std::string& name) {
   const std::vector<std::string> names = block_formats();
   const auto found = std::find(names.begin(), names.end(), name);
-  TORCH_CHECK_VALUE(found != names.end(), "\"", name, "\" is no format of blocks: choose int8, fp8_e4m3 or fp8_e5m2");
+  TORCH_CHECK_VALUE(found != names.end(), "invalid block format \"", name, "\": choose int8, fp8_e4m3 or fp8_e5m2");
   return static_cast<BlockFormat>(found - names.begin());
 }
 
-/// `values`, cut into rows of `row` elements of which the last ones may be short or empty, and the bytes of each row, a
-/// row of `packed`.
+/// `values`, cut into rows of `row` elements, of which the last ones may be short or empty, and the bytes of each row,
+/// which are a row of `packed`.
 struct Rows {
   Rows(const char* operation, const at::Tensor& values, const at::Tensor& packed, std::int64_t elements_of_row)
       : numel(values.numel()), row(elements_of_row) {
@@ -69,7 +69,7 @@ struct Rows {
   DataType dtype = DataType::kFloat32;
 };
 
-// A row that is short is packed as if zeros followed it, so that all rows of equal length are laid out alike.
+// Packs a short row as if zeros followed it, so that all rows have the same layout.
 void pack_short_row(BlockFormat format, const Rows& rows, std::byte* values, std::size_t elements, std::byte* packed,
                     bool keep_loss) {
   const std::size_t size = collectives::size_of(rows.dtype);
@@ -120,7 +120,7 @@ void unpack(const std::string& format_name, const at::Tensor& packed, const at::
     const std::byte* bytes = from + i * rows.stride;
     const std::size_t elements = rows.elements(i);
     if (elements < static_cast<std::size_t>(row)) {
-      // The codes and scales of the elements that exist, next to each other.
+      // The codes of the existing elements, followed by their scales.
       closed.assign(bytes, bytes + elements);
       const auto scales = static_cast<std::int64_t>(collectives::packed_bytes(elements) - elements);
       closed.insert(closed.end(), bytes + row, bytes + row + scales);

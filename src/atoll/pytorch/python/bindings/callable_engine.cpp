@@ -14,13 +14,13 @@
 namespace atl::pytorch {
 namespace {
 
-// Without Python's stack, which pybind11 puts behind.
+// Returns the message without Python's stack trace, which pybind11 appends.
 std::string text_without_stack(const py::error_already_set& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\n\nAt:"));
 }
 
-// Nothing here needs to be destroyed.
+// Has no object that would need to be destroyed when the thread is unwound.
 PyObject* call(PyObject* function, PyObject* argument) {
   try {
     return PyObject_CallOneArg(function, argument);
@@ -35,7 +35,7 @@ class CallableEngine final : public infer::LocalEngine {
 
   ~CallableEngine() override {
     if (Py_IsInitialized() == 0) {
-      function_.release();  // there is nobody left to give it back to
+      function_.release();  // the interpreter is gone, so the reference is leaked
       return;
     }
     try {
@@ -77,7 +77,7 @@ class CallableEngine final : public infer::LocalEngine {
     } catch (const py::error_already_set& error) {
       throw Error(ErrorKind::kInvalidArgument, text_without_stack(error));
     } catch (const py::cast_error&) {
-      throw Error(ErrorKind::kInvalidArgument, "it returns something else than tensors");
+      throw Error(ErrorKind::kInvalidArgument, "it must return a list of tensors");
     }
   }
 

@@ -10,8 +10,8 @@
 
 namespace atl::pytorch {
 
-/// A function of Python that takes a list of tensors and returns one, as a session's own engine on `device`. It is called with
-/// the GIL, on copies of the inputs, and what it returns is copied. Needs the GIL.
+/// Makes a session's own engine on `device` of a Python function that takes a list of tensors and returns one. The
+/// function is called with the GIL, on copies of the inputs, and its results are copied. Must be called with the GIL.
 std::shared_ptr<infer::LocalEngine> make_callable_engine(py::function function, const std::string& device);
 
 }  // namespace atl::pytorch

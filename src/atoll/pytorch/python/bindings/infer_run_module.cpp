@@ -82,7 +82,7 @@ class InferModel {
     } catch (...) {
       failure = std::current_exception();
     }
-    link.close(std::make_exception_ptr(Error(ErrorKind::kAborted, "the robot does not send any more")));
+    link.close(std::make_exception_ptr(Error(ErrorKind::kAborted, "the robot has stopped sending")));
     server.join();
     if (!failure && !stop_after) failure = server_failure;
     if (failure) std::rethrow_exception(failure);
@@ -107,7 +107,8 @@ class InferModel {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const infer::Tensor& type = graph().tensors[static_cast<std::size_t>(graph().inputs[i])];
       if (type.shape != inputs[i].sizes().vec() || type.dtype != dtype_of(inputs[i].scalar_type())) {
-        throw Error(ErrorKind::kInvalidArgument, "input " + std::to_string(i) + " is unlike the graph's");
+        throw Error(ErrorKind::kInvalidArgument,
+                    "input " + std::to_string(i) + " must have the shape and type of the graph's");
       }
       inference.set_input(graph().inputs[i], robot_.runner().from_host(type, host_bytes_of(inputs[i])));
     }
@@ -146,7 +147,7 @@ infer::NodeCosts profile_from(const infer::Json& options, const char* whose, con
   return profile;
 }
 
-// Costs that are not given grow with what a node makes; the server is ten times as fast.
+// Missing costs grow with the bytes that a node makes; the server is ten times as fast.
 std::string plan_division(const std::string& text, int input, int dim, const std::string& policy,
                           const std::string& options_text) {
   const infer::Graph graph = infer::graph_from_json(text);
@@ -167,7 +168,7 @@ std::string plan_division(const std::string& text, int input, int dim, const std
     const plan::OperatorPlan made = plan::make_plan(policy, lowered, link, {}, asked);
     return infer::to_json(Division{input, dim, made.shares, made.chunks});
   } catch (const infer::Json::exception& error) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("the options of a plan: ") + error.what());
+    throw Error(ErrorKind::kInvalidArgument, std::string("invalid options of a plan: ") + error.what());
   }
 }
 

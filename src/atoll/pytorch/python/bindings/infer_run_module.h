@@ -5,8 +5,8 @@
 
 namespace atl::pytorch {
 
-/// Adds running graphs in this process to the module: InferModel, plan_division, and
-/// what its activations' memory holds: infer_arena_bytes, infer_empty_arena.
+/// Adds what runs graphs in this process to the module: InferModel, plan_division, and the memory of their activations:
+/// infer_arena_bytes, infer_empty_arena.
 void bind_infer_run(pybind11::module_& module);
 
 }  // namespace atl::pytorch

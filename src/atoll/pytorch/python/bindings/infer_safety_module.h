@@ -5,8 +5,8 @@
 
 namespace atl::pytorch {
 
-/// Adds what a server admits, and the sandbox, to the module: infer_admit, infer_admit_node, infer_admitted_operators,
-/// infer_enter_sandbox.
+/// Adds a server's admission of models, and the sandbox, to the module: infer_admit, infer_admit_node,
+/// infer_admitted_operators, infer_enter_sandbox.
 void bind_infer_safety(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/collectives/schedule/schedule.h"
+#include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/python/backend/backend.h"
 #include "atoll/pytorch/python/bindings/blocks_module.h"
 #include "atoll/pytorch/python/bindings/infer_module.h"
@@ -42,7 +43,7 @@ std::vector<std::tuple<std::string, std::vector<int>>> islands(const BackendAtol
   return list;
 }
 
-// By the counts of elements per segment that schedule.h describes for `operation`.
+// `counts`: elements per segment, as schedule.h describes them for `operation`.
 std::string schedule(const BackendAtoll& backend, const std::string& operation, at::ScalarType dtype, int root,
                      const std::vector<std::uint64_t>& counts, const std::vector<std::uint64_t>& receive_counts) {
   collectives::Shape shape;
@@ -62,12 +63,13 @@ std::string schedule(const BackendAtoll& backend, const std::string& operation, 
   });
 }
 
-// By island.
+// One library per island, one device per rank.
 std::vector<std::string> libraries(const BackendAtoll& backend) { return backend.group()->topology().libraries; }
 std::vector<std::string> devices(const BackendAtoll& backend) { return backend.group()->topology().devices; }
 
 void bind_places(py::module_& module) {
-  py::class_<Place>(module, "Place", "What a rank computes on, and with which library its island may reduce there.")
+  py::class_<Place>(module, "Place",
+                    "The device that a rank computes on, and the library with which its island may reduce there.")
       .def(py::init([](std::string device, std::string library, std::string stack, bool one_host, bool named,
                        const std::vector<std::string>& reductions, std::string problem) {
              return Place{std::move(device),
@@ -89,7 +91,7 @@ void bind_places(py::module_& module) {
                                               request.size, request.timeout, request.group_name, request.global_ranks));
         });
       },
-      py::arg("maker"), "How the communicators of vendors' libraries are made; once, before the first group.");
+      py::arg("maker"), "Sets how communicators of vendors' libraries are made; called once, before the first group.");
 }
 
 void bind_network_memory(py::module_& module) {
@@ -104,9 +106,9 @@ void bind_network_memory(py::module_& module) {
                            {kinds.at(kind), reinterpret_cast<void* (*)(const void*)>(host_view)});
       },
       py::arg("device"), py::arg("kind"), py::arg("host_view") = 0,
-      "How networks find the memory of a type of device: host, cuda or rocm; for host, the address of the C function "
-      "that "
-      "says where.");
+      "Sets how networks access the memory of a type of device: host, cuda or rocm; for host, with the address of the "
+      "C "
+      "function that returns the host address.");
 }
 
 void bind_direct_trial(py::module_& module) {
@@ -117,7 +119,7 @@ void bind_direct_trial(py::module_& module) {
         translated([&] { remember_direct(*backend.group(), peer, tensor); });
       },
       py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil,
-      "Makes a tensor's memory known to the devices on the path to a rank.");
+      "Registers a tensor's memory with the network devices on the path to a rank.");
   module.def(
       "forget_direct",
       [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
@@ -131,7 +133,8 @@ void bind_direct_trial(py::module_& module) {
         translated([&] { pass_direct(*backend.group(), peer, number, tensor, sends, timeout); });
       },
       py::arg("backend"), py::arg("peer"), py::arg("number"), py::arg("tensor"), py::arg("sends"), py::arg("timeout"),
-      no_gil, "Sends or receives a tensor straight from or to its memory, without a ring, and waits for that.");
+      no_gil,
+      "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is done.");
 }
 
 void bind_interrupt(py::module_& module) {
@@ -152,9 +155,9 @@ void bind_interrupt(py::module_& module) {
             static_cast<std::thread::native_handle_type>(main_thread));
       },
       py::arg("interrupt"), py::arg("take_back"), py::arg("main_thread"),
-      "How an error is raised in a thread that relies on values which turned out wrong, and how that is undone before "
-      "the "
-      "thread has met it; once, before the first group.");
+      "Sets how an error is raised in a thread that relies on values which turned out wrong, and how that is undone "
+      "before "
+      "the thread has seen it; called once, before the first group.");
 }
 
 void bind_backend(py::module_& module) {
@@ -188,8 +191,7 @@ void bind_backend(py::module_& module) {
       .def("time_split", &time_split)
       .def(
           "perform_nocolor_split", [](const BackendAtoll&, const py::object&) {}, py::arg("device"),
-          "Of ranks that are not in a group which is split off: nothing is to be done. Before torch 2.13 Backend has "
-          "none.")
+          "Does nothing, for ranks outside a group that is split off. Before torch 2.13 Backend has no such method.")
       .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
       .def(
           "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },
@@ -211,6 +213,7 @@ void bind_backend(py::module_& module) {
 }  // namespace atl::pytorch
 
 PYBIND11_MODULE(_C, module) {
+  atl::logging::install_spdlog_sink();
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_network_memory(module);

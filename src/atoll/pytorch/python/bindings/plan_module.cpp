@@ -29,14 +29,14 @@ using Pair = std::pair<double, double>;
 using Integers = std::vector<std::int64_t>;
 using Limits = std::tuple<std::int64_t, std::optional<std::int64_t>, std::int64_t>;
 
-// Python's own json, so that what a caller may pass is what json.dumps accepts.
+// Uses Python's own json, so that callers may pass what json.dumps accepts.
 std::string as_text(const py::object& value) {
   return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
 }
 
 py::object from_text(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
 
-// A dictionary in, a dictionary out: `answer` gets the one as JSON and gives the other.
+// Converts a dictionary to JSON for `answer`, and its result back to a dictionary.
 template <typename Answer>
 py::object answered(const py::object& request, Answer answer) {
   const std::string text = as_text(request);
@@ -89,7 +89,7 @@ Integers apportioned(const std::vector<double>& weights, std::int64_t total, con
 
 std::pair<Integers, double> split_batches(const py::object& ranks, std::int64_t batch, const std::string& algorithm) {
   TORCH_CHECK_VALUE(algorithm == "threshold" || algorithm == "greedy", "the algorithm \"", algorithm,
-                    "\" is not known: threshold or greedy");
+                    "\" is not known: choose threshold or greedy");
   const std::string text = as_text(ranks);
   const py::gil_scoped_release no_gil;
   return translated([&] {

@@ -5,7 +5,7 @@
 
 namespace atl::pytorch {
 
-/// Adds what plans divided inferences.
+/// Adds the planner of divided inferences: operator_policies, forecasts, plan_operators, check_infer_profile.
 void bind_plan_operators(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -5,7 +5,8 @@
 
 namespace atl::pytorch {
 
-/// Adds what a step of a training takes, simulated: texts of JSON in and out.
+/// Adds the simulation of training steps: simulate, simulate_trace, pipeline_actions. Requests and answers are JSON
+/// texts.
 void bind_plan_simulate(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -27,7 +27,7 @@ namespace {
 
 namespace wire = infer::wire;
 
-// Tells Python how far it is, and lets Ctrl+C end it. What Python raises leaves as it is.
+// Reports progress to Python, and lets Ctrl+C end the call. What Python raises passes unchanged.
 template <typename... Facts>
 void report_progress(const py::object& progress, const Facts&... facts) {
   const py::gil_scoped_acquire held;

@@ -5,7 +5,7 @@
 
 namespace atl::pytorch {
 
-/// infer_profile, infer_server_profile, infer_profiled_operators, infer_packing_loss.
+/// Adds infer_profile, infer_server_profile, infer_profiled_operators, infer_packing_loss.
 void bind_profile(py::module_& module);
 
 }  // namespace atl::pytorch

@@ -17,7 +17,7 @@ std::vector<redis::JobView> jobs(const std::string& url, std::chrono::millisecon
       [&] { return redis::list_jobs(redis::with_environment(redis::parse_url(url)), Deadline::after(timeout)); });
 }
 
-/// Bytes, because a text might be none.
+/// Bytes, because the text may not be valid UTF-8.
 std::map<int, py::bytes> members(const redis::JobView& job) {
   std::map<int, py::bytes> all;
   for (const auto& [rank, json] : job.members) all.emplace(rank, py::bytes(json));
@@ -51,7 +51,7 @@ void bind_redis(py::module_& module) {
           return py::make_tuple(redis::to_string(parsed), parsed.job, parsed.rank, parsed.world_size);
         });
       },
-      py::arg("url"), "What a URL says: the server without its password, the job, rank and world size.");
+      py::arg("url"), "The parts of a URL: the server without its password, the job, rank and world size.");
 }
 
 }  // namespace atl::pytorch

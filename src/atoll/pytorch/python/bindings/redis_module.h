@@ -5,7 +5,7 @@
 
 namespace atl::pytorch {
 
-/// RedisStore, and what lists the jobs of a Redis server.
+/// Adds RedisStore and what lists the jobs of a Redis server to the module.
 void bind_redis(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -84,7 +84,7 @@ void bind_serve(py::module_& module) {
              return translated([&] {
                const ServerOptions options = options_of(given);
                const ReleaseGil released;
-               // Its end waits for its threads, which may be at a disk.
+               // Its destructor waits for its threads, which may be writing to a disk.
                return std::shared_ptr<Server>(new Server(options), [](Server* server) {
                  const ReleaseGil others_may_need_it;
                  delete server;

@@ -41,7 +41,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// {"operators": names, "plan": as write_operator_plan}: who computes what, and when, at these rates.
+// {"operators": names, "plan": as from write_operator_plan}: which side computes what, and when, at these rates.
 std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport& report) {
   plan::LinkCost link;
   link.up_bytes_per_second = std::max(1.0, report.up_rate);
@@ -70,19 +70,20 @@ class InferSession {
 
   struct Result {
     infer::Outcome outcome;
-    std::string picture;  // of its division, where that is another than before
+    std::string picture;  // of its division, if that has changed
     std::vector<at::Tensor> outputs;
-    std::string refusal;  // by the server, why
+    std::string refusal;  // the reason of the server's refusal
   };
 
-  /// `waited`: seconds since it was asked for.
+  /// `waited`: seconds since the caller requested it.
   Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited, bool wants_picture) {
     constexpr double kMax = 1e9;
     const Seconds before(waited > 0 ? std::min(waited, kMax) : 0);
     const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
     const std::shared_ptr<infer::Session> opened = open();
     infer::Session& session = *opened;
-    const PlainState state(c10::InferenceMode::is_enabled());  // answers are such tensors as the caller makes itself
+    const PlainState state(
+        c10::InferenceMode::is_enabled());  // outputs are inference tensors if the caller's own would be
     const auto limit = deadline ? std::optional(Seconds(*deadline)) : std::nullopt;
     Result result;
     if (device_.is_cpu()) {
@@ -92,7 +93,7 @@ class InferSession {
     } else {
       std::vector<infer::Value> values;
       for (const at::Tensor& input : inputs) values.push_back(value_of(on_device(input)));
-      wait_for(device_);  // whatever made them: threads of the session have other streams
+      wait_for(device_);  // for the work that makes them: threads of the session have other streams
       result.outcome = session.run_values(values, limit, since);
     }
     result.outputs = outputs_of(session.graph(), result.outcome);
@@ -106,40 +107,41 @@ class InferSession {
     return result;
   }
 
-  /// Who has it may go on with it, though it be closed meanwhile: it says so then.
+  /// A caller may keep using the session while another closes it; its calls then throw.
   std::shared_ptr<infer::Session> open() {
     std::unique_lock lock(mutex_, std::defer_lock);
-    if (!is_inherited()) lock.lock();  // in a forked child somebody may hold it for ever
+    if (!is_inherited()) lock.lock();  // in a forked child it may be locked forever
     if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
     return session_;
   }
-  /// Goes on without the caller where a signal ends that.
+  /// Closing continues in the background if a signal interrupts the caller.
   void close() {
     if (std::shared_ptr<infer::Session> last = taken()) interruptible([last] { last->close(); });
   }
-  /// As close(), because Python ends; calls of other threads wait for that end outside of it.
+  /// Closes the session because Python is exiting; calls of other threads then wait outside the interpreter.
   void leave() {
     leaver_ = std::this_thread::get_id();
     is_left_ = true;
     if (const std::shared_ptr<infer::Session> last = taken()) last->close();
-    // Whoever is between two calls, in PyTorch perhaps, which a thread must not be when Python ends, comes to the next one.
+    // A thread between two calls may be in PyTorch, where it must not be when Python exits; give it time to reach the
+    // next one.
     if (has_other_threads_) std::this_thread::sleep_for(kNextCall);
   }
 
-  /// Before a thread does anything for a call: Error(kInvalidArgument) where the session is closed.
+  /// Called before a thread prepares a call. Throws Error(kInvalidArgument) if the session is closed.
   void expect_open() {
     if (std::this_thread::get_id() != maker_) has_other_threads_ = true;
     open();
   }
 
-  /// Runs `body` with the GIL released; its atl::Error leaves as torch's.
+  /// Runs `body` with the GIL released and rethrows its atl::Error as torch's exception.
   template <typename Body>
   auto outside(Body&& body) {
     const ReleaseGil released;
     try {
       return translated(std::forward<Body>(body));
     } catch (...) {
-      // A thread that Python does not wait for: its error would be told of at the end of each program.
+      // Python does not wait for this thread, and would print its error at the end of every program.
       if (is_left_ && std::this_thread::get_id() != leaver_) std::this_thread::sleep_for(kEndOfPython);
       throw;
     }
@@ -149,14 +151,14 @@ class InferSession {
   static constexpr std::chrono::seconds kEndOfPython{1};
   static constexpr std::chrono::milliseconds kNextCall{20};
   bool is_inherited() const noexcept { return fork_depth() != process_; }
-  // Nobody has it any more; null where it was taken before, or belongs to a parent.
+  // Takes the session; null if it was taken before, or belongs to the parent of a forked process.
   std::shared_ptr<infer::Session> taken() {
     if (is_inherited()) return nullptr;
     const std::lock_guard lock(mutex_);
     return std::move(session_);
   }
 
-  // With the values alone: others would be in a bit beside the memory.
+  // Resolves conjugation and negation, which are bits of the tensor and not in its memory.
   at::Tensor on_device(const at::Tensor& tensor) const {
     return tensor.resolve_conj().resolve_neg().to(device_).contiguous();
   }
@@ -184,8 +186,8 @@ class InferSession {
   const std::uint32_t process_ = fork_depth();
   std::mutex mutex_;
   std::shared_ptr<infer::Session> session_;
-  std::atomic<const plan::OperatorPlan*> told_{nullptr};  // to compare with, nothing more
-  std::thread::id leaver_;                                // set before the next one
+  std::atomic<const plan::OperatorPlan*> told_{nullptr};  // for comparison only
+  std::thread::id leaver_;                                // set before is_left_
   std::atomic<bool> is_left_{false};
   const std::thread::id maker_ = std::this_thread::get_id();
   std::atomic<bool> has_other_threads_{false};
@@ -210,10 +212,10 @@ py::dict dict_of(const infer::Outcome& outcome) {
   return made;
 }
 
-// Of a graph's text and a file of weights, a descriptor, which have this hash.
+// Makes a bundle of a graph's text and the descriptor of a weight file, which have this hash.
 infer::Bundle bundle_of(std::string graph, int weights, const std::string& hash) {
   infer::Bundle bundle;
-  if (hash.size() != bundle.hash.size()) throw Error(ErrorKind::kInternal, "the hash of a model has 32 bytes");
+  if (hash.size() != bundle.hash.size()) throw Error(ErrorKind::kInternal, "a model's hash must have 32 bytes");
   std::memcpy(bundle.hash.data(), hash.data(), hash.size());
   bundle.graph = infer::graph_from_json(graph);
   bundle.graph_text = std::move(graph);
@@ -245,7 +247,7 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const py::byte
   });
 }
 
-// What can be known to be wrong before a model is looked at.
+// Checks what can be checked without the model.
 void check_session(const py::dict& given, const std::string& device) {
   translated([&] {
     infer::check_options(session_options(given));

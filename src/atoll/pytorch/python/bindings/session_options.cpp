@@ -30,7 +30,7 @@ wire::Codec codec_of(const std::string& name) {
               "lossy \"" + name + "\" is not known: give half, int8 or jpeg, or leave it out");
 }
 
-// Takes the options of the class in Python one by one.
+// Reads the options of the class in Python one by one.
 class GivenOptions {
  public:
   explicit GivenOptions(const py::dict& given) : given_(given) {}

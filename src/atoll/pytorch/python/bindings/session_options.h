@@ -7,7 +7,8 @@
 
 namespace atl::pytorch {
 
-/// From the keyword arguments of the class in Python. Throws Error(kInvalidArgument) that names the setting and its value.
+/// Converts the keyword arguments of the class in Python. Throws Error(kInvalidArgument) naming the setting and its
+/// value.
 infer::SessionOptions session_options(const pybind11::dict& given);
 
 }  // namespace atl::pytorch

@@ -16,7 +16,7 @@
 namespace atl::pytorch {
 namespace {
 
-// A dict's items, and in which order they were.
+// Detects changes of a dict's items or their order.
 class WatchedDict {
  public:
   explicit WatchedDict(py::dict dict) : dict_(std::move(dict)) {
@@ -41,7 +41,7 @@ class WatchedDict {
   std::vector<std::pair<py::object, py::object>> items_;
 };
 
-// One entry of a dict, which may be absent.
+// Detects changes of one entry of a dict, which may be absent.
 class WatchedEntry {
  public:
   WatchedEntry(py::dict dict, py::str key) : dict_(std::move(dict)), key_(std::move(key)), value_(found()) {}
@@ -55,7 +55,7 @@ class WatchedEntry {
   py::object value_;
 };
 
-// Elements from all over a tensor in host memory.
+// Elements from all parts of a tensor in host memory.
 class Samples {
  public:
   explicit Samples(const at::Tensor& tensor) {
@@ -89,7 +89,7 @@ class Samples {
   std::vector<std::byte> seen_;
 };
 
-// A tensor's memory, how it lies there, and how often PyTorch has counted a change.
+// Detects changes of a tensor's memory, layout or version counter.
 class WatchedTensor {
  public:
   explicit WatchedTensor(py::object object) : object_(std::move(object)), impl_(now()), version_(version_of(*impl_)) {
@@ -113,10 +113,11 @@ class WatchedTensor {
   const at::Tensor& tensor() const { return THPVariable_Unpack(object_.ptr()); }
 
  private:
-  // Another one when torch.utils.swap_tensors has exchanged what the Python object holds.
+  // Changes when torch.utils.swap_tensors has exchanged what the Python object holds.
   const c10::TensorImpl* now() const { return tensor().unsafeGetTensorImpl(); }
   static std::uint32_t version_of(const c10::TensorImpl& impl) {
-    return impl.version_counter().enabled() ? impl.version_counter().current_version() : 0;  // not of inference tensors
+    return impl.version_counter().enabled() ? impl.version_counter().current_version()
+                                            : 0;  // inference tensors have none
   }
 
   py::object object_;
@@ -129,7 +130,7 @@ class WatchedTensor {
   c10::DimVector strides_;
 };
 
-// Needs the GIL. No method runs Python code, but for `forget`, which may drop the last reference to something.
+// Needs the GIL. Only `forget` may run Python code, because it may drop the last reference to an object.
 class ModuleWatch {
  public:
   ModuleWatch(const std::vector<py::dict>& dicts, const std::vector<std::pair<py::dict, py::str>>& entries,
@@ -144,7 +145,7 @@ class ModuleWatch {
     }
   }
 
-  // The place of the first that is not as it was: dicts, then entries, then tensors.
+  // Returns the index of the first that has changed: dicts, then entries, then tensors.
   std::optional<std::size_t> changed() {
     std::size_t place = 0;
     for (const WatchedDict& dict : dicts_) {
@@ -179,8 +180,8 @@ class ModuleWatch {
   }
 
  private:
-  // Of one parameter and one other tensor at a time, in turn, so that a look costs microseconds however many there are, and
-  // a change of all parameters is seen at once.
+  // Samples one parameter and one other tensor at a time, in turn, so that a look costs microseconds however many there
+  // are, and a change of all parameters is detected at once.
   void look_at_samples() {
     look_at_one(next_parameter_, 0, parameters_);
     look_at_one(next_other_, parameters_, tensors_.size());
@@ -196,12 +197,12 @@ class ModuleWatch {
   std::vector<WatchedDict> dicts_;
   std::vector<WatchedEntry> entries_;
   std::vector<WatchedTensor> tensors_;
-  std::vector<Samples> samples_;  // of each tensor
+  std::vector<Samples> samples_;  // one for each tensor
   std::vector<py::dict> attributes_;
-  std::size_t parameters_;  // the first so many tensors
+  std::size_t parameters_;  // this many of the first tensors
   std::size_t next_parameter_ = 0;
   std::size_t next_other_ = 0;
-  std::optional<std::size_t> sampled_;  // stays: the turn of that tensor comes again much later
+  std::optional<std::size_t> sampled_;  // kept, because that tensor is sampled again much later
 };
 
 }  // namespace

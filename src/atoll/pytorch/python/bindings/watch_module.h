@@ -5,7 +5,7 @@
 
 namespace atl::pytorch {
 
-/// ModuleWatch: whether the dicts and tensors of a module are as they were.
+/// Adds ModuleWatch, which detects changes of the dicts and tensors of a module.
 void bind_watch(pybind11::module_& module);
 
 }  // namespace atl::pytorch

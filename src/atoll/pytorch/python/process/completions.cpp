@@ -32,8 +32,8 @@ void run_and_log(const std::function<void()>& task) noexcept {
 
 }  // namespace
 
-// Runners take tasks at once. One helper watches: when a task is left waiting, the helper becomes a runner. If more tasks
-// are left, it starts the next helper first; else the next post that finds no idle runner does.
+// Runners take tasks at once. One helper watches: if a task keeps waiting, the helper becomes a runner. If more tasks
+// are waiting, it starts the next helper first; otherwise the next post() that finds no idle runner does.
 struct Completions::State : std::enable_shared_from_this<Completions::State> {
   std::mutex mutex;
   std::condition_variable runners_wake;
@@ -45,7 +45,7 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
   bool has_helper = false;
   bool stopping = false;
 
-  // Under the lock. Whether the system had a thread to give.
+  // Called with the lock held. Returns whether the system could start a thread.
   bool start(void (State::*role)()) {
     try {
       threads.emplace_back([self = shared_from_this(), role] {
@@ -58,7 +58,7 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
     return true;
   }
 
-  // Under the lock: sees to it that somebody takes one task more. False: nobody would.
+  // Called with the lock held. Ensures that a thread will take one more task; returns false if there is none.
   bool make_room() {
     if (idle_runners > tasks.size()) return true;
     if (!has_runner) {
@@ -85,7 +85,7 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
     }
   }
 
-  // Also while stopping: the tasks that are left may wait for one another too.
+  // Works while stopping too, because the remaining tasks may wait for one another.
   void help() {
     {
       std::unique_lock lock(mutex);
@@ -110,7 +110,7 @@ void Completions::stop() {
   }
   state_->runners_wake.notify_all();
   state_->helper_wakes.notify_all();
-  while (true) {  // helpers start others even now
+  while (true) {  // helpers may still start others
     std::vector<std::thread> threads;
     {
       const std::lock_guard lock(state_->mutex);

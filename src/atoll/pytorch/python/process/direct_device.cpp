@@ -46,7 +46,7 @@ std::optional<transport::DirectBuffer> network_buffer(const at::Tensor& tensor) 
   return transport::DirectBuffer{memory->host_view ? memory->host_view(data) : data, tensor.nbytes(), memory->kind};
 }
 
-/// On the device, or on the host where the network does not reach the device.
+/// Ring memory on the device, or on the host if the network cannot access the device.
 class DirectDevice::Ring final : public transport::RingMemory, public std::enable_shared_from_this<Ring> {
  public:
   Ring(const DirectDevice& of, at::Tensor memory, transport::DirectBuffer buffer)
@@ -62,15 +62,15 @@ class DirectDevice::Ring final : public transport::RingMemory, public std::enabl
       const auto end = std::make_shared<c10::Event>(device_.type());
       end->record(stream_);
       const auto ends = ends_.lock();
-      if (!ends) throw Error(ErrorKind::kAborted, "the process ends");
+      if (!ends) throw Error(ErrorKind::kAborted, "the process is exiting");
       const auto self = shared_from_this();
       ends->post(
           {this, 0, 0}, [self, end] { return self->given_up_ || self->is_over(*end); },
-          [self, end, copied] { self->tell(*end, copied); });
+          [self, end, copied] { self->complete(*end, copied); });
     } catch (const Error& error) {
       copied(&error);
     } catch (const std::exception& error) {
-      const Error problem(ErrorKind::kUnavailable, "a copy inside the device: " + plain_text(error));
+      const Error problem(ErrorKind::kUnavailable, "a copy inside the device failed: " + plain_text(error));
       copied(&problem);
     }
   }
@@ -90,16 +90,16 @@ class DirectDevice::Ring final : public transport::RingMemory, public std::enabl
     try {
       return end.query();
     } catch (const std::exception&) {
-      return true;  // tell() says so
+      return true;  // complete() reports it
     }
   }
 
-  void tell(const c10::Event& end, const Copied& copied) const {
+  void complete(const c10::Event& end, const Copied& copied) const {
     std::optional<Error> problem;
     try {
-      if (!end.query()) problem.emplace(ErrorKind::kAborted, "nobody waits for a copy any more");
+      if (!end.query()) problem.emplace(ErrorKind::kAborted, "the copy was given up");
     } catch (const std::exception& error) {
-      problem.emplace(ErrorKind::kUnavailable, "a copy inside the device: " + plain_text(error));
+      problem.emplace(ErrorKind::kUnavailable, "a copy inside the device failed: " + plain_text(error));
     }
     copied(problem ? &*problem : nullptr);
   }
@@ -140,34 +140,38 @@ std::shared_ptr<DirectDevice> DirectDevices::get(c10::Device device) {
   return known_device;
 }
 
-DeviceLanding::DeviceLanding(std::shared_ptr<Trip> trip, collectives::Segment memory,
+DeviceLanding::DeviceLanding(std::shared_ptr<StagedOperation> operation, collectives::Segment memory,
                              std::shared_ptr<DirectDevice> device, std::shared_ptr<StagingClock> clock)
-    : trip_(std::move(trip)), memory_(memory), device_(device), stream_(device->stream()), clock_(std::move(clock)) {}
+    : operation_(std::move(operation)),
+      memory_(memory),
+      device_(device),
+      stream_(device->stream()),
+      clock_(std::move(clock)) {}
 
-// A ring serves many messages, so that none of its copies may wait for what the caller's stream waits for.
+// A ring serves many messages, so its copies must not wait for the caller's stream.
 std::byte* DeviceLanding::on_device() {
-  if (trip_->caller_is_there()) {
-    for (const at::Tensor& tensor : trip_->operands().tensors()) note_use(tensor, stream_);
+  if (operation_->caller_is_ready()) {
+    for (const at::Tensor& tensor : operation_->operands().tensors()) note_use(tensor, stream_);
     return memory_.data;
   }
   const c10::StreamGuard guard(stream_);
-  beside_ = at::empty({static_cast<std::int64_t>(memory_.bytes)}, bytes_on(trip_->device()));
+  beside_ = at::empty({static_cast<std::int64_t>(memory_.bytes)}, bytes_on(operation_->device()));
   return static_cast<std::byte*>(beside_.data_ptr());
 }
 
-std::byte* DeviceLanding::on_host() { return staged_.emplace(trip_, memory_, clock_).on_host(); }
+std::byte* DeviceLanding::on_host() { return staged_.emplace(operation_, memory_, clock_).on_host(); }
 
 void DeviceLanding::store() {
   if (staged_) return staged_->store();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const c10::Stream to_device = trip_->streams().to_device();
+  const c10::Stream to_device = operation_->streams().to_device();
   const c10::StreamGuard guard(to_device);
-  trip_->follow_caller(to_device);
+  operation_->follow_caller(to_device);
   if (beside_.defined()) {
-    trip_->operands().bytes_of(memory_).copy_(beside_, /*non_blocking=*/true);
+    operation_->operands().bytes_of(memory_).copy_(beside_, /*non_blocking=*/true);
     note_use(beside_, to_device);
   }
-  trip_->piece_stored();
+  operation_->chunk_stored();
 }
 
 }  // namespace atl::pytorch

@@ -13,20 +13,20 @@
 
 namespace atl::pytorch {
 
-/// How networks find the memory of a type of device.
+/// Describes how a network accesses the memory of a type of device.
 struct NetworkMemory {
   transport::MemoryKind kind = transport::MemoryKind::kHost;
-  void* (*host_view)(const void* device) = nullptr;  ///< with kHost: where the same bytes can be touched
+  void* (*host_view)(const void* device) = nullptr;  ///< with kHost: returns the host address of the same bytes
 };
 
-/// Said once for a type of device, before its first message; of the others networks know nothing. Thread-safe.
+/// Sets this for a type of device, once, before its first message. Networks cannot access other types. Thread-safe.
 void set_network_memory(c10::DeviceType type, NetworkMemory memory);
 
-/// All of a contiguous tensor, as networks find it; nothing where they know nothing of its device.
+/// Returns a contiguous tensor's memory as a network accesses it; nothing if networks cannot access its device.
 std::optional<transport::DirectBuffer> network_buffer(const at::Tensor& tensor);
 
-/// One accelerator of PyTorch's, for messages that do not pass the host: copies inside it run on a stream of their own, and a
-/// thread asks for their ends. Thread-safe.
+/// An accelerator of PyTorch's, for messages that do not pass through the host. Copies inside the device run on a
+/// separate stream, and a thread polls for their completion. Thread-safe.
 class DirectDevice final : public collectives::MessageDevice {
  public:
   DirectDevice(c10::Device device, std::weak_ptr<InOrder> ends);
@@ -37,17 +37,17 @@ class DirectDevice final : public collectives::MessageDevice {
  private:
   class Ring;
   const c10::Device device_;
-  const c10::Stream stream_;           // waits for nothing but its own copies
-  const std::weak_ptr<InOrder> ends_;  // of copies
+  const c10::Stream stream_;           // carries only these copies
+  const std::weak_ptr<InOrder> ends_;  // polls for completed copies
 };
 
-/// Those of this process.
+/// The direct devices of this process. Thread-safe.
 class DirectDevices {
  public:
   /// Throws c10::Error when the device has no streams or events.
   std::shared_ptr<DirectDevice> get(c10::Device device);
 
-  /// Nobody copies any more.
+  /// Stops the thread, once no copies are issued any more.
   void stop() { ends_->stop(); }
 
  private:
@@ -56,30 +56,30 @@ class DirectDevices {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<DirectDevice>> devices_;
 };
 
-/// Where a message comes to that an accelerator receives: straight into the tensor's memory, or beside it while the caller's
-/// stream is not yet there, or into the host's.
+/// The landing of a message that an accelerator receives: the tensor's memory, a temporary on the device while the
+/// caller's stream is not ready, or host memory.
 class DeviceLanding final : public collectives::Landing {
  public:
-  /// `memory`: of the trip's operands. `clock` times copies between the device and the host.
-  DeviceLanding(std::shared_ptr<Trip> trip, collectives::Segment memory, std::shared_ptr<DirectDevice> device,
-                std::shared_ptr<StagingClock> clock);
+  /// `memory`: of the operation's operands. `clock` times copies between the device and the host.
+  DeviceLanding(std::shared_ptr<StagedOperation> operation, collectives::Segment memory,
+                std::shared_ptr<DirectDevice> device, std::shared_ptr<StagingClock> clock);
 
   const std::shared_ptr<collectives::MessageDevice>& device() const noexcept override { return device_; }
   std::byte* on_device() override;
   std::byte* on_host() override;
   void arrived(std::uint64_t bytes) override { staged_->arrived(bytes); }
 
-  /// The message has come: issues the rest of its way.
+  /// Issues the remaining copies, once the message has arrived.
   void store();
 
  private:
-  const std::shared_ptr<Trip> trip_;
+  const std::shared_ptr<StagedOperation> operation_;
   const collectives::Segment memory_;
   const std::shared_ptr<collectives::MessageDevice> device_;
   const c10::Stream stream_;
   const std::shared_ptr<StagingClock> clock_;
   at::Tensor beside_;
-  std::optional<StagedMessage> staged_;  // by way of the host
+  std::optional<StagedMessage> staged_;  // if it passes through the host
 };
 
 }  // namespace atl::pytorch

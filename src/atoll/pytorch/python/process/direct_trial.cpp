@@ -20,12 +20,12 @@ struct Outcome {
   std::optional<Error> problem;
 };
 
-struct Way {
+struct Route {
   transport::DirectPort* port;
   transport::DirectBuffer buffer;
 };
 
-Way way_of(const collectives::Group& group, int peer, const at::Tensor& tensor) {
+Route route_of(const collectives::Group& group, int peer, const at::Tensor& tensor) {
   const std::string what = "a direct message to or from rank " + std::to_string(peer);
   auto* const port = group.direct_port(peer, std::numeric_limits<std::uint64_t>::max());
   if (port == nullptr) {
@@ -43,20 +43,20 @@ Way way_of(const collectives::Group& group, int peer, const at::Tensor& tensor) 
 }  // namespace
 
 void remember_direct(const collectives::Group& group, int peer, const at::Tensor& tensor) {
-  const Way way = way_of(group, peer, tensor);
-  way.port->remember(way.buffer);
+  const Route route = route_of(group, peer, tensor);
+  route.port->remember(route.buffer);
 }
 
 void forget_direct(const collectives::Group& group, int peer, const at::Tensor& tensor) {
-  const Way way = way_of(group, peer, tensor);
-  way.port->forget(way.buffer);
+  const Route route = route_of(group, peer, tensor);
+  route.port->forget(route.buffer);
 }
 
 void pass_direct(const collectives::Group& group, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
                  std::chrono::milliseconds timeout) {
-  const Way way = way_of(group, peer, tensor);
+  const Route route = route_of(group, peer, tensor);
   const auto outcome = std::make_shared<Outcome>();
-  // Whoever gives up waiting may let go of the tensor before the network has.
+  // A caller that stops waiting may release the tensor before the network has.
   const auto done = [outcome, memory = tensor.storage()](const Error* problem) {
     const std::lock_guard lock(outcome->mutex);
     outcome->is_over = true;
@@ -64,13 +64,13 @@ void pass_direct(const collectives::Group& group, int peer, std::uint64_t number
     outcome->changed.notify_all();
   };
   if (sends) {
-    way.port->send(number, way.buffer, done);
+    route.port->send(number, route.buffer, done);
   } else {
-    way.port->receive(number, way.buffer, done);
+    route.port->receive(number, route.buffer, done);
   }
   std::unique_lock lock(outcome->mutex);
   if (!outcome->changed.wait_for(lock, timeout, [&] { return outcome->is_over; })) {
-    throw Error(ErrorKind::kTimeout, "a direct message of " + std::to_string(way.buffer.bytes) + " bytes " +
+    throw Error(ErrorKind::kTimeout, "a direct message of " + std::to_string(route.buffer.bytes) + " bytes " +
                                          (sends ? "to" : "from") + " rank " + std::to_string(peer) +
                                          " timed out after " + std::to_string(timeout.count()) + " ms");
   }

@@ -48,7 +48,7 @@ void InOrder::stop() {
   if (thread.joinable()) thread.join();
 }
 
-// Tasks are asked and run, and what they hold is let go, without the mutex: posting leaves fronts where they are.
+// Tasks are polled, run and destroyed without the mutex: post() does not move the front of a line.
 void InOrder::serve() {
   using Front = std::pair<decltype(lines_)::iterator, Task*>;
   std::unique_lock lock(mutex_);

@@ -12,26 +12,26 @@
 
 namespace atl::pytorch {
 
-/// A thread that runs tasks when they are ready, those of one line in the order in which they were posted: sends from an
-/// accelerator, whose bytes are still on their way to the host, and copies inside one. Lines do not wait for each other. Thread-safe; the thread
-/// starts with the first task.
+/// A thread that runs tasks when they are ready, those of one line in the order in which they were posted: sends from
+/// an accelerator whose bytes are still being copied to the host, and copies inside a device. Lines do not wait for
+/// each other. Thread-safe; the thread starts with the first task.
 class InOrder {
  public:
-  /// What must not overtake each other: messages of a group to a destination with a tag.
+  /// Identifies tasks that must run in order, such as messages of one group to one destination with one tag.
   using Line = std::tuple<const void*, int, std::uint64_t>;
 
   /// `thread`: its name.
   explicit InOrder(const char* thread) : name_(thread) {}
   ~InOrder() { stop(); }
 
-  /// `ready` is asked until it returns true, then `task` runs. Neither may throw. Throws std::system_error where the thread
+  /// Polls `ready` until it returns true, then runs `task`. Neither may throw. Throws std::system_error if the thread
   /// cannot be started; nothing is posted then.
   void post(const Line& line, std::function<bool()> ready, std::function<void()> task);
 
-  /// Whether `line` is empty: a task posted there now would be asked at once.
+  /// Returns whether `line` is empty, so that a task posted there now would be polled at once.
   bool is_idle(const Line& line) const;
 
-  /// Runs what was posted without asking whether it is ready, then ends the thread. Tasks posted later run at once.
+  /// Runs the posted tasks whether or not they are ready, then ends the thread. Tasks posted later run at once.
   void stop();
 
  private:

@@ -12,7 +12,7 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr std::chrono::milliseconds kSignalPollInterval{50};
 
 bool is_main_thread() { return ::getpid() == ::gettid() && Py_IsInitialized() != 0; }
 
@@ -29,7 +29,7 @@ void interruptible(std::function<void()> body) {
   std::packaged_task<void()> task(std::move(body));
   std::future<void> done = task.get_future();
   std::thread(std::move(task)).detach();
-  while (done.wait_for(kBetweenLooks) != std::future_status::ready) check_signals();
+  while (done.wait_for(kSignalPollInterval) != std::future_status::ready) check_signals();
   done.get();
 }
 

@@ -5,14 +5,14 @@
 
 namespace atl::pytorch {
 
-/// Runs the handlers of the signals that have come, and throws what they raise, such as KeyboardInterrupt
-/// (py::error_already_set). Python runs them on its main thread alone: on others this does nothing. Takes the GIL, so not
-/// to be called with it released in every microsecond.
+/// Runs the handlers of signals that have arrived, and throws what they raise, such as KeyboardInterrupt
+/// (py::error_already_set). Python runs handlers on its main thread only; on other threads this does nothing. Takes the
+/// GIL, so it should not be called too often while the GIL is released.
 void check_signals();
 
-/// Runs `body`, which needs no GIL, while this thread looks at signals every 50 ms. Where a handler raises, that is thrown at
-/// once and `body` goes on without anybody who waits: it must own all that it uses. Throws what `body` throws otherwise. To
-/// be called with the GIL released.
+/// Runs `body`, which must not need the GIL, while this thread checks for signals every 50 ms. If a handler raises,
+/// that is thrown at once and `body` continues in the background, so it must own all that it uses. Otherwise throws
+/// what `body` throws. Must be called with the GIL released.
 void interruptible(std::function<void()> body);
 
 }  // namespace atl::pytorch

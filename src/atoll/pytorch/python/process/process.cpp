@@ -14,13 +14,15 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
+#include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/pytorch/python/store/store.h"
 
 namespace atl::pytorch {
 namespace {
 
-// What the first process of a job writes into the store: the job's name and a key for ranks without a key file.
+// The sizes of what the first process of a job writes to the store: the job's name, and a key for ranks without a key
+// file.
 constexpr std::size_t kJobBytes = 16;
 constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kMaxLabelLength = 64;
@@ -28,7 +30,7 @@ constexpr std::size_t kMaxLabelLength = 64;
 std::vector<std::byte> random_bytes(std::size_t count) {
   std::vector<std::byte> bytes(count);
   if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
-    throw Error(ErrorKind::kUnavailable, with_errno("the system gave no random bytes for the job's key", errno));
+    throw Error(ErrorKind::kUnavailable, with_errno("the system returned no random bytes for the job's key", errno));
   }
   return bytes;
 }
@@ -52,8 +54,8 @@ std::string value_of_variable(const char* variable) {
   throw Error(ErrorKind::kInvalidArgument, std::string(variable) + "=\"" + value + "\": expected " + wanted);
 }
 
-// Everybody agrees on a key, whether used or not: that some ranks have a key file and others none is found when the group meets,
-// where all can be told.
+// All ranks agree on a key, whether it is used or not. If some ranks have a key file and others do not, that is
+// detected when the group meets, where all ranks can be told.
 void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::EndpointOptions& options, Deadline deadline) {
   const std::string run = value_of_variable("TORCHELASTIC_RUN_ID");
   const auto agreed = agree(root, "atoll/job/" + run + "/" + std::to_string(options.attempt),
@@ -63,13 +65,14 @@ void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::Endpoi
                 "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
   }
   options.job = hexadecimal(agreed.data(), kJobBytes);
-  // With TLS a key from the store will not do: the endpoint refuses to begin without one.
+  // With TLS a key from the store is not accepted: without a key file the endpoint refuses to start.
   if (options.key.empty() && !options.tls) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
 }
 
 std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank,
                                       Deadline deadline) {
   transport::EndpointOptions options = collectives::Context::options_from_environment();
+  logging::install_spdlog_sink();
   const auto root = root_of(store);
   options.name = "rank " + std::to_string(global_rank);
   options.attempt = attempt();
@@ -88,7 +91,7 @@ std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& sto
   static std::weak_ptr<Process> live;
   static std::uint32_t made_in = 0;
   const std::lock_guard lock(mutex);
-  if (made_in == fork_depth()) {  // a forked child cannot use what its parent's threads serve
+  if (made_in == fork_depth()) {  // a forked child cannot use what belongs to its parent's threads
     if (auto process = live.lock()) return process;
   }
   auto process = open_process(store, global_rank, deadline);

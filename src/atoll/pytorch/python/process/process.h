@@ -15,15 +15,15 @@
 #include "atoll/pytorch/python/process/in_order.h"
 #include "atoll/pytorch/python/store/store.h"
 #include "atoll/pytorch/staging/library.h"
-#include "atoll/pytorch/staging/watch.h"
+#include "atoll/pytorch/staging/watchdog.h"
 
 namespace atl::pytorch {
 
-/// What all groups of this process share. Made with the first group, gone with the last.
+/// The state that all groups of this process share. Created with the first group, destroyed with the last.
 struct Process {
   ~Process() {
     const ReleaseGil others_may_need_it;
-    watch->stop();
+    watchdog->stop();
     sends.stop();
     direct.stop();
     completions->stop();
@@ -32,21 +32,21 @@ struct Process {
   std::shared_ptr<collectives::Context> context;
   StoreClones store_clones;
   std::shared_ptr<Completions> completions = std::make_shared<Completions>();
-  // Over what libraries do on accelerators. Threads of this process hold the watch alone while they interrupt somebody: with
-  // all of Process, the end of the program could not wait for them.
-  const std::shared_ptr<Watch> watch = std::make_shared<Watch>();
-  InOrder sends{"atoll-sends"};  // of tensors on accelerators, and of others behind them
+  // Watches what libraries do on accelerators. A thread that interrupts others holds only the watchdog, and not all of
+  // Process, for whose threads the end of the program waits.
+  const std::shared_ptr<Watchdog> watchdog = std::make_shared<Watchdog>();
+  InOrder sends{"atoll-sends"};  // of tensors on accelerators, and of others posted after them
   DirectDevices direct;
 };
 
-/// The live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees with the rest of
-/// the job, through the store, on the job's name and key. Throws atl::Error.
+/// Returns the live Process or a new one. A new one opens the endpoint described by the ATOLL_* environment and agrees
+/// with the rest of the job, through the store, on the job's name and key. Throws atl::Error.
 std::shared_ptr<Process> join_process(const c10::intrusive_ptr<c10d::Store>& store, int global_rank, Deadline deadline);
 
-/// Restart attempt of the job (TORCHELASTIC_RESTART_COUNT).
+/// The restart attempt of the job (TORCHELASTIC_RESTART_COUNT).
 std::uint32_t attempt();
 
-/// What the environment says about this rank's place in a group; all throw Error(kInvalidArgument) naming the variable.
+/// Settings of this rank from the environment; all throw Error(kInvalidArgument) naming the variable.
 std::string island_label(collectives::Context& context, const Place& place);  ///< ATOLL_ISLAND, else by stack and host
 double uplink();                                                              ///< ATOLL_UPLINK, else 0
 bool flat_reduce();                                                           ///< ATOLL_REDUCE=flat

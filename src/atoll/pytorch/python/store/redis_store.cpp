@@ -20,7 +20,7 @@ std::string to_text(const RedisStore::Bytes& bytes) { return {bytes.begin(), byt
 
 RedisStore::Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// Whatever keeps a call from its answer in time is the store's fault to torch.
+/// Reports a timeout as an error of the store, as torch expects.
 template <typename Body>
 decltype(auto) as_store_error(Body&& body) {
   return translated([&]() -> decltype(auto) {
@@ -53,7 +53,7 @@ RedisStore::RedisStore(std::shared_ptr<redis::JobStore> store, milliseconds time
     : Store(timeout), store_(std::move(store)) {}
 
 RedisStore::~RedisStore() {
-  const ReleaseGil others_may_need_it;  // the last one says goodbye to the server
+  const ReleaseGil others_may_need_it;  // the last clone takes leave of the server
   store_.reset();
 }
 
@@ -113,7 +113,7 @@ std::vector<RedisStore::Bytes> RedisStore::multiGet(const std::vector<std::strin
 void RedisStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
   as_store_error([&] {
     if (keys.size() != values.size()) {
-      throw Error(ErrorKind::kInvalidArgument, "multi_set takes a value for each key, got " +
+      throw Error(ErrorKind::kInvalidArgument, "multi_set needs one value for each key, got " +
                                                    std::to_string(keys.size()) + " keys and " +
                                                    std::to_string(values.size()) + " values");
     }

@@ -11,12 +11,12 @@
 
 namespace atl::pytorch {
 
-/// A job's store in a Redis server, as torch.distributed wants one (docs/redis.md). Waits release nothing of Python's:
-/// torch's bindings do so before they call. Errors are torch's: DistStoreError for a server that cannot be used and for
-/// a key that does not come.
+/// A job's store in a Redis server, for torch.distributed (docs/redis.md). Its waits do not release the GIL, which
+/// torch's bindings do. Errors are torch's: DistStoreError for a server that cannot be used and for a key that is not
+/// set in time.
 class RedisStore final : public c10d::Store {
  public:
-  /// Joins the job that `url` names, within `timeout`; zero: waits for ever, here and in all calls.
+  /// Joins the job that `url` names, within `timeout`; zero waits forever, here and in all calls.
   RedisStore(const std::string& url, std::chrono::milliseconds timeout);
   RedisStore(std::shared_ptr<redis::JobStore> store, std::chrono::milliseconds timeout);
   ~RedisStore() override;
@@ -42,12 +42,12 @@ class RedisStore final : public c10d::Store {
   void queuePush(const std::string& key, const Bytes& value) override;
   Bytes queuePop(const std::string& key, bool block) override;
   std::int64_t queueLen(const std::string& key) override;
-  // Older releases do not know it, so it says nothing of overriding.
+  // Not marked as an override, because older releases do not declare it.
   std::vector<std::string> listKeys();  // NOLINT(modernize-use-override)
 
-  /// What this rank says of itself to whoever lists the job's members.
+  /// Sets what commands that list the job's members show for this rank.
   void publish(int rank, const std::string& json);
-  /// "redis://host:6379/0", and the job's name.
+  /// The server, such as "redis://host:6379/0", and the job's name.
   std::string url() const { return redis::to_string(store_->url()); }
   std::string job() const { return store_->url().job; }
 

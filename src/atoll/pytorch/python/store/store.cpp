@@ -18,7 +18,7 @@ namespace atl::pytorch {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-constexpr Milliseconds kAnswerAfterWait{1000};  // when a key has not come, the store has to say so
+constexpr Milliseconds kAnswerAfterWait{1000};  // for the store to report that a key was not set in time
 
 std::vector<std::uint8_t> to_torch_bytes(const std::vector<std::byte>& bytes) {
   const auto* begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -30,7 +30,7 @@ std::vector<std::byte> from_torch_bytes(const std::vector<std::uint8_t>& bytes) 
   return {begin, begin + bytes.size()};
 }
 
-// Torch keeps the prefix to itself and its subclasses.
+// The prefix is protected in torch's class.
 struct PrefixReader : c10d::PrefixStore {
   static const std::string& prefix(const c10d::PrefixStore& store) { return store.*(&PrefixReader::prefix_); }
 };
@@ -44,7 +44,7 @@ bool is_device_prefix(const std::string& prefix) {
   }
 }
 
-// Where no descriptor is left, TCPStore would try to connect for longer than others wait for this rank.
+// Without a free descriptor, TCPStore would retry to connect for longer than the other ranks wait for this one.
 void require_descriptor() {
   const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (probe < 0 && (errno == EMFILE || errno == ENFILE)) {
@@ -54,7 +54,7 @@ void require_descriptor() {
   if (probe >= 0) ::close(probe);
 }
 
-// TCPStore tries for its own patience, which is minutes, to reach a server that has ended.
+// TCPStore retries for minutes to reach a server that has ended.
 void require_server(const c10d::TCPStore& store, Deadline deadline) {
   try {
     transport::connect_tcp(store.getHost(), store.getPort(),

@@ -31,19 +31,20 @@ bool ends_in_time(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadlin
   auto run = [body = std::move(body), end = std::move(end)]() mutable {
     pthread_setname_np(pthread_self(), "atoll-store");
     body();
-    body = nullptr;  // lets go of the store before anybody goes on
+    body = nullptr;  // releases the store before the caller continues
     end.set_value();
   };
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads that the program knows
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are handled by the program's own threads
   try {
     std::thread(std::move(run)).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(ErrorKind::kUnavailable, std::string("no thread for a call to the job's store: ") + error.what());
+    throw Error(ErrorKind::kUnavailable,
+                std::string("cannot start a thread for a call to the job's store: ") + error.what());
   }
   return ended.wait_for(deadline.remaining(kMaxStoreWait)) == std::future_status::ready;
 }

@@ -15,23 +15,23 @@
 
 namespace atl::pytorch {
 
-/// As good as for ever: what a wait without an end is given.
+/// The timeout of a wait that has none.
 inline constexpr std::chrono::hours kMaxStoreWait{24};
 
-/// Calls `body`, which uses `store`, and returns when it has ended or the time is over; whether it has ended. A TCPStore waits
-/// for ever for a server that is there and does not answer, a stopped one or one behind a dead link. So `body` runs on a thread
-/// of its own then, which is left behind if need be: it has to own all it uses. Any other store keeps time by itself. Throws
-/// Error(kUnavailable) without a thread to spare.
+/// Calls `body`, which uses `store`, and returns when it has ended or the deadline has passed; returns whether it has
+/// ended. A TCPStore waits forever for a server that is reachable but does not answer, such as a stopped one. So for a
+/// TCPStore `body` runs on a separate thread, which may be left behind: it must own all that it uses. Other stores
+/// observe their timeouts themselves. Throws Error(kUnavailable) if no thread can be started.
 bool ends_in_time(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, std::function<void()> body);
 
-/// "at host:port ", or nothing where the store has no server.
+/// Returns "at host:port ", or nothing if the store has no server.
 std::string whereabouts(const c10::intrusive_ptr<c10d::Store>& store);
 
-/// What a store throws, in one line.
+/// Returns the first line of the message of what a store has thrown.
 std::string first_line(const std::exception& error);
 
-/// What `body` returns, which uses `store` and owns all else it uses. Throws Error(kStore) when it throws or does not answer in
-/// time; `action` is what Atoll was doing ("set key ...").
+/// Returns the result of `body`, which uses `store` and owns all else that it uses. Throws Error(kStore) if it throws
+/// or does not answer in time; `action` describes the call ("set key ...").
 template <typename Body>
 auto store_call(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, const std::string& action, Body body) {
   using Result = std::invoke_result_t<Body>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/staging/unfinished.h"
+#include "atoll/pytorch/staging/in_flight_counter.h"
 
 #include <chrono>
 #include <thread>
@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kDrainPollInterval{1};
 
 }  // namespace
 
-void Unfinished::note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) {
+void InFlightCounter::note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) {
   for (const auto& work : works) {
     const auto future = future_of(*work);
     if (!future) continue;
@@ -22,7 +22,7 @@ void Unfinished::note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works) 
   }
 }
 
-bool Unfinished::drain(Deadline limit, const std::function<bool()>& is_over) const {
+bool InFlightCounter::drain(Deadline limit, const std::function<bool()>& is_over) const {
   while (count_->load(std::memory_order_acquire) != 0) {
     if (limit.expired() || is_over()) return false;
     std::this_thread::sleep_for(kDrainPollInterval);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/staging/waiting.h"
+#include "atoll/pytorch/staging/abortable_waiter.h"
 
 #include <pthread.h>
 
@@ -21,7 +21,7 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
 }  // namespace
 
-struct Waiting::State : std::enable_shared_from_this<Waiting::State> {
+struct AbortableWaiter::State : std::enable_shared_from_this<AbortableWaiter::State> {
   struct Task {
     WorkPtr work;
     std::chrono::milliseconds timeout;
@@ -34,17 +34,18 @@ struct Waiting::State : std::enable_shared_from_this<Waiting::State> {
   std::condition_variable posted;  // a task
   std::deque<std::shared_ptr<Task>> tasks;
   std::size_t idle_threads = 0;
-  bool is_given_up = false;
+  bool is_aborted = false;
   bool is_closed = false;
 
   void check() const {
-    if (is_given_up) throw Error(ErrorKind::kAborted, "the library was given up while one of its operations lasted");
+    if (is_aborted)
+      throw Error(ErrorKind::kAborted, "the library was aborted while one of its operations was under way");
   }
 
-  // Whether it has ended. Timeouts are the work's own to speak of.
+  // Returns when the future is complete or the time is over; the work itself reports its timeout.
   void wait_for(const FuturePtr& future, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex);
-    const auto over = [&] { return is_given_up || future->completed(); };
+    const auto over = [&] { return is_aborted || future->completed(); };
     if (timeout <= kNoTimeout) {
       changed.wait(lock, over);
     } else {
@@ -53,7 +54,7 @@ struct Waiting::State : std::enable_shared_from_this<Waiting::State> {
     if (!future->completed()) check();
   }
 
-  // Under the lock. Whether the system had a thread to give.
+  // Called with the lock held. Returns whether the system could start a thread.
   bool start_thread() {
     try {
       std::thread([self = shared_from_this()] {
@@ -99,21 +100,21 @@ struct Waiting::State : std::enable_shared_from_this<Waiting::State> {
     }
     tasks.push_back(task);
     posted.notify_one();
-    changed.wait(lock, [&] { return is_given_up || task->is_done; });
+    changed.wait(lock, [&] { return is_aborted || task->is_done; });
     if (!task->is_done) check();
     if (task->error) std::rethrow_exception(task->error);
   }
 };
 
-Waiting::Waiting() : state_(std::make_shared<State>()) {}
+AbortableWaiter::AbortableWaiter() : state_(std::make_shared<State>()) {}
 
-Waiting::~Waiting() {
+AbortableWaiter::~AbortableWaiter() {
   const std::lock_guard lock(state_->mutex);
   state_->is_closed = true;
   state_->posted.notify_all();
 }
 
-void Waiting::wait(const WorkPtr& work, std::chrono::milliseconds timeout) {
+void AbortableWaiter::wait(const WorkPtr& work, std::chrono::milliseconds timeout) {
   const FuturePtr future = future_of(*work);
   if (!future) return state_->wait_on_thread(work, timeout);
   if (future->completed()) {
@@ -132,9 +133,9 @@ void Waiting::wait(const WorkPtr& work, std::chrono::milliseconds timeout) {
   work->wait(future->completed() ? kNoTimeout : std::chrono::milliseconds(1));
 }
 
-void Waiting::give_up() noexcept {
+void AbortableWaiter::abort() noexcept {
   const std::lock_guard lock(state_->mutex);
-  state_->is_given_up = true;
+  state_->is_aborted = true;
   state_->changed.notify_all();
 }
 

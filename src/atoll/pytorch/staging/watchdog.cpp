@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/staging/watch.h"
+#include "atoll/pytorch/staging/watchdog.h"
 
 #include <pthread.h>
 
@@ -13,7 +13,7 @@ namespace atl::pytorch {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchPollInterval{20};
-constexpr std::chrono::milliseconds kLook{1};  // of who waits
+constexpr std::chrono::milliseconds kWatchdogDrainInterval{1};  // between looks of drain()
 
 struct HowToInterrupt {
   Interrupt interrupt;
@@ -26,8 +26,8 @@ HowToInterrupt& how_to_interrupt() {
   return *how;
 }
 
-// Some works look for errors only when they are asked whether they have ended, and some throw them then.
-std::string fault_of(const Watch::Entry& entry) {
+// Some works look for errors only in isCompleted(), and some throw them there.
+std::string fault_of(const Watchdog::Entry& entry) {
   for (const auto& work : entry.works) {
     try {
       work->isCompleted();
@@ -41,7 +41,7 @@ std::string fault_of(const Watch::Entry& entry) {
   return "";
 }
 
-bool has_ended_well(const Watch::Entry& entry) {
+bool has_succeeded(const Watchdog::Entry& entry) {
   const auto has_ended = [](const auto& work) { return work->isCompleted(); };
   try {
     return std::all_of(entry.works.begin(), entry.works.end(), has_ended) && fault_of(entry).empty();
@@ -56,7 +56,7 @@ void set_interrupt(Interrupt interrupt, TakeBack take_back, std::thread::native_
   how_to_interrupt() = {std::move(interrupt), std::move(take_back), main_thread};
 }
 
-Watch::EntryPtr Watch::add(Entry entry) {
+Watchdog::EntryPtr Watchdog::add(Entry entry) {
   auto added = std::make_shared<Entry>(std::move(entry));
   const std::lock_guard lock(mutex_);
   if (stopping_) return added;
@@ -71,28 +71,28 @@ Watch::EntryPtr Watch::add(Entry entry) {
   return added;
 }
 
-void Watch::note_reliance(const EntryPtr& entry) {
+void Watchdog::note_reliance(const EntryPtr& entry) {
   const Reliance self(entry->owner, pthread_self());
-  std::optional<Error> told;
+  std::optional<Error> raised;
   {
     const std::lock_guard lock(mutex_);
     if (entry->lost) throw Error(*entry->lost);
-    const auto known = told_.find(self);
-    if (known == told_.end()) {
+    const auto known = raised_.find(self);
+    if (known == raised_.end()) {
       entry->relying.push_back(self.second);
       return;
     }
-    told = known->second;
+    raised = known->second;
   }
-  if (!has_ended_well(*entry)) throw Error(*told);
+  if (!has_succeeded(*entry)) throw Error(*raised);
 }
 
-void Watch::note_future(const EntryPtr& entry) {
+void Watchdog::note_future(const EntryPtr& entry) {
   const Reliance self(entry->owner, how_to_interrupt().main_thread);
   std::optional<Error> lost;
   {
     const std::lock_guard lock(mutex_);
-    if (told_.count(self) > 0) return;
+    if (raised_.count(self) > 0) return;
     lost = entry->lost;
     entry->relying.push_back(self.second);
     if (lost) interrupting_.insert(self);
@@ -100,13 +100,13 @@ void Watch::note_future(const EntryPtr& entry) {
   if (lost) interrupt({self}, *lost);
 }
 
-// Works are asked, and let go, without the mutex: both may need Python's lock (the last reference of a tensor takes it), and
-// who holds that one may be waiting for the mutex.
-void Watch::give_up(const void* owner, const Error& error) {
+// Works are queried and released without the mutex: both may need Python's lock (releasing the last reference of a
+// tensor takes it), and the thread that holds that lock may be waiting for the mutex.
+void Watchdog::fail_owner(const void* owner, const Error& error) {
   std::vector<EntryPtr> known = of_owner(owner);
   std::vector<EntryPtr> unfinished;
   std::copy_if(known.begin(), known.end(), std::back_inserter(unfinished),
-               [](const EntryPtr& entry) { return !has_ended_well(*entry); });
+               [](const EntryPtr& entry) { return !has_succeeded(*entry); });
   std::vector<Reliance> relying;
   {
     const std::lock_guard lock(mutex_);
@@ -122,12 +122,20 @@ void Watch::give_up(const void* owner, const Error& error) {
   interrupt(relying, error);
 }
 
-void Watch::interrupt(const std::vector<Reliance>& relying, const Error& error) {
+void Watchdog::fail_entry(const EntryPtr& entry, const Error& error) {
+  if (has_succeeded(*entry)) return;
+  const std::lock_guard lock(mutex_);
+  if (!entry->lost) entry->lost = error;
+  remove({entry});
+}
+
+void Watchdog::interrupt(const std::vector<Reliance>& relying, const Error& error) {
   for (const Reliance& each : relying) {
     try {
       how_to_interrupt().interrupt(each.second, error);
     } catch (const std::exception& failure) {
-      log(LogLevel::kError, std::string("a thread that relies on lost results was not told: ") + plain_text(failure));
+      log(LogLevel::kError,
+          std::string("could not interrupt a thread that relies on lost results: ") + plain_text(failure));
     }
     const std::lock_guard lock(mutex_);
     interrupting_.erase(interrupting_.find(each));
@@ -136,11 +144,11 @@ void Watch::interrupt(const std::vector<Reliance>& relying, const Error& error) 
   }
 }
 
-void Watch::note_told(const void* owner, const Error& error) {
+void Watchdog::note_raised(const void* owner, const Error& error) {
   const Reliance self(owner, pthread_self());
   {
     std::unique_lock lock(mutex_);
-    told_.emplace(self, error);
+    raised_.emplace(self, error);
     for (const EntryPtr& entry : entries_) {
       if (entry->owner != owner) continue;
       auto& relying = entry->relying;
@@ -151,34 +159,34 @@ void Watch::note_told(const void* owner, const Error& error) {
     const auto is_own = [&](const Reliance& each) { return each.second == self.second; };
     const bool has_another_reason = std::any_of(interrupting_.begin(), interrupting_.end(), is_own) ||
                                     std::any_of(interrupted_.begin(), interrupted_.end(), is_own);
-    if (has_another_reason) return;  // which of the errors would be taken back is not known
+    if (has_another_reason) return;  // it is not known which of the errors would be cancelled
   }
   how_to_interrupt().take_back(self.second);
 }
 
-bool Watch::drain(const void* owner, Deadline limit, const std::function<bool()>& is_over) {
+bool Watchdog::drain(const void* owner, Deadline limit, const std::function<bool()>& is_over) {
   while (true) {
     const std::vector<EntryPtr> known = of_owner(owner);
-    const auto has_ended = [](const EntryPtr& entry) { return has_ended_well(*entry); };
+    const auto has_ended = [](const EntryPtr& entry) { return has_succeeded(*entry); };
     if (std::all_of(known.begin(), known.end(), has_ended)) return true;
     if (limit.expired() || is_over()) return false;
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kWatchdogDrainInterval);
   }
 }
 
-void Watch::forget(const void* owner) {
+void Watchdog::forget(const void* owner) {
   const std::vector<EntryPtr> known = of_owner(owner);
   const std::lock_guard lock(mutex_);
   remove(known);
   for (auto at = interrupted_.begin(); at != interrupted_.end();) {
     at = at->first == owner ? interrupted_.erase(at) : std::next(at);
   }
-  for (auto at = told_.begin(); at != told_.end();) {
-    at = at->first.first == owner ? told_.erase(at) : std::next(at);
+  for (auto at = raised_.begin(); at != raised_.end();) {
+    at = at->first.first == owner ? raised_.erase(at) : std::next(at);
   }
 }
 
-std::vector<Watch::EntryPtr> Watch::of_owner(const void* owner) {
+std::vector<Watchdog::EntryPtr> Watchdog::of_owner(const void* owner) {
   std::vector<EntryPtr> found;
   const std::lock_guard lock(mutex_);
   std::copy_if(entries_.begin(), entries_.end(), std::back_inserter(found),
@@ -186,14 +194,14 @@ std::vector<Watch::EntryPtr> Watch::of_owner(const void* owner) {
   return found;
 }
 
-void Watch::remove(const std::vector<EntryPtr>& entries) {
+void Watchdog::remove(const std::vector<EntryPtr>& entries) {
   const std::set<EntryPtr> gone(entries.begin(), entries.end());
   entries_.erase(
       std::remove_if(entries_.begin(), entries_.end(), [&](const EntryPtr& entry) { return gone.count(entry) > 0; }),
       entries_.end());
 }
 
-void Watch::serve() {
+void Watchdog::serve() {
   while (true) {
     std::vector<EntryPtr> entries;
     {
@@ -204,18 +212,18 @@ void Watch::serve() {
       entries = entries_;
     }
     const auto ended =
-        std::partition(entries.begin(), entries.end(), [](const EntryPtr& entry) { return !has_ended_well(*entry); });
+        std::partition(entries.begin(), entries.end(), [](const EntryPtr& entry) { return !has_succeeded(*entry); });
     const std::vector<EntryPtr> done(ended, entries.end());
     {
       const std::lock_guard lock(mutex_);
       remove(done);
     }
     entries.erase(ended, entries.end());
-    look(entries);
+    check(entries);
   }
 }
 
-void Watch::look(const std::vector<EntryPtr>& entries) {
+void Watchdog::check(const std::vector<EntryPtr>& entries) {
   for (const EntryPtr& entry : entries) {
     if (entry->is_reported) continue;
     const std::string fault = fault_of(*entry);
@@ -226,7 +234,7 @@ void Watch::look(const std::vector<EntryPtr>& entries) {
   }
 }
 
-void Watch::stop() {
+void Watchdog::stop() {
   std::thread thread;
   std::vector<EntryPtr> entries;
   {

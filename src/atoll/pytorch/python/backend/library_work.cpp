@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/backend/work_of_library.h"
+#include "atoll/pytorch/python/backend/library_work.h"
 
 #include <algorithm>
 
@@ -8,39 +8,39 @@
 
 namespace atl::pytorch {
 
-bool WorkOfLibrary::isCompleted() {
+bool LibraryWork::isCompleted() {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->isCompleted(); });
 }
 
-bool WorkOfLibrary::isSuccess() const {
+bool LibraryWork::isSuccess() const {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->isSuccess(); });
 }
 
-std::exception_ptr WorkOfLibrary::exception() const {
+std::exception_ptr LibraryWork::exception() const {
   for (const auto& part : parts_) {
     if (auto error = part->exception()) return error;
   }
   return nullptr;
 }
 
-void WorkOfLibrary::note_reliance() const {
-  const auto watch = entry_ ? watch_.lock() : nullptr;
-  if (!watch) return;
+void LibraryWork::note_reliance() const {
+  const auto watchdog = entry_ ? watchdog_.lock() : nullptr;
+  if (!watchdog) return;
   try {
-    watch->note_reliance(entry_);
+    watchdog->note_reliance(entry_);
   } catch (const Error& error) {
-    const ReleaseGil who_interrupts_needs_it;
-    watch->note_told(entry_->owner, error);
+    const ReleaseGil interrupter_may_need_it;
+    watchdog->note_raised(entry_->owner, error);
     throw_as_torch(error);
   }
 }
 
-bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
+bool LibraryWork::wait(std::chrono::milliseconds timeout) {
   note_reliance();
   std::exception_ptr first;
   for (const auto& part : parts_) {
     try {
-      waiting_ ? waiting_->wait(part, timeout) : static_cast<void>(part->wait(timeout));
+      waiter_ ? waiter_->wait(part, timeout) : static_cast<void>(part->wait(timeout));
     } catch (...) {
       if (!first) first = std::current_exception();
     }
@@ -49,16 +49,16 @@ bool WorkOfLibrary::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void WorkOfLibrary::synchronize() {
+void LibraryWork::synchronize() {
   note_reliance();
   for (const auto& part : parts_) part->synchronize();
 }
 
-void WorkOfLibrary::abort() {
+void LibraryWork::abort() {
   for (const auto& part : parts_) part->abort();
 }
 
-std::vector<at::Tensor> WorkOfLibrary::result() {
+std::vector<at::Tensor> LibraryWork::result() {
   std::vector<at::Tensor> all;
   for (const auto& part : parts_) {
     const auto some = part->result();
@@ -67,13 +67,13 @@ std::vector<at::Tensor> WorkOfLibrary::result() {
   return all;
 }
 
-int WorkOfLibrary::sourceRank() const {
+int LibraryWork::sourceRank() const {
   TORCH_CHECK(parts_.size() == 1, "source_rank() is known for a single receive only");
   return parts_.front()->sourceRank();
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> WorkOfLibrary::getFuture() {
-  if (const auto watch = entry_ ? watch_.lock() : nullptr) watch->note_future(entry_);
+c10::intrusive_ptr<c10::ivalue::Future> LibraryWork::getFuture() {
+  if (const auto watchdog = entry_ ? watchdog_.lock() : nullptr) watchdog->note_future(entry_);
   if (parts_.size() == 1) return parts_.front()->getFuture();
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
   for (const auto& part : parts_) futures.push_back(part->getFuture());

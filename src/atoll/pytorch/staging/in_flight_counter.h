@@ -11,14 +11,14 @@
 
 namespace atl::pytorch {
 
-/// Counts operations of a library on the CPU that are under way, for whoever shuts it down: that may wait for them without an
-/// end. Holds none of them, nor their tensors. Thread-safe.
-class Unfinished {
+/// Counts the operations of a library on the CPU that are under way, because shutting down the library may wait for
+/// them without limit. Keeps neither the operations nor their tensors alive. Thread-safe.
+class InFlightCounter {
  public:
-  /// A work without a future is not counted.
+  /// Counts these works until they complete. A work without a future is not counted.
   void note(const std::vector<c10::intrusive_ptr<c10d::Work>>& works);
 
-  /// Waits until all have ended, well or not. False where that takes longer than `limit`, or once `is_over()`.
+  /// Waits until all have completed or failed. Returns false at `limit`, or once `is_over()` returns true.
   bool drain(Deadline limit, const std::function<bool()>& is_over) const;
 
  private:

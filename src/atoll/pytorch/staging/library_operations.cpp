@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/staging/pending.h"
+#include "atoll/pytorch/staging/library_operations.h"
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/staging/plain_text.h"
@@ -7,7 +7,7 @@
 namespace atl::pytorch {
 
 template <typename Body>
-auto Pending::guarded(Body&& body) -> decltype(body()) {
+auto LibraryOperations::guarded(Body&& body) -> decltype(body()) {
   try {
     return body();
   } catch (const Error&) {
@@ -17,20 +17,21 @@ auto Pending::guarded(Body&& body) -> decltype(body()) {
   }
 }
 
-void Pending::issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin, std::function<void()> after) {
+void LibraryOperations::issue(const std::function<c10::intrusive_ptr<c10d::Work>()>& begin,
+                              std::function<void()> after) {
   auto work = guarded(begin);
-  if (!streams_) {
+  if (!on_accelerator_) {
     items_.push_back({std::move(work), std::move(after)});
     return;
   }
   guarded([&] {
-    if (work) work->wait();  // the current stream does, not this thread
+    if (work) work->wait();  // makes the current stream wait, not this thread
     if (after) after();
   });
   items_.push_back({std::move(work), {}});
 }
 
-std::vector<c10::intrusive_ptr<c10d::Work>> Pending::works() const {
+std::vector<c10::intrusive_ptr<c10d::Work>> LibraryOperations::works() const {
   std::vector<c10::intrusive_ptr<c10d::Work>> list;
   for (const Item& item : items_) {
     if (item.work) list.push_back(item.work);
@@ -38,20 +39,20 @@ std::vector<c10::intrusive_ptr<c10d::Work>> Pending::works() const {
   return list;
 }
 
-void Pending::check() {
+void LibraryOperations::check() {
   for (const Item& item : items_) {
     guarded([&] {
       if (!item.work) return;
-      item.work->isCompleted();  // some look for errors only then
+      item.work->isCompleted();  // some works look for errors only here
       if (const auto error = item.work->exception()) std::rethrow_exception(error);
     });
   }
 }
 
-void Pending::wait() {
+void LibraryOperations::wait() {
   for (Item& item : items_) {
     guarded([&] {
-      if (item.work) waiting_ ? waiting_->wait(item.work) : static_cast<void>(item.work->wait());
+      if (item.work) waiter_ ? waiter_->wait(item.work) : static_cast<void>(item.work->wait());
       if (item.after) item.after();
     });
   }
